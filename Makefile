@@ -1,0 +1,35 @@
+# Everything runs in one virtual environment, .venv, which is made on first use. PYTHON=python3.12 make ... picks another Python.
+
+PYTHON ?= python3
+RUN := .venv/bin/python
+INSTALLED := .venv/.installed
+
+.PHONY: help demo test check bench
+
+help:
+	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
+	@echo "make test    all tests"
+	@echo "make check   style (ruff), types (mypy), and which module may import which"
+	@echo "make bench   measure the rates of fastdata-prep on this machine"
+
+demo: $(INSTALLED)
+	@rm -rf demo/digits.fds demo/photos.fds
+	@$(RUN) examples/demo.py
+
+test: $(INSTALLED)
+	$(RUN) -m pytest -q
+
+check: $(INSTALLED)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(RUN) -m pytest -q tests/test_imports.py
+
+bench: $(INSTALLED)
+	$(RUN) benchmarks/prep_rates.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
+	@echo "installing fastdata and what it needs into .venv; PyTorch is large, so the first time takes some minutes"
+	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@touch $@

@@ -1,0 +1,69 @@
+"""fastdata feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
+_HOMES = {
+    "CenterCrop": "data.crops",
+    "GPUNormalize": "gpu.normalize",
+    "LMDBDataset": "data.images",
+    "Loader": "loader.loader",
+    "RAMDataset": "data.images",
+    "RandomCrop": "data.crops",
+    "RandomResizedCrop": "data.crops",
+    "Resize": "data.crops",
+    "Summary": "prepare",
+    "prep": "prepare",
+    "CodecError": "errors",
+    "FastDataError": "errors",
+    "FormatError": "errors",
+    "LoaderError": "errors",
+    "MissingExtraError": "errors",
+    "PrepError": "errors",
+    "StoreError": "errors",
+}
+
+__all__ = [
+    "CenterCrop",
+    "CodecError",
+    "FastDataError",
+    "FormatError",
+    "GPUNormalize",
+    "LMDBDataset",
+    "Loader",
+    "LoaderError",
+    "MissingExtraError",
+    "PrepError",
+    "RAMDataset",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "StoreError",
+    "Summary",
+    "prep",
+]
+
+if TYPE_CHECKING:
+    from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+    from fastdata.data.images import LMDBDataset, RAMDataset
+    from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
+    from fastdata.gpu.normalize import GPUNormalize
+    from fastdata.loader.loader import Loader
+    from fastdata.prepare import Summary, prep
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fastdata' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f"fastdata.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

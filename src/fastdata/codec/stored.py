@@ -1,0 +1,118 @@
+"""Pixels as image files store them, and the arithmetic from there to what is asked for.
+
+Files differ in depth, channels, alpha and orientation. Each format hands over a `Pixels`; everything after that is here and
+the same for all. Rounding is to nearest everywhere, in integers, so results do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from fastdata.errors import CodecError
+
+__all__ = ["Pixels", "cmyk_to_rgb", "flatten", "from_cv2", "imdecode", "look_up", "to_bits", "to_channels", "upright"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Pixels(NamedTuple):
+    """Stored pixels: `color` [H, W] grey or [H, W, 3] RGB, uint8 or uint16; `alpha` [H, W] of the same type."""
+
+    color: Array
+    alpha: Array | None = None
+    premultiplied: bool = False
+
+
+def imdecode(data: bytes) -> Array:
+    """OpenCV's pixels as they are stored: grey, BGR or BGRA."""
+    try:
+        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise CodecError(f"OpenCV cannot decode the image: {error}", "undecodable") from None
+    if decoded is None:
+        raise CodecError("the image is damaged, or this OpenCV cannot decode it", "undecodable")
+    return decoded
+
+
+def from_cv2(decoded: Array) -> Pixels:
+    """What `imdecode` returned, in RGB and with alpha apart."""
+    if decoded.ndim == 2:
+        return Pixels(decoded)
+    if decoded.shape[2] == 4:
+        return Pixels(cv2.cvtColor(decoded, cv2.COLOR_BGRA2RGB), decoded[..., 3])
+    return Pixels(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
+
+
+def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
+    """The colours of uint8 `indices`; entries beyond the palette are black, entries beyond `alpha` opaque."""
+    if not palette:
+        raise CodecError("the image has no palette", "undecodable")
+    colors = np.frombuffer(palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)
+    alphas = np.frombuffer(alpha[:256].ljust(256, b"\xff"), np.uint8)
+    return Pixels(colors[indices], alphas[indices] if alpha else None)
+
+
+def cmyk_to_rgb(absent: Array) -> Array:
+    """RGB of [H, W, 4] amounts of light that each ink lets through (that is, inverted CMYK): the product with K, as Pillow."""
+    light = _wide(absent[..., :3]) * _wide(absent[..., 3:])
+    return _over(light, 8 * absent.dtype.itemsize).astype(absent.dtype)
+
+
+def flatten(pixels: Pixels, background: tuple[int, int, int]) -> Array:
+    """`pixels` composited on `background` (0 to 255), in the depth of the source."""
+    color, alpha, premultiplied = pixels
+    if alpha is None:
+        return color
+    depth = 8 * color.dtype.itemsize
+    full = (1 << depth) - 1
+    color, weight = _wide(to_channels(color, gray=False)), _wide(alpha)[..., None]
+    shine = np.array(background, color.dtype) * (full // 255) * (full - weight)
+    if premultiplied:
+        mixed = np.minimum(color + _over(shine, depth), full)
+    else:
+        mixed = _over(color * weight + shine, depth)
+    flat: Array = mixed.astype(pixels.color.dtype)
+    return flat
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.uint16 if array.dtype == np.uint8 else np.uint32)
+
+
+def _over(total: Array, depth: int) -> Array:
+    """round(total / (2**depth - 1)) for unsigned totals up to (2**depth - 1)**2, without a division."""
+    total = total + (1 << (depth - 1))
+    quotient: Array = (total + (total >> depth)) >> depth
+    return quotient
+
+
+def to_channels(color: Array, gray: bool) -> Array:
+    """Grey or RGB."""
+    if gray and color.ndim == 3:
+        return cv2.cvtColor(color, cv2.COLOR_RGB2GRAY)
+    if not gray and color.ndim == 2:
+        return cv2.cvtColor(color, cv2.COLOR_GRAY2RGB)
+    return color
+
+
+def to_bits(color: Array, bits: int) -> Array:
+    """uint8 or uint16, so that black stays black and white stays white."""
+    if 8 * color.dtype.itemsize == bits:
+        return color
+    if bits == 16:
+        return color.astype(np.uint16) * np.uint16(257)
+    return ((color.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def upright(color: Array, orientation: int) -> Array:
+    """`color` with EXIF orientation 1 to 8 undone; no copy for 1."""
+    if orientation >= 5:
+        color = color.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        color = color[::-1]
+    if orientation in (2, 3, 6, 7):
+        color = color[:, ::-1]
+    return np.ascontiguousarray(color)

@@ -1,0 +1,51 @@
+"""Every error that fastdata raises on purpose.
+
+    FastDataError
+    ├── CodecError          bytes are not the image they claim to be; `.reason` is one word for a report
+    ├── PrepError           preparing cannot start, or cannot go on
+    ├── StoreError          a store cannot be opened, read or written
+    │   └── FormatError     its files are not what format 1 says they are
+    ├── LoaderError         batches cannot be made from these samples
+    └── MissingExtraError   an optional package is not installed (also an ImportError)
+
+Wrong arguments stay `ValueError` and `TypeError`. A message says what was asked, what was found, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CodecError", "FastDataError", "FormatError", "LoaderError", "MissingExtraError", "PrepError", "StoreError"]
+
+
+class FastDataError(Exception):
+    """The root of fastdata's errors."""
+
+
+class CodecError(FastDataError):
+    """Bytes that are not a readable image. `reason` is a short, stable word, such as ``truncated`` or ``too-large``."""
+
+    def __init__(self, message: str, reason: str = "undecodable") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class PrepError(FastDataError):
+    """Preparing cannot start or cannot go on; what was finished is kept."""
+
+
+class StoreError(FastDataError):
+    """A store cannot be opened, read or written."""
+
+
+class FormatError(StoreError):
+    """The files of a store are not what its format says."""
+
+
+class LoaderError(FastDataError):
+    """A batch cannot be made from these samples."""
+
+
+class MissingExtraError(FastDataError, ImportError):
+    """An optional package is absent; the message names the pip command."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(f"this needs {package}, which is not installed: pip install {package}")

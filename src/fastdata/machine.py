@@ -1,0 +1,59 @@
+"""What this machine gives: cores and memory, a container's limits included."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["available_cores", "free_memory"]
+
+CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def available_cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
+    """Cores that this process may use: its affinity, or a CPU quota (cgroup 1 or 2) of its group where that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _groups(cgroup, own, "cpu"):
+        for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            try:
+                quota, period = " ".join((folder / file).read_text() for file in files).split()
+            except (OSError, ValueError):
+                continue
+            if quota not in ("max", "-1"):
+                cores = max(1, min(cores, -(-int(quota) // int(period))))
+    return cores
+
+
+def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, own: Path = OWN) -> int:
+    """Bytes that can still be used: the machine's available memory, or what the limits (cgroup 1 or 2) of its group leave."""
+    found = [int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:")]
+    for folder in _groups(cgroup, own, "memory"):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            try:
+                text = (folder / limit).read_text().strip()
+                if text != "max":
+                    cache = _stat(folder / "memory.stat", "inactive_file")  # page cache is counted, and given up when needed
+                    found.append(int(text) - int((folder / used).read_text()) + cache)
+            except OSError:
+                continue
+    return max(0, min(found))
+
+
+def _groups(cgroup: Path, own: Path, controller: str) -> list[Path]:
+    """Folders of the control groups that this process is in: the root, which is the container's own in most, and those below."""
+    found = [cgroup, cgroup / controller]
+    for line in own.read_text().splitlines() if own.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):  # version 2, or this controller of version 1
+            folder = cgroup / controller if controllers else cgroup
+            for part in Path(path).parts[1:]:
+                folder /= part
+                found.append(folder)
+    return found
+
+
+def _stat(path: Path, name: str) -> int:
+    for line in path.read_text().splitlines():
+        if line.split(" ")[0] in (name, f"total_{name}"):
+            return int(line.split()[1])
+    return 0

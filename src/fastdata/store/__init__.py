@@ -1,0 +1,1 @@
+"""Bytes at rest: the store format, its LMDB shards, and the store in memory."""

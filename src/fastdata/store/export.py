@@ -1,0 +1,116 @@
+"""export: a store becomes ordinary files again, in class folders."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from fastdata.codec.pixels import decode_record, encode_record
+from fastdata.errors import StoreError
+from fastdata.store.format import Variant
+from fastdata.store.store import Store
+
+__all__ = ["export"]
+
+ENDINGS = {"jpeg": ".jpg", "png": ".png", "rgb": ".png"}
+
+
+def export(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    tick: Callable[[int], None] = lambda n: None,
+) -> int:
+    """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels as PNG.
+
+    Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
+    what the file now is; of two that would be the same, the later gets a number.
+
+    Args:
+        path: the store.
+        out: a folder that is empty or does not exist.
+        size: which variant; None: the largest.
+        tick: called with 1 for each file.
+
+    Returns:
+        The number of files.
+    """
+    store, root = Store(path), Path(out)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
+    variant, names = store.variant(size), store.names()
+    reader, taken, written = store.reader(variant), set[str](), []
+    try:
+        _make_folders(store, root)
+        for k, name in enumerate(names):
+            relative = _unused(_place(store, k, name), ENDINGS[variant.form.codec], taken)
+            target = root / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(_file(store, variant, k, reader.get(k)))
+            written.append(relative)
+            tick(1)
+        if store.manifest.labels.kind == "vector":
+            _write_labels(store, root / "labels.csv", written)
+    except OSError as error:
+        raise StoreError(f"export to {root}: {error}") from error
+    return len(names)
+
+
+def _make_folders(store: Store, root: Path) -> None:
+    """Of every class, so that one without images keeps its number."""
+    root.mkdir(parents=True, exist_ok=True)
+    if store.manifest.labels.kind == "class":
+        for name in store.manifest.labels.names:
+            (root / _folder(name)).mkdir(exist_ok=True)
+
+
+def _folder(name: str) -> str:
+    """The folder of a class."""
+    safe = _safe(name.replace("/", "_"))
+    return f"_{safe}" if safe in ("", ".", "..") else safe
+
+
+def _safe(part: str) -> str:
+    """What the file system can hold."""
+    try:
+        return os.fsdecode(os.fsencode(part.replace("\0", "_")))
+    except UnicodeEncodeError:
+        return part.replace("\0", "_").encode("ascii", "backslashreplace").decode()
+
+
+def _place(store: Store, index: int, name: str) -> PurePosixPath:
+    """Class folder and stem. A store may come from anywhere: no part of a name may lead out of the folder."""
+    parts = [_safe(p) for p in PurePosixPath(name).parts if p.strip("/") not in ("", "..", ".")] or ["unnamed"]
+    labels = store.manifest.labels
+    label = int(store.samples["label"][index]) if labels.kind == "class" else -1
+    if 0 <= label < len(labels.names):
+        parts = [_folder(labels.names[label]), *(parts[1:] if parts[0] == labels.names[label] and len(parts) > 1 else parts[-1:])]
+    return PurePosixPath(*parts)
+
+
+def _unused(place: PurePosixPath, ending: str, taken: set[str]) -> str:
+    stem, number = str(place.with_suffix("")) if place.suffix else str(place), 1
+    name = stem + ending
+    while name.casefold() in taken:  # file systems may not tell a.jpg from A.jpg
+        number += 1
+        name = f"{stem}-{number}{ending}"
+    taken.add(name.casefold())
+    return name
+
+
+def _file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
+    if variant.form.codec != "rgb":
+        return bytes(record)
+    row = store.samples[index]
+    pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
+    return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
+
+
+def _write_labels(store: Store, path: Path, names: list[str]) -> None:
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", *store.manifest.labels.names])
+        writer.writerows([name, *map(repr, values)] for name, values in zip(names, store.samples["label"].tolist(), strict=True))

@@ -1,0 +1,72 @@
+"""Bytes in memory, held once for all processes: an anonymous file that vanishes with its last user, also after `kill -9`."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import StoreError
+
+__all__ = ["SharedArray"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class SharedArray:
+    """A numpy array in shared memory (Linux memfd): no name to clean up, no /dev/shm limit.
+
+    It pickles as a reference to its maker's descriptor, a few bytes, which another process of the same user can open while the
+    maker lives. A forked child has the mapping already.
+
+    Attributes:
+        array: shared with every process that holds it.
+
+    Raises:
+        StoreError: shared memory can't be had, or its maker is gone.
+    """
+
+    def __init__(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise StoreError("keeping data in shared memory needs Linux (memfd_create); use LMDBDataset here")
+        layout = np.zeros(0, dtype).dtype, (shape,) if isinstance(shape, int) else shape
+        size = layout[0].itemsize * int(np.prod(layout[1]))
+        descriptor = os.memfd_create("fastdata", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, max(size, 1))
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreError(f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
+        self._attach(descriptor, *layout)
+
+    @classmethod
+    def of(cls, values: Array) -> SharedArray:
+        """A shared copy of an array."""
+        shared = cls(values.shape, values.dtype)
+        shared.array[...] = values
+        return shared
+
+    def _attach(self, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False
+        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self.array: Array = np.frombuffer(memory, dtype, int(np.prod(shape))).reshape(shape)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, self.array.dtype, self.array.shape
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        owner, number, inode, dtype, shape = state
+        try:
+            descriptor = os.open(f"/proc/{owner}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreError(
+                f"process {owner}, which holds this data in memory, is gone ({error.strerror}); make the dataset again here"
+            ) from None
+        if os.fstat(descriptor).st_ino != inode:
+            os.close(descriptor)
+            raise StoreError(f"process {owner} has let go of this data; keep the dataset alive while others use it")
+        self._attach(descriptor, dtype, shape)

@@ -1,0 +1,77 @@
+"""Pictures for all tests, and a check that no test leaves anything running."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import children, encode, picture
+
+HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")  # Python keeps these for the life of a process
+
+
+def _processes() -> set[int]:
+    found = set()
+    for pid in children(os.getpid()):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if not any(helper in command for helper in HELPERS):
+            found.add(pid)
+    return found
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if type(thread).__name__ != "TMonitor"}  # tqdm's, one a process
+
+
+def _environment() -> dict[str, str]:
+    passing = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")  # pytest's own; set by torch.compile itself
+    return {name: value for name, value in os.environ.items() if name not in passing}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fails a test that leaves processes, threads or another environment behind."""
+    environment, processes, threads = _environment(), _processes(), _threads()
+    yield
+    end = time.monotonic() + 3
+    while (_processes() - processes or _threads() - threads) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _processes() - processes, "the test left processes behind"
+    assert not _threads() - threads, "the test left threads behind"
+    assert _environment() == environment, "the test changed the environment"
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """56 JPEG and PNG images of several shapes in three class folders, enough for a few shards; not to be written to."""
+    root = tmp_path_factory.mktemp("input") / "photos"
+    shapes = [(240, 320), (320, 240), (197, 281), (400, 260), (164, 164)]
+    for k in range(56):
+        folder = root / ("ant", "bird of prey", "çedilla")[k % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        ending = ".png" if k % 4 == 0 else ".jpg"
+        (folder / f"{k:03d}{ending}").write_bytes(encode(picture(k, *shapes[k % len(shapes)]), ending))
+    return root
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """320 JPEG files of 640 x 480, links to a dozen images: work for two cores for a second or two; not to be written to."""
+    root = tmp_path_factory.mktemp("input") / "large"
+    originals = [encode(picture(k, 480, 640)) for k in range(12)]
+    for k in range(320):
+        path = root / f"class{k % 4}" / f"{k:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if k < len(originals):
+            path.write_bytes(originals[k])
+        else:
+            os.link(root / f"class{k % 12 % 4}" / f"{k % 12:03d}.jpg", path)
+    return root

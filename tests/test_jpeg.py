@@ -1,0 +1,251 @@
+"""JPEG records: ordinary JPEG files on a restart grid with an index; and raw and PNG records."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata.codec import jpeg
+from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, restart_interval, segment_lengths
+from fastdata.codec.pixels import PixelFormat, decode_record, encode_record
+from fastdata.errors import CodecError
+from support import Array, encode, picture
+
+PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
+LARGEST_BODY = 65_533
+
+
+def _segments(data: bytes) -> list[tuple[int, bytes]]:
+    """(marker, body) of every segment before the scan's data, and at last (0xDA, all that follows the scan's header)."""
+    at, found = 2, []
+    assert data[:2] == b"\xff\xd8"
+    while True:
+        assert data[at] == 0xFF
+        marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            return [*found, (marker, data[at + 2 + size :])]
+        found.append((marker, data[at + 4 : at + 2 + size]))
+        at += 2 + size
+
+
+def _pictures() -> st.SearchStrategy[tuple[Array, int]]:
+    return st.builds(
+        lambda height, width, gray, seed, quality: (
+            picture(seed, height, width)[:, :, 0].copy() if gray else picture(seed, height, width),
+            quality,
+        ),
+        st.integers(1, 130),
+        st.integers(1, 130),
+        st.booleans(),
+        st.integers(0, 5),
+        st.sampled_from([1, 30, 75, 90, 95, 100]),
+    )
+
+
+@given(_pictures())
+@settings(max_examples=150, deadline=None)
+def test_any_size_is_an_ordinary_jpeg_on_a_grid(case: tuple[Array, int]) -> None:
+    image, quality = case
+    gray = image.ndim == 2
+    data = encode_jpeg(image, quality=quality)
+    with Image.open(io.BytesIO(data)) as opened:
+        assert (opened.format, opened.size, opened.mode) == ("JPEG", image.shape[1::-1], "L" if gray else "RGB")
+        pillow = np.asarray(opened)
+    decoded = decode_jpeg(data, gray=gray)
+    np.testing.assert_array_equal(decoded[:, :, 0] if gray else decoded, pillow)
+    other = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR_RGB)
+    np.testing.assert_array_equal(decoded[:, :, 0] if gray else decoded, other)
+    _check_grid(data, image.shape[1], image.shape[0], 8 if gray else 16)
+
+
+def _check_grid(data: bytes, width: int, height: int, mcu: int) -> None:
+    segments = _segments(data)
+    intervals = [int.from_bytes(body, "big") for marker, body in segments if marker == 0xDD]
+    row, rows = -(-width // mcu), -(-height // mcu)
+    assert len(intervals) == 1 and row % intervals[0] == 0
+    assert intervals[0] * mcu >= min(16, row * mcu) or row == 1 or intervals[0] == 1
+    lengths = segment_lengths(data)
+    assert lengths is not None and len(lengths) == row * rows // intervals[0]
+    scan = segments[-1][1]
+    assert int(lengths.sum()) == len(scan), "the segments are all of the scan"
+    ends = np.cumsum(lengths.astype(int))
+    for k, end in enumerate(ends):
+        assert scan[end - 2 : end] == (b"\xff\xd9" if k == len(ends) - 1 else bytes([0xFF, 0xD0 + k % 8]))
+    starts = [0, *ends]
+    for start, end in pairwise(starts):  # no other marker inside
+        body = np.frombuffer(scan[start : end - 2], np.uint8)
+        assert (body[np.flatnonzero(body[:-1] == 0xFF) + 1] == 0).all()
+
+
+def test_pixels_are_those_of_the_same_jpeg_without_grid_and_index() -> None:
+    image = picture(3, 93, 121)
+    plain = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)
+    np.testing.assert_array_equal(decode_jpeg(encode_jpeg(image)), decode_jpeg(plain))
+
+
+@pytest.mark.parametrize(
+    ("width", "mcu", "interval"),
+    [(512, 16, 1), (16, 16, 1), (1, 16, 1), (512, 8, 2), (8, 8, 1), (24, 8, 3), (40, 8, 5), (56, 8, 7), (72, 8, 3), (1, 8, 1)],
+)
+def test_restart_interval(width: int, mcu: int, interval: int) -> None:
+    assert restart_interval(width, mcu) == interval
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_a_long_index_chains_over_several_segments(chunks: int) -> None:
+    """One segment holds 65,533 bytes, so a wide image needs more, which together give one list."""
+    height, width = 16 * 20 * chunks, 16 * 2800
+    image = np.full((height, width, 3), 99, np.uint8)
+    image[::3, ::5] = 180
+    data = encode_jpeg(image, quality=60)
+    index = [body for marker, body in _segments(data) if marker == 0xE9]
+    assert len(index) == chunks and max(map(len, index)) <= LARGEST_BODY
+    _check_grid(data, width, height, 16)
+    Image.MAX_IMAGE_PIXELS, before = None, Image.MAX_IMAGE_PIXELS
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            np.testing.assert_array_equal(decode_jpeg(data), np.asarray(opened))
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+@pytest.mark.parametrize("largest", [255, 256, 65_536, 10_000_000])
+def test_long_segments_are_kept(largest: int) -> None:
+    lengths = np.array([3, largest, 70, largest], np.int64)
+    data = b"\xff\xd8" + jpeg._index_segments(lengths) + b"\xff\xda\0\x02"
+    np.testing.assert_array_equal(segment_lengths(data), lengths)
+
+
+def test_index_bytes_are_those_of_the_format() -> None:
+    head = b"\xff\xe9\x00\x23fastdata\0" + b"\x01" + b"\x00\x00" + b"\x01\x00"
+    low, long = b"\x02\x03\xff", b"\0\0\0\0\x01\x00" + b"\x02\0\0\0\xff\x00"
+    assert jpeg._index_segments(np.array([258, 3, 65_535])) == head + b"\x03\0\0\0" + low + long
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(picture(0, 40, 50)),
+        encode(picture(0, 40, 50), ".jpg", cv2.IMWRITE_JPEG_RST_INTERVAL, 2),
+        encode(picture(0, 40, 50), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        b"",
+        b"\xff\xd8",
+        b"\xff\xd8\xff\xd9",
+        b"\x89PNG\r\n\x1a\n",
+    ],
+)
+def test_a_foreign_file_has_no_index(data: bytes) -> None:
+    assert segment_lengths(data) is None
+    assert segment_lengths(memoryview(data)) is None
+
+
+def test_another_program_s_app9_is_passed_over() -> None:
+    data = encode_jpeg(picture(0, 40, 50))
+    foreign = data[:2] + b"\xff\xe9\x00\x08other!" + data[2:]
+    np.testing.assert_array_equal(segment_lengths(foreign), segment_lengths(data))
+
+
+@given(st.integers(0, 400), st.integers(0, 255), st.integers(0, 700))
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_header_gives_lengths_or_none(at: int, value: int, cut: int) -> None:
+    data = bytearray(encode_jpeg(picture(0, 60, 70)))
+    data[at] = value
+    for damaged in (bytes(data), bytes(data[:cut])):
+        found = segment_lengths(damaged)
+        assert found is None or found.dtype == np.int64
+
+
+def test_an_index_of_a_later_version_or_out_of_order_is_ignored() -> None:
+    data = encode_jpeg(picture(0, 60, 70))
+    at = data.index(b"fastdata\0") + 9
+    for place, value in ((0, 2), (1, 1), (3, 2)):  # version, number of the chunk, number of chunks
+        assert segment_lengths(data[: at + place] + bytes([value]) + data[at + place + 1 :]) is None
+
+
+def test_overhead_of_grid_and_index_is_at_most_a_tenth() -> None:
+    """Of a collection of photos, at their own size and reduced to a short side of 256."""
+    images = [cv2.cvtColor(cv2.imread(str(p)), cv2.COLOR_BGR2RGB) for p in sorted(PHOTOS.rglob("*.JPEG"))[:40]]
+    images = images or [picture(k, 375, 500) for k in range(8)]
+    for reduce in (1.0, 256 / 375):
+        stored = [cv2.resize(i, None, fx=reduce, fy=reduce, interpolation=cv2.INTER_AREA) for i in images]
+        plain = sum(len(encode(i, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)) for i in stored)
+        assert plain < sum(len(encode_jpeg(i)) for i in stored) <= 1.1 * plain
+
+
+def test_quality_matters_and_is_4_2_0() -> None:
+    image = picture(1, 100, 100)
+    sizes = [len(encode_jpeg(image, quality=q)) for q in (30, 60, 90, 100)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1] / 3
+    frame = next(body for marker, body in _segments(encode_jpeg(image)) if marker == 0xC0)
+    assert [frame[7], frame[10], frame[13]] == [0x22, 0x11, 0x11]
+
+
+def test_too_large_for_a_jpeg_is_said() -> None:
+    with pytest.raises(CodecError, match="65500") as caught:
+        encode_jpeg(np.zeros((1, 65_501), np.uint8))
+    assert caught.value.reason == "too-large"
+
+
+FORMS = [("rgb", "uint8"), ("rgb", "uint16"), ("png", "uint8"), ("png", "uint16"), ("jpeg", "uint8")]
+
+
+@pytest.mark.parametrize(("codec", "dtype"), FORMS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_records_come_back(codec: str, channels: int, dtype: str) -> None:
+    image = picture(5, 31, 47).astype(dtype) * (257 if dtype == "uint16" else 1)
+    image = image if channels == 3 else image[:, :, 1].copy()
+    data = encode_record(image, codec, quality=100)
+    found = decode_record(memoryview(data), PixelFormat(codec, channels, dtype), 31, 47)
+    assert found.shape == (31, 47, channels) and found.dtype == dtype
+    flat = found[:, :, 0] if channels == 1 else found
+    if codec == "jpeg":
+        with Image.open(io.BytesIO(data)) as opened:
+            np.testing.assert_array_equal(flat, np.asarray(opened))
+    else:
+        np.testing.assert_array_equal(flat, image)
+    if codec == "rgb":
+        assert data == image.astype("<u2" if dtype == "uint16" else "u1").tobytes()
+    if codec == "png" and dtype == "uint8":
+        with Image.open(io.BytesIO(data)) as opened:
+            np.testing.assert_array_equal(np.asarray(opened), image)
+
+
+def test_big_endian_pixels_are_stored_little_endian() -> None:
+    image = np.array([[1, 258]], ">u2")
+    assert encode_record(image, "rgb") == b"\x01\x00\x02\x01"
+
+
+def test_scratch_is_used_where_it_is_large_enough() -> None:
+    image, form = picture(0, 40, 50), PixelFormat("jpeg", 3, "uint8")
+    data, scratch = encode_record(image, "jpeg"), np.zeros(40 * 50 * 3, np.uint8)
+    found = decode_record(data, form, 40, 50, scratch=scratch)
+    assert np.shares_memory(found, scratch)
+    np.testing.assert_array_equal(found, decode_record(data, form, 40, 50))
+    assert not np.shares_memory(decode_record(data, form, 40, 50, scratch=scratch[:-1]), scratch)
+
+
+@pytest.mark.parametrize(("codec", "dtype"), FORMS)
+def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
+    form = PixelFormat(codec, 3, dtype)
+    data = encode_record(picture(0, 20, 30).astype(dtype), codec)
+    for damaged in (b"", b"x", data[: len(data) // 2], data[:-1] if codec == "rgb" else data[:100], b"\0" * 99):
+        with pytest.raises(CodecError):
+            decode_record(damaged, form, 20, 30)
+    for height, width in ((30, 20), (20, 31), (10, 30), (0, 0)):
+        if codec != "rgb" or height * width != 600:
+            with pytest.raises(CodecError):
+                decode_record(data, form, height, width)
+            with pytest.raises(CodecError):
+                decode_record(data, form, height, width, scratch=np.zeros(max(height * width * 3, 1), np.uint8))
+    gray = encode_record(picture(0, 20, 30)[:, :, 0].copy(), codec)
+    if codec == "rgb":
+        with pytest.raises(CodecError):
+            decode_record(gray, form, 20, 30)

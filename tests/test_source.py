@@ -1,0 +1,496 @@
+"""SourceImage against Pillow, an independent reader: pixels, orientation, damage, and arbitrary bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import zlib
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps, features
+
+from fastdata.codec.source import SourceImage
+from fastdata.errors import CodecError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+H, W = 37, 53
+
+
+def _rgb(h: int = H, w: int = W) -> Array:
+    y, x = np.mgrid[:h, :w]
+    rgb = np.stack([x * 4 % 256, y * 6 % 256, (x + y) * 3 % 256], axis=2).astype(np.uint8)
+    rgb[5:20, 5:20] = np.random.default_rng(0).integers(0, 256, (15, 15, 3))
+    return rgb
+
+
+def _alpha() -> Array:
+    alpha = (np.mgrid[:H, :W][1] * 5 % 256).astype(np.uint8)
+    alpha[:5], alpha[5:9] = 0, 255
+    return alpha
+
+
+def _image(mode: str) -> Image.Image:
+    rgb = _rgb()
+    if mode == "RGBA":
+        return Image.fromarray(np.dstack([rgb, _alpha()]))
+    if mode == "LA":
+        return Image.fromarray(np.dstack([rgb[..., 0], _alpha()]))
+    if mode in ("P", "P4", "P2"):
+        return Image.fromarray(rgb).quantize({"P": 200, "P4": 14, "P2": 4}[mode])
+    if mode == "1":
+        return Image.fromarray(rgb[..., 0] > 100)
+    if mode == "I;16":
+        return Image.fromarray(rgb[..., 0].astype(np.uint16) * 250 + rgb[..., 1])
+    if mode == "CMYK":
+        return Image.frombytes("CMYK", (W, H), np.dstack([rgb, _alpha()]).tobytes())
+    return Image.fromarray(rgb).convert(mode)
+
+
+def _encode(mode: str, format: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    _image(mode).save(out, format, **options)
+    return out.getvalue()
+
+
+def _pillow(data: bytes) -> Array:
+    return np.array(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+
+
+def _blend(rgba: Array, background: tuple[int, int, int], full: int = 255) -> Array:
+    alpha = rgba[..., 3:].astype(float) / full
+    ground = np.array(background) * (full // 255)
+    return np.floor(rgba[..., :3] * alpha + ground * (1 - alpha) + 0.5 + 1e-9).astype(int)
+
+
+def _apart(a: Array, b: Array) -> int:
+    assert a.shape == b.shape
+    return int(np.abs(a.astype(int) - b.astype(int)).max())
+
+
+def _reason(data: bytes) -> str:
+    with pytest.raises(CodecError) as caught:
+        SourceImage(data).decode()
+    return caught.value.reason
+
+
+OPAQUE = {
+    "png-rgb": ("RGB", "PNG", {}),
+    "png-p": ("P", "PNG", {}),
+    "png-p4": ("P4", "PNG", {}),
+    "png-p2": ("P2", "PNG", {}),
+    "png-l": ("L", "PNG", {}),
+    "png-1": ("1", "PNG", {}),
+    "webp-lossless": ("RGB", "WEBP", {"lossless": True}),
+    "webp-lossy": ("RGB", "WEBP", {"quality": 80}),
+    **{f"bmp-{m}": (m, "BMP", {}) for m in ("RGB", "L", "P", "P4", "1", "RGBA")},
+    **{f"gif-{m}": (m, "GIF", {}) for m in ("RGB", "L", "P", "P4", "P2", "1")},
+    "gif-flat": ("P", "GIF", {"interlace": 0}),
+    **{
+        f"tiff-{m}-{c}": (m, "TIFF", {"compression": c})
+        for m in ("RGB", "L", "P", "P4", "1", "CMYK")
+        for c in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")
+    },
+    "tiff-predictor": ("RGB", "TIFF", {"compression": "tiff_lzw", "tiffinfo": {317: 2, 278: 8}}),
+    **{f"jpeg-{m}": (m, "JPEG", {"quality": 90}) for m in ("RGB", "L", "CMYK")},
+    "jpeg-progressive": ("RGB", "JPEG", {"progressive": True}),
+    "jpeg-444": ("RGB", "JPEG", {"subsampling": 0}),
+    "jpeg-rgb": ("RGB", "JPEG", {"keep_rgb": True}),
+    "jpeg-restarts": ("RGB", "JPEG", {"restart_marker_rows": 1}),
+}
+
+
+@pytest.mark.parametrize("case", OPAQUE)
+def test_opaque_pictures_are_what_pillow_reads(case: str) -> None:
+    mode, kind, options = OPAQUE[case]
+    data = _encode(mode, kind, **options)
+    source, reference = SourceImage(data), _pillow(data)
+    decoded = source.decode()
+    assert (source.format, source.height, source.width) == (kind.lower(), H, W)
+    assert decoded.dtype == np.uint8 and decoded.flags.c_contiguous
+    assert _apart(decoded, reference) <= (2 if mode == "CMYK" else 0)
+    grey = Image.fromarray(reference) if mode == "CMYK" else Image.open(io.BytesIO(data))
+    if kind == "JPEG" and mode == "RGB" and "keep_rgb" not in options:
+        grey.draft("L", (W, H))  # the file's own Y
+    luma = np.array(grey.convert("L"))
+    assert _apart(source.decode(gray=True), luma) <= (2 if mode == "CMYK" else 1)
+    assert _apart(source.decode(bits=16), decoded.astype(np.uint16) * 257) == 0
+    assert source.decode(bits=16).dtype == np.uint16
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (10, 200, 77)])
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        ("RGBA", "PNG", {}),
+        ("LA", "PNG", {}),
+        ("P", "PNG", {"transparency": bytes(range(200))}),
+        ("P4", "PNG", {"transparency": 7}),
+        ("L", "PNG", {"transparency": 40}),
+        ("1", "PNG", {"transparency": 1}),
+        ("RGB", "PNG", {"transparency": (4, 6, 6)}),
+        ("RGBA", "WEBP", {"lossless": True, "exact": True}),
+        ("RGBA", "WEBP", {"quality": 80}),
+        ("RGBA", "GIF", {}),
+        ("P", "GIF", {"transparency": 5}),
+        ("RGBA", "TIFF", {}),
+        ("RGBA", "TIFF", {"compression": "tiff_lzw"}),
+        ("LA", "TIFF", {"compression": "tiff_adobe_deflate"}),
+    ],
+)
+def test_alpha_is_composited_and_rounded(mode: str, kind: str, options: dict[str, Any], background: Any) -> None:
+    data = _encode(mode, kind, **options)
+    rgba = np.array(Image.open(io.BytesIO(data)).convert("RGBA"))
+    expected = _blend(rgba, background)
+    assert (rgba[..., 3] < 255).any()
+    assert _apart(SourceImage(data).decode(background=background), expected) == 0
+    luma = expected @ [0.299, 0.587, 0.114]
+    assert np.abs(SourceImage(data).decode(background=background, gray=True) - luma).max() <= 1
+
+
+def _png(rows: Array, depth: int, color_type: int, extra: bytes = b"") -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    raw = b"".join(b"\0" + row.tobytes() for row in rows)
+    size = struct.pack(">IIBBBBB", rows.shape[1], rows.shape[0], depth, color_type, 0, 0, 0)
+    pieces = [chunk(b"IHDR", size), extra and chunk(b"tRNS", extra), chunk(b"IDAT", zlib.compress(raw)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(pieces)
+
+
+def _tiff(a: Array, photometric: int, *, order: str = "<", **extra: Any) -> bytes:
+    """A TIFF of [H, W, samples]; extra: planar, tile, deflate, orientation, alpha, tags."""
+    height, width, samples = a.shape
+    a = a.astype(a.dtype.newbyteorder(order))
+    tile, pieces = extra.get("tile"), []
+    for plane in np.split(a, samples, axis=2) if extra.get("planar") else [a]:
+        for top in range(0, height, tile or height):
+            for left in range(0, width, tile or width):
+                piece = plane[top : top + (tile or height), left : left + (tile or width)]
+                if tile:
+                    piece = np.pad(piece, ((0, tile - piece.shape[0]), (0, tile - piece.shape[1]), (0, 0)))
+                pieces.append(zlib.compress(piece.tobytes()) if extra.get("deflate") else piece.tobytes())
+    starts = np.cumsum([8, *[len(piece) for piece in pieces]])
+    tags: dict[int, tuple[str, list[int]]] = {
+        256: ("I", [width]),
+        257: ("I", [height]),
+        258: ("H", [a.dtype.itemsize * 8] * samples),
+        259: ("H", [8 if extra.get("deflate") else 1]),
+        262: ("H", [photometric]),
+        274: ("H", [extra.get("orientation", 1)]),
+        277: ("H", [samples]),
+        284: ("H", [2 if extra.get("planar") else 1]),
+        324 if tile else 273: ("I", starts[:-1].tolist()),
+        325 if tile else 279: ("I", [len(piece) for piece in pieces]),
+    }
+    tags.update({322: ("H", [tile]), 323: ("H", [tile])} if tile else {278: ("I", [height])})
+    if "alpha" in extra:
+        tags[338] = ("H", [extra["alpha"]])
+    tags.update(extra.get("tags", {}))
+    spill, at, entries = b"", int(starts[-1]), b""
+    for tag, (code, values) in sorted(tags.items()):
+        packed = struct.pack(f"{order}{len(values)}{code}", *values)
+        field = packed.ljust(4, b"\0")
+        if len(packed) > 4:
+            field, spill = struct.pack(order + "I", at + len(spill)), spill + packed
+        entries += struct.pack(order + "HHI", tag, {"H": 3, "I": 4}[code], len(values)) + field
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", at + len(spill))
+    return head + b"".join(pieces) + spill + struct.pack(order + "H", len(tags)) + entries + b"\0" * 4
+
+
+def _random(samples: int, dtype: Any, full: int) -> Array:
+    return np.random.default_rng(samples).integers(0, full + 1, (40, 33, samples)).astype(dtype)
+
+
+@pytest.mark.parametrize(("color_type", "samples"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_png_of_16_bits(color_type: int, samples: int) -> None:
+    a = _random(samples, np.uint16, 65535)
+    data = _png(a.astype(">u2"), 16, color_type)
+    color = np.repeat(a[..., :1], 3, axis=2) if samples < 3 else a[..., :3]
+    if samples in (2, 4):
+        color = _blend(np.concatenate([color, a[..., -1:]], axis=2), (9, 8, 7), 65535)
+    source = SourceImage(data)
+    assert _apart(source.decode(bits=16, background=(9, 8, 7)), color) == 0
+    assert _apart(source.decode(background=(9, 8, 7)), np.round(color / 257)) == 0
+
+
+def test_png_of_16_bits_with_a_transparent_colour() -> None:
+    a = _random(3, np.uint16, 65535)
+    data = _png(a.astype(">u2"), 16, 2, a[3, 4].astype(">u2").tobytes())
+    expected = a.copy()
+    expected[3, 4] = (1 * 257, 2 * 257, 3 * 257)
+    assert _apart(SourceImage(data).decode(bits=16, background=(1, 2, 3)), expected) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("layout", [{}, {"planar": True}, {"tile": 16}, {"tile": 16, "planar": True, "deflate": True}])
+def test_tiff_layouts(layout: dict[str, Any], order: str, dtype: Any) -> None:
+    full = int(np.iinfo(dtype).max)
+    bits = 8 if full == 255 else 16
+
+    def read(a: Array, photometric: int, **extra: Any) -> Array:
+        return SourceImage(_tiff(a, photometric, order=order, **layout, **extra)).decode(bits=bits, background=(10, 200, 77))
+
+    rgb, four = _random(3, dtype, full), _random(4, dtype, full)
+    assert _apart(read(rgb, 2), rgb) == 0
+    assert _apart(read(four, 2, alpha=0), four[..., :3]) == 0
+    assert _apart(read(four, 2, alpha=2), _blend(four, (10, 200, 77), full)) == 0
+    associated = four.copy()
+    associated[..., :3] = np.minimum(four[..., :3], four[..., 3:])
+    weight = four[..., 3:] / full
+    ground = np.array((10, 200, 77)) * (full // 255)
+    assert np.abs(read(associated, 2, alpha=1) - (associated[..., :3] + ground * (1 - weight))).max() <= 0.5 + 1e-6
+    ink = 1 - four / full
+    assert np.abs(read(four, 5) - full * ink[..., :3] * ink[..., 3:]).max() <= 0.5 + 1e-6
+    assert _apart(read(rgb[..., :1], 1)[..., 0], rgb[..., 0]) == 0
+    assert _apart(read(rgb[..., :1], 0)[..., 1], full - rgb[..., 0].astype(int)) == 0
+
+
+@pytest.mark.parametrize("mode", ["P", "L"])
+def test_gif_first_frame_smaller_than_its_screen(mode: str) -> None:
+    data = bytearray(_encode(mode, "GIF"))
+    struct.pack_into("<HH", data, 6, W + 9, H + 4)
+    at = data.index(struct.pack("<BHHHH", 0x2C, 0, 0, W, H))
+    struct.pack_into("<HH", data, at + 1, 6, 2)
+    decoded = SourceImage(bytes(data)).decode(background=(1, 2, 3))
+    assert decoded.shape == (H + 4, W + 9, 3)
+    assert _apart(decoded[2 : 2 + H, 6 : 6 + W], _pillow(_encode(mode, "GIF"))) == 0
+    decoded[2 : 2 + H, 6 : 6 + W] = (1, 2, 3)
+    assert (decoded == (1, 2, 3)).all()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_first_of_several_pictures(kind: str) -> None:
+    out = io.BytesIO()
+    options = {"lossless": True} if kind == "WEBP" else {}
+    first, other = _image("RGB"), ImageOps.mirror(_image("RGB"))
+    first.save(out, kind, save_all=True, append_images=[other], **options)
+    assert _apart(SourceImage(out.getvalue()).decode(), _pillow(out.getvalue())) == 0
+
+
+def _bmp(bits: int, masks: tuple[int, ...], pixels: bytes, height: int, width: int) -> bytes:
+    size = 56 if masks else 40
+    info = struct.pack("<IiiHHIIiiII", size, width, height, 1, bits, 3 if masks else 0, 0, 0, 0, 0, 0)
+    info += struct.pack(f"<{len(masks)}I", *masks)
+    return b"BM" + struct.pack("<III", 0, 0, 14 + len(info)) + info + pixels
+
+
+@pytest.mark.parametrize(
+    ("bits", "masks"),
+    [(16, ()), (16, (0xF800, 0x7E0, 0x1F, 0)), (32, ()), (32, (0xFF, 0xFF00, 0xFF0000, 0xFF000000)), (24, ())],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bmp_layouts(bits: int, masks: tuple[int, ...], sign: int) -> None:
+    pixels = np.random.default_rng(bits).integers(0, 256, (6, 24), dtype=np.uint8)
+    data = _bmp(bits, masks, pixels.tobytes(), 6 * sign, 24 * 8 // bits)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = _blend(np.array(image.convert("RGBA")), (255, 255, 255))
+    assert _apart(SourceImage(data).decode(), expected) <= (1 if bits == 16 else 0)
+
+
+def test_pnm_and_avif() -> None:
+    rgb = _rgb()
+    source = SourceImage(b"P6 # a comment\n%d %d\n255\n" % (W, H) + rgb.tobytes())
+    assert source.format == "other" and _apart(source.decode(), rgb) == 0
+    deep = SourceImage(b"P5 %d %d 65535\n" % (W, H) + (rgb[..., 0] * np.uint16(257)).astype(">u2").tobytes())
+    assert _apart(deep.decode(gray=True), rgb[..., 0]) == 0
+    if features.check("avif"):
+        data = _encode("RGB", "AVIF")
+        if cv2.haveImageWriter(".avif"):
+            assert _apart(SourceImage(data).decode(), _pillow(data)) <= 2
+            assert _reason(data[: len(data) // 2]) in ("truncated", "undecodable")
+        else:
+            assert _reason(data) == "undecodable"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_orientation(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = _encode("RGB", kind, exif=exif, **options)
+    reference = _pillow(data)
+    source = SourceImage(data)
+    decoded = source.decode()
+    assert (source.height, source.width) == reference.shape[:2] == decoded.shape[:2]
+    assert _apart(decoded, reference) == 0 and decoded.flags.c_contiguous
+    if kind == "JPEG":
+        least = (reference.shape[0] // 2, reference.shape[1] // 2)
+        half = source.decode(at_least=least)
+        assert half.shape[:2] == (-(-reference.shape[0] // 2), -(-reference.shape[1] // 2))
+
+
+def _jpeg(rgb: Array, **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(rgb).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("size", [(37, 53), (64, 64), (9, 200), (7, 8), (1, 1), (6, 6)])
+@pytest.mark.parametrize("gray", [False, True])
+def test_scaled_jpeg_is_the_smallest_power_that_is_large_enough(size: tuple[int, int], gray: bool) -> None:
+    data = _jpeg(_rgb(64, 200)[: size[0], : size[1]])
+    source = SourceImage(data)
+    for least in [(1, 1), (size[0] // 4 + 1, 1), (1, size[1] // 2), size, (size[0] + 1, 1), (0, 0), (10**6, 10**6)]:
+        decoded = source.decode(at_least=least, gray=gray)
+        fits = [d for d in (2, 4, 8) if -(-size[0] // d) >= least[0] and -(-size[1] // d) >= least[1]]
+        den = max(fits, default=1) if max(least) > 0 and max(size) > 8 else 1
+        image = Image.open(io.BytesIO(data))
+        image.draft("L" if gray else "RGB", (-(-size[0] // den), -(-size[1] // den))[::-1])
+        assert decoded.shape[:2] == (-(-size[0] // den), -(-size[1] // den))
+        if den > 1 and image.size == decoded.shape[1::-1]:
+            assert _apart(decoded, np.array(image)) == 0
+
+
+def test_scratch_is_used_when_large_enough() -> None:
+    rgb = _rgb()
+    source = SourceImage(_jpeg(rgb))
+    fresh = source.decode()
+    scratch = np.empty(3 * H * W + 5, np.uint8)
+    view = source.decode(scratch=scratch)
+    assert np.shares_memory(view, scratch) and _apart(view, fresh) == 0
+    small = np.empty(3 * H * W - 1, np.uint8)
+    assert _apart(source.decode(scratch=small), fresh) == 0
+    assert np.shares_memory(source.decode(scratch=scratch.reshape(2, -1)), scratch)
+    assert _apart(source.decode(scratch=scratch[::-1]), fresh) == 0
+
+
+def test_cmyk_jpeg_with_and_without_adobe_and_as_ycck() -> None:
+    plain = _encode("CMYK", "JPEG", quality=95)
+    at = plain.index(b"\xff\xee")
+    for data in (plain, plain[:at] + plain[at + 16 :], plain[: at + 15] + b"\x02" + plain[at + 16 :]):
+        assert _apart(SourceImage(data).decode(), _pillow(data)) <= 2
+
+
+def _mid(data: bytes) -> int:
+    return data.index(b"\xff\xda") + 2
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_harmless_oddities_of_jpegs_are_read(progressive: bool) -> None:
+    data = _jpeg(_rgb(), progressive=progressive)
+    clean = SourceImage(data).decode()
+    version = data.index(b"JFIF\0") + 5
+    oddities = {
+        "junk after EOI": data + b"junk" * 9,
+        "another JPEG after it": data + data,
+        "filler before EOI": data[:-2] + b"\0" * 24 + b"\xff\xd9",
+        "junk between segments": data[:20] + b"\0\1\2" + data[20:],
+        "fill bytes": data[:20] + b"\xff\xff" + data[20:],
+        "unknown JFIF": data[:version] + b"\x03" + data[version + 1 :],
+    }
+    if not progressive:
+        last = _mid(data) + int.from_bytes(data[_mid(data) : _mid(data) + 2], "big") - 1
+        oddities["odd spectral parameters"] = data[:last] + b"\x03" + data[last + 1 :]
+        oddities["no EOI"] = data[:-2]
+        oddities["half an EOI"] = data[:-1]
+    for name, odd in oddities.items():
+        assert _apart(SourceImage(odd).decode(), clean) == 0, name
+
+
+def test_damage_behind_a_harmless_oddity_is_found() -> None:
+    data = _jpeg(_rgb())
+    odd = data[:20] + b"\0\1\2" + data[20:]
+    assert _reason(odd[: len(odd) * 3 // 4]) == "truncated"
+    assert _reason(odd[: len(odd) * 3 // 4] + b"\xff\xd9") == "truncated"
+    assert _reason(data[:-2] + bytes(range(1, 99)) + b"\xff\xd9") == "undecodable"  # the decoder lost its place
+    progressive = _jpeg(_rgb(), progressive=True)
+    assert _reason(progressive[:-2]) == "truncated"
+    assert _reason(progressive[: progressive.rindex(b"\xff\xda")]) == "truncated"
+
+
+FILES = {
+    "jpeg": _encode("RGB", "JPEG"),
+    "jpeg-progressive": _encode("RGB", "JPEG", progressive=True),
+    "jpeg-restarts": _encode("RGB", "JPEG", restart_marker_rows=1),
+    "jpeg-cmyk": _encode("CMYK", "JPEG"),
+    "png": _encode("RGB", "PNG"),
+    "png-p": _encode("P", "PNG", transparency=3),
+    "webp": _encode("RGB", "WEBP"),
+    "webp-lossless": _encode("RGBA", "WEBP", lossless=True),
+    "gif": _encode("P", "GIF", transparency=3),
+    "bmp": _encode("RGB", "BMP"),
+    "bmp-8": _encode("P", "BMP"),
+    "tiff": _encode("RGB", "TIFF"),
+    "tiff-end": _tiff(_random(4, np.uint16, 65535), 2, tile=16, alpha=2),
+    **{f"tiff-{c}": _encode("RGB", "TIFF", compression=c) for c in ("tiff_lzw", "tiff_adobe_deflate", "packbits")},
+}
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 0.75, 0.95])
+@pytest.mark.parametrize("name", FILES)
+def test_truncated_files_are_refused(name: str, part: float) -> None:
+    assert _reason(FILES[name][: int(len(FILES[name]) * part)]) == "truncated"
+
+
+def test_checksums_are_checked() -> None:
+    for data in (_encode("RGB", "PNG"), _encode("RGB", "TIFF", compression="tiff_adobe_deflate")):
+        at = data.index(b"IDAT") + 300 if b"IDAT" in data else len(data) - 300
+        assert _reason(data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]) in ("undecodable", "truncated")
+    whole = _tiff(_random(3, np.uint8, 255), 2, deflate=True)
+    count = struct.pack("<I", Image.open(io.BytesIO(whole)).tag_v2[279][0] - 3)  # every pixel is there, the checksum is not
+    at = whole.rindex(struct.pack("<HHI", 279, 4, 1)) + 8
+    assert _reason(whole[:at] + count + whole[at + 4 :]) == "truncated"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pixels_are_counted_before_decoding(name: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        SourceImage(FILES[name], max_pixels=1000)
+    assert caught.value.reason == "too-large"
+    assert SourceImage(FILES[name], max_pixels=H * W).decode().size
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"hello, world", "not-an-image"),
+        (b"\xff\xd8", "truncated"),
+        (b"\x89PNG\r\n\x1a\n", "truncated"),
+        (b"P6 60000 60000 255\n", "too-large"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0) + b"\0" * 4, "truncated"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "unsupported"),
+        (b"#?RADIANCE\n", "unsupported"),
+        (_encode("F", "TIFF"), "unsupported"),
+        (_tiff(_random(1, np.uint8, 255), 1, tags={339: ("H", [2])}), "unsupported"),
+        (_tiff(_random(3, np.uint8, 255), 8), "unsupported"),
+        (_encode("L", "TIFF", compression="jpeg"), "unsupported"),
+    ],
+)
+def test_what_is_refused(data: bytes, reason: str) -> None:
+    assert _reason(data) == reason
+
+
+def _decode_or_refuse(data: bytes) -> None:
+    with contextlib.suppress(CodecError):
+        source = SourceImage(data, max_pixels=1 << 20)
+        decoded = source.decode()
+        assert decoded.shape == (source.height, source.width, 3) and decoded.dtype == np.uint8
+
+
+@settings(max_examples=300, deadline=2000, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(sorted(FILES)),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255), st.booleans()), max_size=6),
+    keep=st.one_of(st.just(1.0), st.floats(0, 1)),
+)
+def test_damaged_bytes_give_pixels_or_a_codec_error(name: str, edits: list[tuple[float, int, bool]], keep: float) -> None:
+    data = bytearray(FILES[name])
+    for where, value, early in edits:
+        data[int(where * (min(len(data), 200) - 1 if early else len(data) - 1))] = value
+    data = data[: int(len(data) * keep)]
+    _decode_or_refuse(bytes(data))
+
+
+@settings(max_examples=200, deadline=2000)
+@given(st.sampled_from([b"\xff\xd8\xff", b"GIF89a", b"BM", b"II*\0", b"MM\0*", b"RIFF", b"P6 ", b""]), st.binary(max_size=200))
+def test_arbitrary_bytes_are_refused(start: bytes, rest: bytes) -> None:
+    _decode_or_refuse(start + rest)

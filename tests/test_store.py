@@ -1,0 +1,660 @@
+"""The store: its bytes, hostile and damaged ones, readers of shards, verify, export and the contact sheet."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gc
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata.codec.pixels import decode_record
+from fastdata.errors import FastDataError, FormatError, StoreError
+from fastdata.prepare import prep
+from fastdata.prepare.report import info_lines
+from fastdata.store.export import export
+from fastdata.store.shards import ShardReader, ShardWriter
+from fastdata.store.sheet import draw_sheet
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import MAIN, encode, picture, run, shards, tree, write_pictures
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests/data/golden.fds"
+PAGE = 4096
+
+
+def _tool(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two sizes; not to be written to."""
+    out = prep(photos, tmp_path_factory.mktemp("made") / "o.fds", size=(64, 24), workers=2).out
+    assert len(shards(out)) >= 6
+    return out
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be harmed."""
+    shutil.copytree(made, tmp_path / "store.fds")
+    return tmp_path / "store.fds"
+
+
+# ---------------------------------------------------------------------------------------------------------- golden bytes
+
+
+@pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != PAGE, reason="LMDB takes the machine's page size")
+def test_today_s_code_writes_the_golden_bytes(tmp_path: Path) -> None:
+    _tool("make_golden").make(tmp_path / "golden.fds")
+    found, golden = tree(tmp_path / "golden.fds"), tree(GOLDEN)
+    manifests = [json.loads(t.pop("manifest.json") or b"") for t in (found, golden)]
+    assert found == golden
+    for manifest in manifests:  # these name versions of libraries
+        del manifest["libraries"], manifest["fingerprint"]
+    assert manifests[0] == manifests[1]
+
+
+def test_the_golden_store_opens_and_is_whole() -> None:
+    store = Store(GOLDEN)
+    assert list(verify(GOLDEN)) == [] and list(verify(GOLDEN, quick=True)) == []
+    assert (len(store), store.manifest.version, store.manifest.labels.names) == (20, "1.0", ("ant hill", "zebra"))
+    assert [(r["name"], r["reason"]) for r in store.rejects()] == [("zebra/empty.png", "empty"), ("zebra/text.jpg", "not-an-image")]
+    assert "zebra/new\nline-02.ppm" in store.names() and "zebra/b\udcff-04.ppm" in store.names()
+
+
+def test_the_golden_store_without_fastdata(tmp_path: Path) -> None:
+    """Any reader of JSON, numpy and LMDB finds the pixels of the inputs."""
+    tool = _tool("make_golden")
+    tool.write_inputs(tmp_path)
+    samples = np.load(GOLDEN / "samples.npy")
+    names = [json.loads(line) for line in (GOLDEN / "names.txt").read_bytes().splitlines()]
+    records = []
+    for path in sorted((GOLDEN / "32").iterdir()):
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            records += [value for _, value in txn.cursor()]
+    for name, record, row in zip(names, records, samples, strict=True):
+        header, pixels = (tmp_path / name).read_bytes().split(b"\n", 1)
+        assert record == pixels[: -tool.SPARE] and header == b"P6 %d %d 255" % (row["32/width"], row["32/height"])
+
+
+# ------------------------------------------------------------------------------------------------------ hostile manifests
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["../x", "/", "work", "512", 1e400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to each value inside a JSON document."""
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found += _paths(inner, (*path, key))
+    return found
+
+
+def _look(path: Path) -> None:
+    """Open a store and use it: only fastdata's own errors may come out."""
+    try:
+        store = Store(path)
+        store.names(), store.rejects(), len(store), repr(store), list(info_lines(store))
+        for variant in store.manifest.variants:
+            store.variant(variant.size)
+            store.reader(variant)
+    except FastDataError:
+        pass
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_value_anywhere_in_a_manifest(data: st.DataObject) -> None:
+    path, body = _scratch_copy(), json.loads((GOLDEN / "manifest.json").read_bytes())
+    for _ in range(data.draw(st.integers(1, 2))):
+        *way, last = data.draw(st.sampled_from(_paths(body)))
+        at = body
+        for key in way:
+            at = at[key]
+        if data.draw(st.booleans()):
+            at[last] = data.draw(JSON)
+        else:
+            del at[last]
+    (path / "manifest.json").write_text(json.dumps(body))
+    _look(path)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+    st.sampled_from(["manifest.json", "samples.npy", "names.txt", "rejects.jsonl"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_changed_in_any_table(changes: list[tuple[int, int]], name: str) -> None:
+    path = _scratch_copy()
+    data = bytearray((GOLDEN / name).read_bytes())
+    for at, value in changes:
+        data[at % len(data) if name != "samples.npy" else at % 400] = value
+    (path / name).write_bytes(data)
+    _look(path)
+
+
+_copies: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _copy(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _copies[:] = [tmp_path_factory.mktemp("hostile") / "golden.fds"]
+    shutil.copytree(GOLDEN, _copies[0])
+
+
+def _scratch_copy() -> Path:
+    """One copy of the golden store for all examples of a property, made whole again."""
+    for name in ("manifest.json", "samples.npy", "names.txt", "rejects.jsonl"):
+        shutil.copyfile(GOLDEN / name, _copies[0] / name)
+    return _copies[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "damaged"),
+        (b"[]", "damaged"),
+        (b"null", "damaged"),
+        (b"\xff\xfe", "damaged"),
+        (b"[" * 100_000, "damaged"),
+        (b'{"format": "other", "version": "1.0"}', 'not "fastdata"'),
+        (b'{"format": "fastdata", "version": "2.0"}', r"format version 2.0, this fastdata reads up to 1.x; use a newer"),
+        (b'{"format": "fastdata", "version": "1.0"}', "damaged"),
+    ],
+)
+def test_manifests_that_are_none(text: bytes, message: str) -> None:
+    path = _scratch_copy()
+    (path / "manifest.json").write_bytes(text)
+    with pytest.raises(FormatError, match=message):
+        Store(path)
+    assert len(list(verify(path))) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["../golden.fds", "/etc", "..", ".", "", "work", "a/b", "32\0", "32\n", "x" * 5000, 32, None, ["32"]]
+)
+def test_a_variant_cannot_lead_elsewhere(name: Any) -> None:
+    path = _scratch_copy()
+    body = json.loads((path / "manifest.json").read_bytes())
+    body["variants"][0]["name"] = name
+    (path / "manifest.json").write_text(json.dumps(body))
+    with pytest.raises(FormatError, match="damaged"):
+        Store(path)
+
+
+def test_what_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such folder"):
+        Store(tmp_path / "nothing")
+    with pytest.raises(StoreError, match=r"has no manifest.json"):
+        Store(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="no store"):
+        Store(tmp_path / "file")
+    (tmp_path / "dir/manifest.json").mkdir(parents=True)
+    with pytest.raises(StoreError, match="cannot read"):
+        Store(tmp_path / "dir")
+
+
+@pytest.mark.parametrize("name", ["samples.npy", "names.txt", "rejects.jsonl", "32/shard-00001.mdb", "64/shard-00000.mdb"])
+@pytest.mark.parametrize("harm", ["cut", "gone", "longer"])
+def test_a_file_that_is_cut_short_or_gone_is_an_error_at_opening(tmp_path: Path, name: str, harm: str) -> None:
+    """Mapping a file that is too short would kill the process."""
+    path = tmp_path / "golden.fds"
+    shutil.copytree(GOLDEN, path)
+    size = (path / name).stat().st_size
+    if harm == "gone":
+        (path / name).unlink()
+    else:
+        with (path / name).open("r+b") as file:
+            file.truncate(size // 2 if harm == "cut" else size + 1)
+    if (size, harm) != (0, "cut"):
+        with pytest.raises(StoreError, match=name):
+            Store(path)
+        assert any(name in line for line in verify(path)) and any(name in line for line in verify(path, quick=True))
+        assert run(*MAIN, "verify", path).returncode == 1
+
+
+# -------------------------------------------------------------------------------------------------------- ShardReader
+
+
+def _reader(path: Path) -> tuple[ShardReader, list[bytes]]:
+    """A reader of the golden store, and its records as LMDB has them."""
+    store, records = Store(path), []
+    for file in sorted((path / "64").iterdir()):
+        records.append(file)
+    return store.reader(store.variant(64)), _records(records)
+
+
+def _records(files: list[Path]) -> list[bytes]:
+    code = (
+        "import lmdb, pickle, sys\n"
+        "r = []\n"
+        "for p in sys.argv[1:]:\n"
+        "    with lmdb.open(p, subdir=False, readonly=True, lock=False) as e, e.begin() as t:\n"
+        "        r += [bytes(v) for _, v in t.cursor()]\n"
+        "print(pickle.dumps(r).hex())"
+    )
+    found = run(*MAIN[:1], "-c", code, *files)
+    result: list[bytes] = pickle.loads(bytes.fromhex(found.stdout))
+    return result
+
+
+def _all(reader: ShardReader) -> list[bytes]:
+    return [bytes(reader.get(k)) for k in range(len(reader))]
+
+
+def test_several_readers_of_one_file() -> None:
+    first, expected = _reader(GOLDEN)
+    second = Store(GOLDEN).reader(Store(GOLDEN).variant(64))
+    assert _all(first) == expected == _all(second)
+    del first
+    gc.collect()
+    assert _all(second) == expected
+
+
+def test_indices_outside_are_index_errors() -> None:
+    reader, expected = _reader(GOLDEN)
+    for index in (-1, -20, 20, 10**9):
+        with pytest.raises(IndexError, match="0 to 19"):
+            reader.get(index)
+    assert _all(reader) == expected
+
+
+def test_pickled_readers_read() -> None:
+    reader, expected = _reader(GOLDEN)
+    for other in (pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(reader))))):
+        assert _all(other) == expected
+    assert _all(reader) == expected and len(pickle.dumps(reader)) < 2000
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_readers_work_after_a_fork(opened: bool) -> None:
+    """A child reads, its own child too, and the parent goes on reading."""
+    reader, expected = _reader(GOLDEN)
+    if opened:
+        assert _all(reader) == expected
+    before = len(_descriptors())
+    pid = os.fork()
+    if pid == 0:
+        good = len(_descriptors()) == before - (2 if opened else 0)  # LMDB forbids the use of what was inherited
+        good = good and _all(reader) == expected
+        inner = os.fork()
+        if inner == 0:
+            os._exit(0 if _all(reader) == expected else 1)
+        good = good and os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == 0 and _all(reader) == expected
+        os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert _all(reader) == expected
+
+
+def test_threads_read_one_reader() -> None:
+    """Each of many new readers is first used by eight threads at once; all their files are closed in the end."""
+    _, expected = _reader(GOLDEN)
+    before, wrong = _descriptors(), list[int]()
+
+    def read(reader: ShardReader, barrier: threading.Barrier, seed: int) -> None:
+        order = np.random.default_rng(seed).integers(0, len(expected), 200).tolist()
+        barrier.wait()
+        wrong.extend(k for k in order if bytes(reader.get(k)) != expected[k])
+
+    def round_() -> None:
+        store, barrier = Store(GOLDEN), threading.Barrier(8)
+        reader = store.reader(store.variant(64))
+        threads = [threading.Thread(target=read, args=(reader, barrier, k)) for k in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    for _ in range(40):
+        round_()
+    gc.collect()
+    assert not wrong and len(_descriptors()) == len(before)
+
+
+def _descriptors() -> list[str]:
+    return os.listdir("/proc/self/fd")  # noqa: PTH208
+
+
+def test_readers_close_their_files_when_they_go() -> None:
+    before = len(_descriptors())
+    for _ in range(5):
+        reader, _ = _reader(GOLDEN)
+        second = pickle.loads(pickle.dumps(reader))
+        assert _all(reader) == _all(second) and len(_descriptors()) == before + 2
+        del reader
+        gc.collect()
+        assert len(_descriptors()) == before + 2
+        assert second.count(0) == 11
+        del second
+        gc.collect()
+        assert len(_descriptors()) == before
+
+
+def test_a_replaced_shard_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    for round_, content in enumerate((b"first", b"second")):
+        writer = ShardWriter(tmp_path / "new.tmp")
+        writer.append(content)
+        total = writer.finish(tmp_path / "s.mdb")
+        reader = ShardReader([tmp_path / "s.mdb"], [1], [total.bytes])
+        assert bytes(reader.get(0)) == content
+        if round_ == 0:
+            old = reader
+    assert bytes(old.get(0)) == b"first"
+
+
+def test_empty_shards_and_empty_records(tmp_path: Path) -> None:
+    sizes = []
+    for k, records in enumerate(([], [b"", b"a"], [], [b"b" * 5000])):
+        writer = ShardWriter(tmp_path / f"{k}.tmp")
+        for record in records:
+            writer.append(record)
+        sizes.append(writer.finish(tmp_path / f"{k}.mdb").bytes)
+    reader = ShardReader([tmp_path / f"{k}.mdb" for k in range(4)], [0, 2, 0, 1], sizes)
+    assert _all(reader) == [b"", b"a", b"b" * 5000]
+    with pytest.raises(IndexError):
+        reader.get(3)
+
+
+def test_a_shard_has_the_same_bytes_across_several_commits(tmp_path: Path) -> None:
+    """Commits come at amounts of bytes, not at times."""
+    rng = np.random.default_rng(0)
+    records = [rng.bytes(3 << 20) for _ in range(25)]
+    sums = []
+    for k in range(2):
+        writer = ShardWriter(tmp_path / f"{k}.tmp")
+        for record in records:
+            writer.append(record)
+        sums.append(writer.finish(tmp_path / f"{k}.mdb"))
+    assert sums[0] == sums[1]
+    with lmdb.open(str(tmp_path / "0.mdb"), subdir=False, readonly=True, lock=False) as env:
+        assert env.info()["last_txnid"] == 3, "75 MiB in steps of 32"
+
+
+# ------------------------------------------------------------------------------------------------------------- verify
+
+
+def test_a_flipped_bit_is_found_with_its_shard_and_sample(store: Path) -> None:
+    opened = Store(store)
+    variant, names = opened.variant(64), opened.names()
+    reader = opened.reader(variant)
+    record = bytes(reader.get(20))
+    shard = next(p for p in shards(store) if record[200:] in p.read_bytes())
+    data = bytearray(shard.read_bytes())
+    data[data.index(record[200:]) + 50] ^= 1
+    shard.write_bytes(data)
+    lines = list(verify(store))
+    assert len(lines) == 2 and all(str(shard) in line for line in lines)
+    assert f"sample 20 ({names[20]!r})" in lines[1] and "checksum" in lines[1]
+    assert list(verify(store, quick=True)) == [], "a quick look does not read the bytes"
+    found = run(*MAIN, "verify", store)
+    assert found.returncode == 1 and str(shard) in found.stdout and repr(names[20]) in found.stdout
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_structure_damage_never_takes_verify_down(store: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    harmed = shards(store)[seed % 4]
+    data = bytearray(harmed.read_bytes())
+    pages = range(len(data) // PAGE) if seed < 3 else rng.choice(len(data) // PAGE, 3)
+    for page in pages:
+        data[page * PAGE : (page + 1) * PAGE] = rng.bytes(PAGE)
+    harmed.write_bytes(data)
+    lines = list(verify(store))
+    assert lines and all(str(harmed) in line for line in lines)
+    if seed < 3:
+        assert any(str(harmed) in line for line in verify(store, quick=True))
+    assert run(*MAIN, "verify", store).returncode == 1
+    reader = Store(store).reader(Store(store).variant(int(harmed.parent.name)))
+    if seed < 3:
+        with pytest.raises(FormatError):
+            _all(reader)
+
+
+def test_one_crash_does_not_hide_the_next(store: Path) -> None:
+    """Every shard of both sizes is noise; those of one size are read by one process, which each of them ends."""
+    for k, path in enumerate(shards(store)):
+        heads = path.read_bytes()[: 2 * PAGE]  # LMDB opens it, and falls over what these point to
+        path.write_bytes(heads + np.random.default_rng(k).bytes(path.stat().st_size - 2 * PAGE))
+    lines = list(verify(store))
+    assert all(sum(str(path) in line for line in lines) >= 2 for path in shards(store)), "its checksum, and what was found in it"
+
+
+def test_harmed_tables_are_found(store: Path) -> None:
+    for name in ("samples.npy", "names.txt"):
+        data = bytearray((store / name).read_bytes())
+        data[-3] ^= 1
+        (store / name).write_bytes(data)
+    for quick in (True, False):
+        lines = list(verify(store, quick=quick))
+        assert len(lines) == 2 and "samples.npy" in lines[0] + lines[1] and "names.txt" in lines[0] + lines[1]
+
+
+def test_every_harmed_shard_is_named(store: Path) -> None:
+    harmed = [shards(store)[0], shards(store)[3], shards(store)[5]]
+    harmed[0].write_bytes(bytes(harmed[0].stat().st_size))
+    harmed[1].unlink()
+    os.truncate(harmed[2], 100)
+    for quick in (True, False):
+        lines = list(verify(store, quick=quick))
+        assert all(any(str(path) in line for line in lines) for path in harmed)
+        assert all(any(str(path) in line for path in harmed) for line in lines)
+
+
+def test_verify_counts_the_bytes(made: Path) -> None:
+    for quick in (True, False):
+        ticks: list[int] = []
+        assert list(verify(made, quick=quick, tick=ticks.append)) == []
+        assert sum(ticks) == sum(p.stat().st_size for p in shards(made))
+
+
+# -------------------------------------------------------------------------------------------------------------- export
+
+
+@pytest.mark.parametrize(
+    "options", [{"codec": "rgb"}, {"codec": "png", "bits": 16}, {"codec": "jpeg"}, {"codec": "rgb", "gray": True}]
+)
+def test_exported_and_prepared_again(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Equal labels; equal pixels too unless JPEG compresses again."""
+    first = Store(prep(photos, tmp_path / "1.fds", size=40, workers=2, **options).out)
+    ticks: list[int] = []
+    assert export(first.path, tmp_path / "files", tick=ticks.append) == 56 == sum(ticks)
+    second = Store(prep(tmp_path / "files", tmp_path / "2.fds", workers=2, **options).out)
+    assert second.manifest.labels == first.manifest.labels and len(second) == 56
+    stems = [[os.path.splitext(name)[0] for name in s.names()] for s in (first, second)]
+    assert stems[0] == stems[1]
+    np.testing.assert_array_equal(first.samples["label"], second.samples["label"])
+    a, b = first.reader(first.variant()), second.reader(second.variant())
+    files = [tmp_path / "files" / name for name in second.names()]
+    for k in range(56):
+        if options["codec"] == "jpeg":
+            assert files[k].read_bytes() == bytes(a.get(k)) and files[k].suffix == ".jpg"
+        else:
+            assert bytes(a.get(k)) == bytes(b.get(k)) and files[k].suffix == ".png"
+
+
+def test_export_of_a_size(made: Path, tmp_path: Path) -> None:
+    export(made, tmp_path / "small", size=24)
+    for path in (tmp_path / "small").rglob("*.jpg"):
+        with Image.open(path) as opened:
+            assert min(opened.size) == 24
+    with pytest.raises(StoreError, match="no size 99"):
+        export(made, tmp_path / "other", size=99)
+
+
+def test_names_that_would_be_the_same_get_numbers(tmp_path: Path) -> None:
+    for k, name in enumerate(("a.png", "a.bmp", "A.png", "a-2.png", "b.c.png", "b.png", "noend")):
+        path = tmp_path / "in/cls" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(np.full((8, 8, 3), k * 30, np.uint8), ".bmp" if name.endswith("bmp") else ".png"))
+    prep(tmp_path / "in", tmp_path / "o.fds", codec="png", workers=1)
+    export(tmp_path / "o.fds", tmp_path / "out")
+    store = Store(tmp_path / "o.fds")
+    reader = store.reader(store.variant())
+    written = {p.name: p.read_bytes() for p in (tmp_path / "out/cls").iterdir()}
+    assert len(written) == 7 == len({name.casefold() for name in written})
+    assert set(written.values()) == {bytes(reader.get(k)) for k in range(7)}
+    assert {"A.png", "b.c.png", "b.png", "noend.png"} <= set(written)
+
+
+HOSTILE = [
+    "../../escape",
+    "/etc/escape",
+    "..",
+    "/",
+    "",
+    ".",
+    "a/../../b",
+    "a\0b",
+    "\ud800",
+    "x" * 300,
+    "con/../../../c",
+    "a//b",
+    "~/x",
+]
+
+
+@pytest.mark.parametrize("kind", ["class", "none"])
+def test_hostile_names_stay_inside(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "h.fds"
+    shutil.copytree(GOLDEN, path)
+    body = json.loads((path / "manifest.json").read_bytes())
+    names = [name.replace("{tmp}", str(tmp_path)) for name in HOSTILE * 2][:20]
+    lines = "".join(json.dumps(name) + "\n" for name in names).encode()
+    (path / "names.txt").write_bytes(lines)
+    body["files"]["names.txt"]["bytes"] = len(lines)
+    body["labels"] = {"kind": kind, "names": ["../../up", "/abs"] if kind == "class" else []}
+    (path / "manifest.json").write_text(json.dumps(body))
+    inner = tmp_path / "deep/deeper/out"
+    before = set(tmp_path.rglob("*"))
+    with contextlib.suppress(StoreError):  # a name that is too long for the file system
+        export(path, inner)
+    outside = {p for p in tmp_path.rglob("*") if inner not in p.parents} - before - {inner, *inner.parents}
+    assert not outside
+    assert any(p.is_file() for p in inner.rglob("*"))
+
+
+def test_labels_beyond_the_class_list_do_not_break_export_and_sheet(tmp_path: Path) -> None:
+    path = tmp_path / "h.fds"
+    shutil.copytree(GOLDEN, path)
+    samples = np.load(path / "samples.npy")
+    samples["label"][:3] = [7, -5, 1]
+    np.save(path / "samples.npy", samples)
+    assert export(path, tmp_path / "out") == 20
+    assert draw_sheet(path, tmp_path / "s.png") == 20
+
+
+def test_float_labels_go_to_a_table_that_prep_reads(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in/sub", 3)
+    write_pictures(tmp_path / "in/o, ther\n", 2, seed=9)
+    values = {"sub/00.png": (0.1, 1e-9), "sub/02.png": (-3.5, 1e30), "o, ther\n/01.png": (1 / 3, 0.0)}
+    with (tmp_path / "l.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "up", "down"), *((name, *map(repr, v)) for name, v in values.items())])
+    first = Store(prep(tmp_path / "in", tmp_path / "1.fds", labels=tmp_path / "l.csv", codec="rgb", workers=1).out)
+    assert export(first.path, tmp_path / "files") == 3
+    labels = tmp_path / "files/labels.csv"
+    second = Store(prep(tmp_path / "files", tmp_path / "2.fds", labels=labels, codec="rgb", workers=1).out)
+    assert second.manifest.labels == first.manifest.labels and second.names() == first.names()
+    np.testing.assert_array_equal(first.samples["label"], second.samples["label"])
+    assert first.samples["label"].dtype == np.float32
+
+
+def test_export_goes_to_an_empty_folder_only(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").write_bytes(b"mine")
+    for place in ("full", "full/x"):
+        with pytest.raises(StoreError, match="choose another"):
+            export(made, tmp_path / place)
+    with pytest.raises(StoreError, match="export to"):
+        export(made, tmp_path / "full/x/y")
+    assert tree(tmp_path / "full") == {"x": b"mine"}
+    (tmp_path / "empty").mkdir()
+    assert export(made, tmp_path / "empty") == 56
+
+
+# --------------------------------------------------------------------------------------------------------------- sheet
+
+
+def test_the_sheet_shows_samples_with_their_labels(tmp_path: Path) -> None:
+    colors = {"red": (250, 10, 10), "blue": (10, 10, 250)}
+    for name, color in colors.items():
+        for k in range(30):
+            path = tmp_path / "in" / name / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(np.full((40, 40, 3), color, np.uint8), ".png"))
+    prep(tmp_path / "in", tmp_path / "o.fds", codec="png", workers=1)
+    assert draw_sheet(tmp_path / "o.fds", tmp_path / "s.png") == 48
+    sheet = cv2.cvtColor(cv2.imread(str(tmp_path / "s.png")), cv2.COLOR_BGR2RGB)
+    for color in colors.values():
+        assert (sheet == color).all(axis=2).sum() == 24 * 144 * 144
+    dark = (sheet.sum(axis=2) < 200).sum()
+    assert dark > 48 * 20, "captions are written"
+
+
+MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "gray": lambda: {"gray": True},
+    "sixteen bits": lambda: {"bits": 16, "codec": "rgb"},
+    "no labels": dict,
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_sheets_of_other_stores(tmp_path: Path, kind: str) -> None:
+    write_pictures(tmp_path / "in", 3, height=30, width=200)
+    prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **MAKERS[kind]())
+    assert draw_sheet(tmp_path / "o.fds", tmp_path / "s.png") == 3
+    sheet = cv2.imread(str(tmp_path / "s.png"))
+    reference = cv2.resize(picture(1, 30, 200), (144, 22), interpolation=cv2.INTER_AREA)
+    tile = sheet[8 : 8 + 144, 8 + 152 : 8 + 152 + 144][61 : 61 + 22, :, ::-1]
+    expected = np.repeat(cv2.cvtColor(reference, cv2.COLOR_RGB2GRAY)[:, :, None], 3, axis=2) if kind == "gray" else reference
+    assert np.abs(tile.astype(float) - expected).mean() < 4
+
+
+def test_a_sheet_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jpg").write_bytes(b"")
+    prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    assert draw_sheet(tmp_path / "o.fds", tmp_path / "s.png") == 0 and (tmp_path / "s.png").exists()
+
+
+def test_stored_pixels_are_read_only(made: Path) -> None:
+    """A record is a view of the mapped file: writing to it must fail, not crash."""
+    reader = Store(GOLDEN).reader(Store(GOLDEN).variant(32))
+    row = Store(GOLDEN).samples[0]
+    pixels = decode_record(reader.get(0), Store(GOLDEN).variant(32).form, int(row["32/height"]), int(row["32/width"]))
+    with pytest.raises(ValueError, match="read-only"):
+        pixels[0, 0, 0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        Store(GOLDEN).samples["label"][0] = 1

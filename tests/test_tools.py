@@ -1,0 +1,46 @@
+"""The maintainers' scripts run, and the format checker, which shares no code with the package, sees what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import fastdata
+
+TOOLS = Path(__file__).parent.parent / "tools"
+
+
+@pytest.fixture(params=[("jpeg", False), ("jpeg", True), ("rgb", False), ("png", True)], ids=str)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    codec, gray = request.param
+    rng = np.random.default_rng(1)
+    for k in range(20):
+        path = tmp_path / "in" / str(k % 2) / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), rng.integers(0, 256, (40 + k, 50 + 7 * k, 3), np.uint8))
+    (tmp_path / "in" / "0" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    return fastdata.prep(tmp_path / "in", tmp_path / "out.fds", size=[48, 32], codec=codec, gray=gray).out
+
+
+def _check(store: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(TOOLS / "check_format.py"), str(store)], capture_output=True, text=True, check=False)
+
+
+def test_a_new_store_is_what_the_format_says(store: Path) -> None:
+    done = _check(store)
+    assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_the_checker_sees_a_changed_byte(store: Path) -> None:
+    shard = store / "32" / "shard-00000.mdb"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    done = _check(store)
+    assert done.returncode == 1
+    assert "shard-00000.mdb: size or checksum" in done.stdout

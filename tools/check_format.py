@@ -1,0 +1,117 @@
+"""Read a store by docs/format.md alone, without fastdata's own code, and say whether it holds what the page promises.
+
+    python tools/check_format.py STORE
+
+Needs numpy, lmdb, xxhash and Pillow. Exit code 1 and a line for each thing that is wrong. Slow and simple on purpose: it is the
+second opinion on the format.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import xxhash
+from PIL import Image
+
+
+def check(root: Path) -> Iterator[str]:
+    manifest = json.loads((root / "manifest.json").read_text())
+    if manifest["format"] != "fastdata" or manifest["version"].split(".")[0] != "1":
+        yield f"format {manifest['format']} {manifest['version']}"
+        return
+    for name, total in manifest["files"].items():
+        data = (root / name).read_bytes()
+        if [len(data), xxhash.xxh3_128_hexdigest(data)] != [total["bytes"], total["xxh3_128"]]:
+            yield f"{name}: size or checksum"
+    samples = np.load(root / "samples.npy", allow_pickle=False)
+    names = [json.loads(line) for line in (root / "names.txt").read_bytes().splitlines()]
+    rejects = [json.loads(line) for line in (root / "rejects.jsonl").read_bytes().splitlines()]
+    if not len(samples) == len(names) == manifest["num_samples"] or len(rejects) != manifest["num_rejects"]:
+        yield f"{len(samples)} rows, {len(names)} names, {len(rejects)} rejects: not what the manifest says"
+    seen = [*samples["source"].tolist(), *(r["source"] for r in rejects)]
+    if sorted(seen) != list(range(len(seen))):
+        yield "samples and rejects together are not the list of inputs"
+    expected = {"manifest.json", *manifest["files"]}
+    for variant in manifest["variants"]:
+        expected |= {f"{variant['name']}/shard-{k:05d}.mdb" for k in range(len(manifest["shard_samples"]))}
+        yield from check_variant(root, manifest, variant, samples)
+    found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
+    if found != expected:
+        yield f"files: {sorted(found ^ expected)}"
+
+
+def check_variant(root: Path, manifest: dict[str, Any], variant: dict[str, Any], samples: Any) -> Iterator[str]:
+    name, first = variant["name"], 0
+    for shard, (count, total) in enumerate(zip(manifest["shard_samples"], variant["shards"], strict=True)):
+        path = root / name / f"shard-{shard:05d}.mdb"
+        data = path.read_bytes()
+        if [len(data), xxhash.xxh3_128_hexdigest(data)] != [total["bytes"], total["xxh3_128"]]:
+            yield f"{path.name}: size or checksum"
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            records = list(txn.cursor())
+        if [key for key, _ in records] != [k.to_bytes(8, "big") for k in range(count)]:
+            yield f"{path.name}: keys"
+        for place, (_, record) in enumerate(records):
+            row = samples[first + place]
+            size = (int(row[f"{name}/height"]), int(row[f"{name}/width"]))
+            if len(record) != row[f"{name}/bytes"] or xxhash.xxh3_64_intdigest(record) != row[f"{name}/xxh3"]:
+                yield f"{path.name}, record {place}: size or checksum"
+            yield from (f"{path.name}, record {place}: {problem}" for problem in check_record(record, variant["form"], size))
+        first += count
+
+
+def check_record(record: bytes, form: dict[str, Any], size: tuple[int, int]) -> Iterator[str]:
+    if form["codec"] == "rgb":
+        if len(record) != size[0] * size[1] * form["channels"] * np.dtype(form["dtype"]).itemsize:
+            yield f"{len(record)} bytes for {size}"
+        return
+    with Image.open(io.BytesIO(record)) as image:
+        image.load()
+        if image.size[::-1] != size or image.format != form["codec"].upper():
+            yield f"{image.format} of {image.size[::-1]}, expected {size}"
+    if form["codec"] == "jpeg":
+        yield from check_grid(record, form["channels"], size[1])
+
+
+def check_grid(record: bytes, channels: int, width: int) -> Iterator[str]:
+    at, interval, index = 2, 0, b""
+    while record[at + 1] != 0xDA:
+        length = int.from_bytes(record[at + 2 : at + 4], "big")
+        body = record[at + 4 : at + 2 + length]
+        if record[at + 1] == 0xDD:
+            interval = int.from_bytes(body, "big")
+        if record[at + 1] == 0xE9 and body.startswith(b"fastdata\0\1"):
+            index += body[14:]
+        at += 2 + length
+    at += 2 + int.from_bytes(record[at + 2 : at + 4], "big")
+    mcu = 8 if channels == 1 else 16
+    row = -(-width // mcu)
+    fits = [n for n in range(1, row + 1) if row % n == 0 and n * mcu >= 16]
+    if interval != (fits[0] if fits else 1):
+        yield f"restart interval {interval} for a row of {row} MCUs"
+    count = int.from_bytes(index[:4], "little")
+    lengths = list(index[4 : 4 + count])
+    for k in range(4 + count, len(index), 6):
+        lengths[int.from_bytes(index[k : k + 4], "little")] += int.from_bytes(index[k + 4 : k + 6], "little") << 8
+    for number, length in enumerate(lengths):
+        at += length
+        if record[at - 2 : at] not in (bytes([0xFF, 0xD0 + number % 8]), b"\xff\xd9"):
+            yield f"segment {number} does not end in its marker"
+    if at != len(record):
+        yield f"the index covers {at} of {len(record)} bytes"
+
+
+if __name__ == "__main__":
+    count = 0
+    for problem in check(Path(sys.argv[1])):
+        print(problem, flush=True)  # at once: LMDB may fail on what is damaged
+        count += 1
+    print(f"{sys.argv[1]}: {f'{count} problems' if count else 'as docs/format.md says'}")
+    sys.exit(bool(count))
