@@ -1,0 +1,194 @@
+"""The `fastdata` command, and `fastdata-prep`: arguments, printing and exit codes. Nothing here imports torch before it must.
+
+Exit codes: 0 fine; 1 the thing asked about is broken; 2 wrong use; 3 done, but more rejects than --max-reject-rate;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from fastdata import __version__
+from fastdata.errors import FastDataError, PrepError
+
+__all__ = ["main", "prep_main"]
+
+STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
+COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
+
+
+class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    name = "R,G,B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:
+        if isinstance(value, tuple) or value in COLORS:
+            return COLORS.get(value, value)  # type: ignore[no-any-return]
+        parts = value.split(",")
+        if len(parts) != 3 or not all(p.strip().isdigit() and int(p) < 256 for p in parts):
+            self.fail(
+                f"{value!r} is not a colour: give three numbers from 0 to 255, as 255,255,255, or {', '.join(COLORS)}", param, ctx
+            )
+        return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
+
+
+@cli.command()
+@click.argument("source", type=click.Path(exists=True))
+@click.argument("out", type=click.Path(), required=False)
+@click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
+@click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
+@click.option("--upscale", is_flag=True, help="Enlarge smaller images, which otherwise keep their size.")
+@click.option("--codec", type=click.Choice(["jpeg", "rgb", "png"]), default="jpeg", help="How images are stored.")
+@click.option("--quality", type=int, default=90, help="Of JPEG, 1 to 100.")
+@click.option("--gray", is_flag=True, help="Store one channel.")
+@click.option("--bits", type=int, default=8, help="8, or 16 for uint16 pixels (codec rgb or png).")
+@click.option("--background", type=_Color(), default="white", help="Colour beneath transparent pixels.")
+@click.option("--max-pixels", type=int, default=1 << 28, help="Reject larger images before decoding them.")
+@click.option("--labels", type=click.Path(exists=True, dir_okay=False), help="CSV/TSV of a path and float columns.")
+@click.option("--classes", type=click.Path(exists=True, file_okay=False), help="Use the class list of this store.")
+@click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
+@click.option("--workers", type=int, help="Processes. Default: one a core.")
+@click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
+@click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
+@click.option("--max-reject-rate", type=float, default=0.01, help="Exit code 3 above this share of rejects.")
+@click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
+@click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
+def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label.
+
+    OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
+    """
+    from fastdata.prepare import report
+    from fastdata.prepare.estimate import estimate
+    from fastdata.prepare.job import prep
+
+    if dry_run:
+        for run_only in ("overwrite", "timeout", "progress"):
+            given.pop(run_only)
+        for line in report.estimate_lines(estimate(size=size or None, **given)):
+            click.echo(line)
+        return
+    try:
+        summary = prep(size=size or None, **given)
+    except KeyboardInterrupt:
+        click.echo(f"\ninterrupted; what is finished is kept. To go on: {shlex.join(['fastdata-prep', *_arguments()])}", err=True)
+        sys.exit(130)
+    for line in report.summary_lines(summary):
+        click.echo(line)
+    if summary.reject_rate > max_reject_rate:
+        click.echo(f"more than {max_reject_rate:.2%} of the inputs were rejected; see {summary.out / 'rejects.jsonl'}", err=True)
+        sys.exit(3)
+
+
+def _arguments() -> list[str]:
+    return sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
+
+
+@cli.command()
+@STORE
+@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw a contact sheet with labels as this PNG.")
+@click.option("--size", type=int, help="Which stored size the sheet shows. Default: the largest.")
+def info(store: str, sheet: str | None, size: int | None) -> None:
+    """Say what is in STORE and how it was made."""
+    from fastdata.prepare import report
+    from fastdata.store.sheet import draw_sheet
+    from fastdata.store.store import Store
+
+    for line in report.info_lines(Store(store)):
+        click.echo(line)
+    if sheet is not None:
+        click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")
+
+
+@cli.command()
+@STORE
+@click.option("--quick", is_flag=True, help="Check sizes, tables and structure only.")
+def verify(store: str, quick: bool) -> None:
+    """Check STORE against its checksums; exit code 1 and a line for each thing that is wrong."""
+    from tqdm import tqdm
+
+    from fastdata.store.verify import verify
+
+    with tqdm(unit="B", unit_scale=True, disable=None) as bar:
+        problems = 0
+        for problem in verify(store, quick=quick, tick=bar.update):
+            problems += 1
+            bar.write(problem, file=sys.stdout)
+    if problems:
+        click.echo(f"{store}: {problems} problems", err=True)
+        sys.exit(1)
+    click.echo(f"{store}: {'sizes, tables and structure are' if quick else 'every byte is'} as written")
+
+
+@cli.command()
+@STORE
+@click.argument("out", metavar="DIR", type=click.Path())
+@click.option("--size", type=int, help="Which stored size. Default: the largest.")
+def export(store: str, out: str, size: int | None) -> None:
+    """Write the samples of STORE to DIR as ordinary files, in class folders."""
+    from tqdm import tqdm
+
+    from fastdata.store.export import export
+
+    with tqdm(unit="img", disable=None) as bar:
+        count = export(store, out, size=size, tick=bar.update)
+    click.echo(f"{count} files in {out}")
+
+
+@cli.command()
+@STORE
+@click.option("--size", type=int, help="Which stored size. Default: the largest.")
+@click.option("--crop", type=int, default=224, help="Side of the random crop.")
+@click.option("--batch-size", type=int, default=64, help="Images of a batch.")
+@click.option("--workers", type=int, multiple=True, help="Worker counts to try; may repeat. Default: 0, 1, 2, 4 ... and the cores.")
+@click.option("--seconds", type=float, default=3.0, help="Per measurement.")
+@click.option("--repeats", type=int, default=5, help="Rounds; medians are reported.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the results there.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw them as this PNG (needs matplotlib).")
+def bench(store: str, **options: Any) -> None:
+    """Measure images/s of the Loader on STORE, beside a plain DataLoader and the decode limit of this machine."""
+    from fastdata.bench.command import run_bench
+
+    run_bench(store, echo=click.echo, **options)
+
+
+def _guard(command: Callable[..., Any], name: str) -> None:
+    """Run a command; errors become one line and an exit code."""
+    try:
+        for stream in (sys.stdout, sys.stderr):  # file names need not be UTF-8
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="surrogateescape")
+        command(prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except (PrepError, ValueError) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except (FastDataError, OSError) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+
+
+def main() -> None:
+    """The `fastdata` command."""
+    _guard(cli, "fastdata")
+
+
+def prep_main() -> None:
+    """The `fastdata-prep` command, the same as `fastdata prep`."""
+    _guard(prep, "fastdata-prep")

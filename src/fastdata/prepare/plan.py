@@ -1,0 +1,116 @@
+"""The plan: a frozen list of work. A shard is a pure function of it, on any machine, with any number of workers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from fastdata.errors import PrepError
+from fastdata.prepare.images import ImageOptions
+from fastdata.prepare.sources import Source, SourceList
+from fastdata.store.format import Labels
+
+__all__ = ["Plan", "difference", "make_plan", "variant_name"]
+
+SHARD_SAMPLES = 10_000  # at most, so that an interrupted run loses seconds
+SHARD_BYTES = 2 << 30  # of input, at most, about
+BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
+LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; below that a shard's own cost shows
+LIBRARIES = ("fastdata", "opencv-python-headless", "simplejpeg", "lmdb", "numpy")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be made of which sources. bounds: shard k holds sources[bounds[k]:bounds[k + 1]]."""
+
+    options: ImageOptions
+    labels: Labels
+    sources: tuple[Source, ...]
+    bounds: tuple[int, ...]
+    libraries: dict[str, str]
+    fingerprint: str
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.bounds) - 1
+
+    def shard(self, index: int) -> tuple[Source, ...]:
+        return self.sources[self.bounds[index] : self.bounds[index + 1]]
+
+    def body(self) -> dict[str, Any]:
+        """All but the fingerprint, as plain JSON values."""
+        return json.loads(json.dumps(_body(self.options, self.labels, self.sources, self.bounds, self.libraries)))  # type: ignore[no-any-return]
+
+    def to_json(self) -> bytes:
+        return json.dumps({"fingerprint": self.fingerprint, **self.body()}, sort_keys=True).encode()
+
+
+def _body(
+    options: ImageOptions, labels: Labels, sources: tuple[Source, ...], bounds: tuple[int, ...], libraries: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "options": asdict(options),
+        "labels": asdict(labels),
+        "bounds": bounds,
+        "libraries": libraries,
+        "sources": [(s.name, s.label, s.size, s.problem) for s in sources],
+    }
+
+
+def make_plan(found: SourceList, options: ImageOptions, limit: int | None = None) -> Plan:
+    """Freeze the list of work. `limit` keeps that many sources, evenly spaced, so that every class is seen."""
+    sources = tuple(found.sources)
+    if limit is not None and limit < len(sources):
+        sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
+    bounds = _bounds(sources)
+    libraries = {name: metadata.version(name) for name in LIBRARIES}
+    body = json.dumps(_body(options, found.labels, sources, bounds, libraries), sort_keys=True)
+    return Plan(options, found.labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()))
+
+
+def _bounds(sources: tuple[Source, ...]) -> tuple[int, ...]:
+    """Equal shares. How many depends on the sources alone, never on who does the work."""
+    count, size = len(sources), sum(max(s.size, 0) for s in sources)
+    busy = min(BUSY_SHARDS, -(-count // LEAST_SAMPLES), -(-size // LEAST_BYTES))
+    shards = max(-(-count // SHARD_SAMPLES), -(-size // SHARD_BYTES), busy, 1)
+    return tuple(k * count // shards for k in range(shards + 1))
+
+
+def variant_name(size: int | None) -> str:
+    """The folder of a variant: its size, or "full" where images keep their own."""
+    return "full" if size is None else str(size)
+
+
+def difference(work: Path, plan: Plan) -> str:
+    """How a plan differs from the one that a folder was begun with; empty if they are the same.
+
+    Raises:
+        PrepError: the earlier plan can't be read.
+    """
+    try:
+        old = json.loads(work.read_bytes())
+        if old["fingerprint"] == plan.fingerprint:
+            return ""
+        return describe_difference(old, plan.body())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PrepError(f"{work} is damaged ({error}); start again with --overwrite") from None
+
+
+def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Lines such as "quality: 90, now 95", for options and libraries, and a count of changed sources."""
+    lines = []
+    for part in ("options", "libraries"):
+        for name in sorted({*old[part], *new[part]}):
+            before, after = old[part].get(name), new[part].get(name)
+            if before != after:
+                lines.append(f"  {name}: {before}, now {after}")
+    if "sources" in old:
+        before, after = {tuple(map(str, s)) for s in old["sources"]}, {tuple(map(str, s)) for s in new["sources"]}
+        if before != after:
+            lines.append(f"  sources: {len(before - after)} gone or changed, {len(after - before)} new or changed")
+    return "\n".join(lines) or "  the list of sources or their labels"

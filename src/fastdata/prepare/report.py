@@ -1,0 +1,80 @@
+"""What the command line says of a run, an estimate and a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastdata.prepare.estimate import Estimate
+from fastdata.prepare.job import Summary
+from fastdata.store.store import Store
+
+__all__ = ["estimate_lines", "human_bytes", "info_lines", "summary_lines"]
+
+
+def human_bytes(size: float) -> str:
+    """Such as "21.3 MB"; decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def summary_lines(summary: Summary) -> Iterator[str]:
+    """A finished run."""
+    rejected = sum(summary.rejected.values())
+    yield f"{summary.out}: {summary.kept} of {summary.images} images kept, {rejected} rejected" + (
+        f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
+    )
+    if summary.skipped:
+        yield f"{sum(summary.skipped.values())} files that do not end like images were left out: {_counts(summary.skipped)}"
+    ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
+    yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
+    if summary.resumed == summary.images:
+        yield "it was finished already"
+    else:
+        earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
+        yield f"{summary.images_per_s:.0f} images/s, {summary.seconds:.1f} s{earlier}"
+
+
+def estimate_lines(found: Estimate) -> Iterator[str]:
+    """A dry run."""
+    yield f"{found.images} images: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    if found.rejected:
+        yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
+    fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
+    yield f"{human_bytes(found.free_bytes)} are free on that disk: {fits}"
+
+
+def info_lines(store: Store) -> Iterator[str]:
+    """What is in a store and how it was made."""
+    manifest, labels = store.manifest, store.manifest.labels
+    kinds = {
+        "class": f"{len(labels.names)} classes",
+        "vector": f"float labels {', '.join(labels.names)}",
+        "none": "no labels",
+    }
+    yield f"{store.path}: {len(store)} images, {kinds[labels.kind]}, format {manifest.version}"
+    if labels.kind == "class":
+        yield f"  classes: {', '.join(labels.names[:10])}{', ...' if len(labels.names) > 10 else ''}"
+    for variant in manifest.variants:
+        form = variant.form
+        line = f"  size {variant.name}: {form.codec}, {form.channels} x {form.dtype}, "
+        line += (
+            f"{human_bytes(sum(s.bytes for s in variant.shards))} in {len(variant.shards)} shard{'s' * (len(variant.shards) != 1)}"
+        )
+        if len(store):
+            h, w = store.samples[f"{variant.name}/height"], store.samples[f"{variant.name}/width"]
+            line += f", {w.min()} x {h.min()} to {w.max()} x {h.max()} pixels"
+            line += f", {human_bytes(float(store.samples[f'{variant.name}/bytes'].mean()))} an image"
+        yield line
+    counts: dict[str, int] = {}
+    for reject in store.rejects():
+        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
+    yield f"  rejected: {_counts(counts) if counts else 'none'}"
+    yield "  options: " + ", ".join(f"{name} {value}" for name, value in manifest.options.items())
+    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())

@@ -1,0 +1,326 @@
+"""The command line: options, exit codes, messages, and what it costs to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fastdata import __version__
+from fastdata.cli import cli, prep
+from fastdata.prepare import prep as make
+from fastdata.prepare.estimate import estimate
+from fastdata.store.store import Store
+from support import MAIN, PREP, encode, picture, run, shards, start, tables, tree, until, write_pictures
+
+OPTIONS = {
+    "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
+    "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
+    "info": "store --sheet --size",
+    "verify": "store --quick",
+    "export": "store out --size",
+    "bench": "store --size --crop --batch-size --workers --seconds --repeats --json --plot",
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 images in two classes; not to be written to."""
+    root = tmp_path_factory.mktemp("small") / "in"
+    for name in ("ant", "bee"):
+        write_pictures(root / name, 10)
+    return root
+
+
+@pytest.fixture(scope="module")
+def store(small: Path) -> Path:
+    """A store of them; not to be written to."""
+    assert run(*PREP, small, small.parent / "o.fds", "--size", "16").returncode == 0
+    return small.parent / "o.fds"
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+def test_commands_and_options_are_these() -> None:
+    assert set(cli.commands) == set(OPTIONS)
+    for name, command in cli.commands.items():
+        assert " ".join(option for param in command.params for option in param.opts) == OPTIONS[name]
+
+
+def test_defaults_are_these(tmp_path: Path) -> None:
+    given = prep.make_context("fastdata-prep", [str(tmp_path)]).params
+    assert given == {"source": str(tmp_path), **DEFAULTS}
+
+
+DEFAULTS = {
+    "resize": "short",
+    "upscale": False,
+    "codec": "jpeg",
+    "quality": 90,
+    "gray": False,
+    "bits": 8,
+    "background": (255, 255, 255),
+    "out": None,
+    "size": (),
+    "labels": None,
+    "classes": None,
+    "limit": None,
+    "workers": None,
+    "max_pixels": 1 << 28,
+    "dry_run": False,
+    "overwrite": False,
+    "max_reject_rate": 0.01,
+    "timeout": 60.0,
+    "progress": "auto",
+}
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in OPTIONS)])
+def test_help_never_imports_torch(command: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from fastdata.cli import main; sys.argv[1:] = [*sys.argv[1:], '--help']\n"
+        "try: main()\n"
+        "finally: heavy = {'torch', 'cv2', 'numpy', 'lmdb'} & set(sys.modules); print('loaded:', sorted(heavy))"
+    )
+    found = run(PREP[0], "-c", code, *command)
+    assert found.returncode == 0 and "Usage: fastdata" in found.stdout and found.stdout.endswith("loaded: []\n")
+
+
+def test_preparing_never_imports_torch(small: Path, tmp_path: Path) -> None:
+    code = "import sys; from fastdata.cli import prep_main; prep_main(); assert 'torch' not in sys.modules"
+    assert run(PREP[0], "-c", code, small, tmp_path / "o.fds").returncode == 0
+    worker = "import fastdata.prepare.worker, sys; assert 'torch' not in sys.modules"
+    assert run(PREP[0], "-c", worker).returncode == 0
+
+
+def test_help_is_quick() -> None:
+    best = 9.0
+    for _ in range(3):
+        began = time.monotonic()
+        run(*MAIN, "--help")
+        best = min(best, time.monotonic() - began)
+    assert best < 0.5
+
+
+def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
+    assert __version__ in run(*MAIN, "--version").stdout
+    assert run(*MAIN, "prep", small, tmp_path / "a.fds").returncode == 0
+    assert run(*PREP, small, tmp_path / "b.fds").returncode == 0
+    assert tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
+
+
+# ------------------------------------------------------------------------------------------- exit codes and messages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--size", "0"), "size is (0,), but sizes must be different numbers from 1 to 65500"),
+        (("--size", "big"), "'big' is not a valid integer"),
+        (("--size", "8", "--size", "8"), "must be different"),
+        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'rgb', 'png'"),
+        (("--quality", "101"), "quality is 101, but must be from 1 to 100"),
+        (("--bits", "16"), "choose codec rgb or png (--codec rgb)"),
+        (("--bits", "9"), "bits is 9, but must be one of 8, 16"),
+        (("--background", "pink"), "'pink' is not a colour: give three numbers from 0 to 255, as 255,255,255, or white"),
+        (("--background", "1,2,256"), "is not a colour"),
+        (("--workers", "0"), "workers is 0, but must be positive"),
+        (("--limit", "-3"), "limit is -3, but must be positive"),
+        (("--progress", "loud"), "'loud' is not one of"),
+        (("--labels", "nowhere.csv"), "does not exist"),
+        (("--classes", "nowhere.fds"), "does not exist"),
+        (("--colour", "1"), "No such option"),
+    ],
+)
+def test_wrong_use_is_said_in_one_place_and_exits_with_2(
+    small: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    found = run(*PREP, small, tmp_path / "o.fds", *arguments)
+    assert found.returncode == 2
+    assert message in " ".join(found.stderr.split()) and "Traceback" not in found.stderr
+    assert not (tmp_path / "o.fds").exists()
+
+
+@pytest.mark.parametrize("name", ["info", "verify", "export", "bench"])
+def test_a_missing_store_exits_with_2_and_an_unfinished_one_with_1(name: str, tmp_path: Path) -> None:
+    more = [str(tmp_path / "x")] if name == "export" else []
+    missing = run(*MAIN, name, tmp_path / "nothing", *more)
+    assert missing.returncode == 2 and "does not exist" in missing.stderr
+    (tmp_path / "begun/work").mkdir(parents=True)
+    begun = run(*MAIN, name, tmp_path / "begun", *more)
+    assert begun.returncode == 1 and "is not finished" in begun.stdout + begun.stderr
+    assert "Traceback" not in begun.stderr
+
+
+def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(store: Path, tmp_path: Path) -> None:
+    for command in (
+        ("export", store, tmp_path / "x", "--size", "9"),
+        ("info", store, "--sheet", tmp_path / "s.png", "--size", "9"),
+    ):
+        found = run(*MAIN, *command)
+        assert found.returncode == 1 and "has no size 9; it has 16" in found.stderr
+    for command in (("info", store, "--sheet", tmp_path / "no/s.png"), ("export", store, "/proc/x")):
+        found = run(*MAIN, *command)
+        assert found.returncode == 1 and "No such file" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 9)
+    (tmp_path / "in/bad.png").write_bytes(b"")
+    for rate, code in (("0.05", 3), ("0.1", 0), ("0.2", 0)):
+        found = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--max-reject-rate", rate)
+        assert found.returncode == code
+        assert ("more than 5.00% of the inputs were rejected" in found.stderr) == (code == 3)
+    assert run(*PREP, tmp_path / "in", tmp_path / "o.fds").returncode == 3
+    assert len(Store(tmp_path / "o.fds")) == 9
+
+
+def test_ctrl_c_while_the_source_is_listed(tmp_path: Path) -> None:
+    """Nothing is begun yet, so nothing is there."""
+    for k in range(3000):
+        (tmp_path / "in" / f"{k % 500}" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / f"{k % 500}" / "a" / f"{k}.jpg").touch()
+    code = PREP[2].replace("prep_main()", "print('ready', flush=True); prep_main()")
+    process = start(*PREP[:2], code, tmp_path / "in", tmp_path / "o.fds", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=20)[1]
+    assert process.returncode == 130 and b"interrupted" in errors and b"Traceback" not in errors
+
+
+def test_ctrl_c_names_the_command_of_the_other_name_too(large: Path, tmp_path: Path) -> None:
+    process = start(*MAIN, "prep", large, tmp_path / "o.fds", "--size", "99", "--gray", stderr=subprocess.PIPE)
+    until(lambda: tables(tmp_path / "o.fds"))
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=20)[1].decode()
+    assert process.returncode == 130
+    assert f"To go on: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
+
+
+# ------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_summary_and_a_finished_store(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 30)
+    (tmp_path / "in/a.png").write_bytes(b"")
+    (tmp_path / "in/b.png").write_bytes(b"no image")
+    (tmp_path / "in/notes.txt").write_bytes(b"text")
+    command = (*PREP, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--max-reject-rate", "1")
+    first = run(*command)
+    lines = first.stdout.splitlines()
+    assert lines[0] == (f"{tmp_path}/o.fds: 30 of 32 images kept, 2 rejected (empty 1, not-an-image 1), listed in rejects.jsonl")
+    assert lines[1] == "1 files that do not end like images were left out: .txt 1"
+    before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
+    after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
+    assert lines[2] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, {after / before:.2f} of it"
+    assert re.fullmatch(r"\d+ images/s, \d+\.\d s", lines[3])
+    again = run(*command)
+    assert again.returncode == 0 and again.stdout.splitlines()[:3] == lines[:3]
+    assert again.stdout.splitlines()[3] == "it was finished already"
+
+
+def test_json_progress(large: Path, tmp_path: Path) -> None:
+    found = run(*PREP, large, tmp_path / "o.fds", "--size", "300", "--progress", "json")
+    states = [json.loads(line) for line in found.stderr.splitlines()]
+    assert len(states) >= 1
+    for state in states:
+        assert set(state) == {"done", "total", "rejected", "bytes", "images_per_s", "left_s"} and state["total"] == 320
+    done = [state["done"] for state in states]
+    assert done == sorted(done) and done[-1] == 320 and states[-1]["left_s"] == 0
+    assert states[-1]["bytes"] == sum(p.stat().st_size for p in large.rglob("*.jpg"))
+    again = run(*PREP, large, tmp_path / "o.fds", "--size", "300", "--progress", "json")
+    assert again.returncode == 0 and again.stderr == ""
+
+
+def test_progress_off_is_silent_and_plain_is_without_a_terminal(small: Path, tmp_path: Path) -> None:
+    for mode in ("off", "plain", "auto"):
+        found = run(*PREP, small, tmp_path / f"{mode}.fds", "--progress", mode)
+        assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_info(store: Path, tmp_path: Path) -> None:
+    found = run(*MAIN, "info", store, "--sheet", tmp_path / "s.png")
+    assert found.returncode == 0
+    size = sum(p.stat().st_size for p in shards(store))
+    for part in (
+        f"{store}: 20 images, 2 classes, format 1.0",
+        "classes: ant, bee",
+        f"size 16: jpeg, 3 x uint8, {size / 1000:.1f} kB in {len(shards(store))} shard, 21 x 16 to 21 x 16 pixels",
+        "rejected: none",
+        "quality 90",
+        f"fastdata {__version__}",
+        "20 samples drawn in",
+    ):
+        assert part in found.stdout
+    assert (tmp_path / "s.png").stat().st_size > 1000
+
+
+def test_verify_and_export(store: Path, tmp_path: Path) -> None:
+    assert run(*MAIN, "verify", store).stdout == f"{store}: every byte is as written\n"
+    assert run(*MAIN, "verify", store, "--quick").stdout == f"{store}: sizes, tables and structure are as written\n"
+    assert run(*MAIN, "export", store, tmp_path / "out").stdout == f"20 files in {tmp_path / 'out'}\n"
+    assert len(list((tmp_path / "out").rglob("*.jpg"))) == 20
+
+
+# ------------------------------------------------------------------------------------------------------------- dry run
+
+
+def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:
+    found = run(*PREP, small, "o.fds", "--dry-run", "--overwrite", "--size", "16", cwd=tmp_path)
+    assert found.returncode == 0 and list(tmp_path.iterdir()) == []
+    lines = found.stdout.splitlines()
+    assert re.fullmatch(r"20 images: about \d+\.\d kB and \d+ s", lines[0])
+    assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[1])
+
+
+@pytest.mark.parametrize(("codec", "size"), [("jpeg", 16), ("jpeg", 100), ("rgb", 8), ("rgb", 24), ("rgb", 40), ("png", 30)])
+def test_a_dry_run_knows_the_size_within_a_factor_of_two(photos: Path, tmp_path: Path, codec: str, size: int) -> None:
+    found = estimate(photos, tmp_path / "o.fds", size=(size, size // 2), codec=codec)
+    make(photos, tmp_path / "o.fds", size=(size, size // 2), codec=codec, workers=2)
+    true = sum(p.stat().st_size for p in shards(tmp_path / "o.fds"))
+    assert true / 2 <= found.bytes <= true * 2
+    assert found.images == 56 and found.rejected == {}
+
+
+def test_a_dry_run_tells_rejects_and_a_full_disk(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 3)
+    (tmp_path / "in/bad.png").write_bytes(b"")
+    found = estimate(tmp_path / "in", tmp_path / "deep/er/o.fds")
+    assert (found.probes, found.rejected) == (4, {"empty": 1}) and found.free_bytes > 0
+    everything = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--dry-run")
+    assert "of 4 that were tried, rejected: empty 1" in everything.stdout
+
+
+def test_a_dry_run_is_refused_as_the_run_would_be(small: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        ((small, small / "ant/o.fds"), "lies inside SOURCE"),
+        ((tmp_path, tmp_path.parent / "o.fds"), "no images"),
+        ((small, tmp_path / "o.fds", "--quality", "0"), "quality is 0"),
+    ):
+        found = run(*PREP, *arguments, "--dry-run")
+        assert found.returncode == 2 and message in found.stderr
+
+
+def test_background_by_name_and_numbers(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 1)
+    for given, stored in (("black", [0, 0, 0]), ("1, 2,3", [1, 2, 3])):
+        assert run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--background", given, "--overwrite").returncode == 0
+        assert Store(tmp_path / "o.fds").manifest.options["background"] == stored
+
+
+def test_a_store_named_after_its_source(tmp_path: Path) -> None:
+    (tmp_path / "my photos").mkdir()
+    (tmp_path / "my photos/a.jpg").write_bytes(encode(picture(0, 10, 10)))
+    assert run(*PREP, tmp_path / "my photos", cwd=tmp_path).returncode == 0
+    assert len(Store(tmp_path / "my photos.fds")) == 1
+    (tmp_path / "list.csv").write_text("my photos/a.jpg,x\n")
+    assert run(*PREP, "list.csv", cwd=tmp_path).returncode == 0
+    assert len(Store(tmp_path / "list.fds")) == 1

@@ -1,0 +1,327 @@
+"""kill -9 at any moment, Ctrl-C, lost workers and crashing decoders: a second run ends with the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastdata.errors import PrepError, StoreError
+from fastdata.prepare import prep
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import PREP, children, encode, kill_group, members, picture, run, start, tables, tree, until, write_pictures
+
+OPTIONS = ("--size", "256", "--workers", "2", "--progress", "off")
+ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def undisturbed(large: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes | None], float, float]:
+    """What a run makes that nobody disturbs, its seconds, and of these the ones before the first shard is begun."""
+    out = tmp_path_factory.mktemp("undisturbed") / "o.fds"
+    began = time.monotonic()
+    process = start(*PREP, large, out, *OPTIONS)
+    until(lambda: list(out.glob("work/256-*.tmp")))
+    working = time.monotonic()
+    assert process.wait() == 0
+    ended = time.monotonic()
+    assert list(verify(out)) == []
+    return tree(out), ended - began, working - began
+
+
+def _states(out: Path) -> dict[Path, tuple[int, int]]:
+    """The inode and time of each finished shard."""
+    names = [out / "256" / f"{table.stem}.mdb" for table in tables(out)]
+    return {name: (name.stat().st_ino, name.stat().st_mtime_ns) for name in names}
+
+
+def _is_untouched(states: dict[Path, tuple[int, int]]) -> bool:
+    return all((path.stat().st_ino, path.stat().st_mtime_ns) == state for path, state in states.items())
+
+
+def test_kill_9_at_random_moments(large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]) -> None:
+    """The whole process group dies; the second run's store is the undisturbed one, and finished shards are left alone."""
+    expected, seconds, before_work = undisturbed
+    rng, kept, unfinished = random.Random(2), 0, 0
+    for k in range(ROUNDS):
+        out = tmp_path / f"{k}.fds"
+        process = start(*PREP, large, out, *OPTIONS)
+        if k % 4 == 0:  # a quarter of the moments lies in start-up, one in the end, the others between
+            time.sleep(rng.uniform(0, before_work))
+        elif k == ROUNDS - 1:
+            until(lambda out=out: (out / "samples.npy").exists())
+        else:
+            until(lambda out=out: list(out.glob("work/256-*.tmp")))
+            time.sleep((seconds - before_work) * (k - k // 4 - 1 + rng.random()) / (ROUNDS - ROUNDS // 4))
+        kill_group(process)
+        unfinished += not (out / "manifest.json").exists()
+        finished = _states(out)
+        second = run(*PREP, large, out, *OPTIONS)
+        assert second.returncode == 0, second.stderr
+        assert tree(out) == expected, f"round {k} ended otherwise"
+        assert _is_untouched(finished), f"round {k} made a finished shard again"
+        kept += bool(finished)
+    assert unfinished >= 15, "most kills must fall into a run"
+    assert kept >= 10, f"only {kept} of {ROUNDS} kills left finished shards"
+
+
+@pytest.fixture(scope="module")
+def killed(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that lost its whole process group while it was being made, with many shards finished. To be copied."""
+    out = tmp_path_factory.mktemp("killed") / "begun.fds"
+    process = start(*PREP, large, out, *OPTIONS)
+    until(lambda: len(tables(out)) >= 12)
+    kill_group(process)
+    assert not (out / "manifest.json").exists() and len(tables(out)) >= 12
+    return out
+
+
+@pytest.fixture
+def begun(killed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(killed, tmp_path / "begun.fds")
+    return tmp_path / "begun.fds"
+
+
+def test_a_begun_store_says_so(begun: Path) -> None:
+    with pytest.raises(StoreError, match=r"not finished.*run the same fastdata-prep command again"):
+        Store(begun)
+    assert any("not finished" in line for line in verify(begun))
+
+
+@pytest.mark.parametrize("damage", ["short", "gone", "long", "table cut", "table of another plan", "table gone"])
+def test_a_finished_shard_that_was_harmed_is_made_again(
+    begun: Path, large: Path, undisturbed: tuple[dict[str, bytes | None], float, float], damage: str
+) -> None:
+    table = sorted(tables(begun))[0]
+    shard, others = begun / "256" / f"{table.stem}.mdb", dict(sorted(_states(begun).items())[1:])
+    if damage == "short":
+        os.truncate(shard, shard.stat().st_size - 4096)
+    elif damage == "long":
+        shard.write_bytes(shard.read_bytes() + b"x")
+    elif damage == "gone":
+        shard.unlink()
+    elif damage == "table gone":
+        table.unlink()
+    elif damage == "table cut":
+        os.truncate(table, table.stat().st_size // 2)
+    else:
+        body = json.loads(table.read_bytes())
+        table.write_text(json.dumps({**body, "fingerprint": "0" * 32, "rows": []}))
+    prep(large, begun, size=256, workers=2)
+    assert tree(begun) == undisturbed[0]
+    assert _is_untouched(others)
+
+
+def test_left_over_files_of_a_killed_run_vanish(
+    begun: Path, large: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
+) -> None:
+    """A kill while the tables of the store are written leaves those, or their temporary files."""
+    for name in ("samples.npy.77.tmp", "manifest.json.77.tmp", "names.txt", "work/plan.json.5.tmp", "work/256-00001.9.tmp"):
+        (begun / name).write_bytes(b"part")
+    prep(large, begun, size=256, workers=2)
+    assert tree(begun) == undisturbed[0]
+
+
+def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: Path) -> None:
+    before = tree(begun)
+    with pytest.raises(PrepError, match=r"quality: 90, now 95"):
+        prep(large, begun, size=256, quality=95, workers=1)
+    with pytest.raises(PrepError, match=r"sources: 1 gone or changed, 2 new or changed"):
+        other = tmp_path / "other"
+        shutil.copytree(large, other, copy_function=os.link)
+        (other / "class0/000.jpg").unlink()
+        (other / "class0/000.jpg").write_bytes(encode(picture(99, 60, 80)))
+        (other / "class1/new.jpg").write_bytes(encode(picture(98, 60, 80)))
+        prep(other, begun, size=256, workers=1)
+    (begun / "work/plan.json").write_bytes(b"{")
+    with pytest.raises(PrepError, match=r"damaged.*--overwrite"):
+        prep(large, begun, size=256, workers=1)
+    (begun / "work/plan.json").write_bytes(before["work/plan.json"] or b"")
+    assert tree(begun) == before
+
+
+def test_overwrite_starts_a_begun_store_again(begun: Path, photos: Path, tmp_path: Path) -> None:
+    prep(photos, begun, size=(32, 16), overwrite=True, workers=2)
+    prep(photos, tmp_path / "fresh.fds", size=(32, 16), workers=2)
+    assert tree(begun) == tree(tmp_path / "fresh.fds")
+
+
+@pytest.mark.parametrize("moment", ["start", "workers start", "working", "later"])
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
+    large: Path, tmp_path: Path, moment: str, undisturbed: tuple[dict[str, bytes | None], float, float]
+) -> None:
+    out = tmp_path / "with space.fds"
+    process = start(*PREP, large, out, *OPTIONS, stderr=subprocess.PIPE)
+    until(
+        {
+            "start": lambda: (out / "work").exists(),
+            "workers start": lambda: len(children(process.pid)) == 2,
+            "working": lambda: tables(out),
+            "later": lambda: len(tables(out)) >= 8,
+        }[moment]
+    )
+    time.sleep(0.1 if moment == "workers start" else 0)
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=20)[1].decode()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not members(process.pid)
+    assert not list(out.rglob("*.tmp")) and not (out / "manifest.json").exists()
+    assert len(tables(out)) >= {"start": 0, "workers start": 0, "working": 1, "later": 8}[moment]
+    command = shlex.split(errors.split("To go on:")[1])
+    assert command == ["fastdata-prep", str(large), str(out), *OPTIONS]
+    again = run(*PREP, *command[1:])
+    assert again.returncode == 0 and ("done earlier" in again.stdout or "start" in moment)
+    assert tree(out) == undisturbed[0]
+
+
+def test_a_worker_killed_from_outside_does_no_harm(
+    large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
+) -> None:
+    out = tmp_path / "o.fds"
+    process = start(*PREP, large, out, *OPTIONS)
+    for finished in (0, 4):
+        until(lambda finished=finished: len(tables(out)) >= finished and len(children(process.pid)) == 2)
+        os.kill(children(process.pid)[0], signal.SIGKILL)
+    assert process.wait() == 0
+    assert tree(out) == undisturbed[0]
+
+
+def test_workers_end_when_only_their_parent_is_killed(
+    large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
+) -> None:
+    out = tmp_path / "o.fds"
+    process = start(*PREP, large, out, *OPTIONS)
+    until(lambda: len(tables(out)) >= 2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: not members(process.pid), seconds=5)
+    assert not list(out.glob("work/256-*.tmp")), "a worker leaves no temporary file"
+    prep(large, out, size=256, workers=2)
+    assert tree(out) == undisturbed[0]
+
+
+def test_a_second_run_on_the_same_folder_is_refused(
+    large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
+) -> None:
+    out = tmp_path / "o.fds"
+    process = start(*PREP, large, out, *OPTIONS)
+    until(lambda: tables(out))
+    for extra in ((), ("--overwrite",)):
+        second = run(*PREP, large, out, *OPTIONS, *extra)
+        assert second.returncode == 2 and "another fastdata-prep is making" in second.stderr
+    assert process.wait() == 0
+    assert tree(out) == undisturbed[0]
+
+
+TROUBLE = """
+import os, signal, sys, time
+if "fastdata.prepare.worker" in " ".join(sys.orig_argv):
+    {at_start}
+    import fastdata.prepare.worker as worker
+    real = worker.prepare_image
+    def prepare_image(data, options, **more):
+        if b"crash the decoder" in data:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while b"hang the decoder" in data:
+            time.sleep(1)
+        return real(data, options, **more)
+    worker.prepare_image = prepare_image
+"""
+
+
+@pytest.fixture
+def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Workers whose decoder is taken down, or made to hang, by what stands in an image."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(TROUBLE.format(at_start=""))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("marker", "reason"), [(b"crash the decoder", "crashed"), (b"hang the decoder", "timeout")])
+def test_an_image_that_takes_its_decoder_down_is_left_out(troubled: Path, marker: bytes, reason: str) -> None:
+    paths = write_pictures(troubled / "in/a", 20) + write_pictures(troubled / "in/b", 20, seed=50)
+    for path in (paths[3], paths[4], paths[39]):  # two side by side, and the last of all
+        path.write_bytes(path.read_bytes() + marker)
+    summary = prep(troubled / "in", troubled / "o.fds", codec="png", workers=2, timeout=0.6)
+    store = Store(troubled / "o.fds")
+    assert (summary.kept, summary.rejected) == (37, {reason: 3})
+    assert [(r["name"], r["reason"]) for r in store.rejects()] == [(n, reason) for n in ("a/03.png", "a/04.png", "b/19.png")]
+    kept = [p for p in paths if marker not in p.read_bytes()]
+    assert store.names() == [str(p.relative_to(troubled / "in")) for p in kept]
+    assert list(verify(store.path)) == []
+
+
+def test_a_slow_start_of_the_workers_is_not_held_against_an_image(troubled: Path) -> None:
+    (troubled / "site/sitecustomize.py").write_text(TROUBLE.format(at_start="time.sleep(1.2)"))
+    write_pictures(troubled / "in/a", 3)
+    found = run(*PREP, troubled / "in", troubled / "o.fds", "--workers", "1", "--timeout", "0.4", seconds=20)
+    assert found.returncode == 0 and len(Store(troubled / "o.fds")) == 3
+
+
+def test_workers_that_cannot_start_end_the_run(troubled: Path) -> None:
+    (troubled / "site/sitecustomize.py").write_text(TROUBLE.format(at_start="os._exit(3)"))
+    write_pictures(troubled / "in/a", 40)
+    found = run(*PREP, troubled / "in", troubled / "o.fds", "--workers", "2", seconds=20)
+    assert found.returncode in (1, 2) and "worker processes die before they begin (exit code 3)" in found.stderr
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_an_error_and_space_lets_it_go_on(
+    large: Path, tiny_disk: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
+) -> None:
+    out = tiny_disk / "o.fds"
+    full = run(*PREP, large, out, *OPTIONS)
+    assert full.returncode == 1
+    assert "No space left on device" in full.stderr and "run the same command again" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert not list(out.rglob("*.tmp"))
+    subprocess.run(["mount", "-o", "remount,size=64m", str(tiny_disk)], check=True)
+    again = run(*PREP, large, out, *OPTIONS)
+    assert again.returncode == 0 and "done earlier" in again.stdout
+    assert tree(out) == undisturbed[0]
+
+
+def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp_path: Path) -> None:
+    """Room for the shard, not for what follows: the rest is filled while the main process is held up."""
+    write_pictures(tmp_path / "in", 12)
+    out = tiny_disk / "o.fds"
+    process = start(*PREP, tmp_path / "in", out, stderr=subprocess.PIPE)
+    until(lambda: list(out.glob("work/full-*.tmp")))
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: tables(out))
+    with (tiny_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    process.send_signal(signal.SIGCONT)
+    errors = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 1 and "No space left on device" in errors and "Traceback" not in errors
+    assert not list(out.rglob("*.tmp"))
+    (tiny_disk / "filler").unlink()
+    assert run(*PREP, tmp_path / "in", out).returncode == 0
+    prep(tmp_path / "in", tmp_path / "o.fds")
+    assert tree(out) == tree(tmp_path / "o.fds")

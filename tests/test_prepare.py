@@ -1,0 +1,467 @@
+"""A folder becomes a store: the same bytes everywhere, the pixels of an independent pipeline, and refusals that harm nothing."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import lmdb
+import numpy as np
+import pytest
+import xxhash
+from PIL import Image, ImageOps
+
+from fastdata.codec.pixels import decode_record
+from fastdata.errors import FormatError, PrepError, StoreError
+from fastdata.prepare import prep
+from fastdata.prepare.images import ImageOptions, prepare_image
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import Array, encode, picture, tree, write_pictures
+
+PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
+
+
+def _pixels(store: Store, index: int, size: int | None = None) -> Array:
+    variant = store.variant(size)
+    row = store.samples[index]
+    height, width = int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"])
+    reader = store.reader(variant)  # its records are views, which live no longer than it
+    return decode_record(reader.get(index), variant.form, height, width).copy()
+
+
+# ------------------------------------------------------------------------------------------------------- the same bytes
+
+
+@pytest.mark.parametrize("options", [{"size": (96, 48)}, {"codec": "rgb", "size": 40, "resize": "crop", "gray": True}])
+def test_neither_workers_nor_place_change_a_byte(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    one = prep(photos, tmp_path / "one.fds", workers=1, **options)
+    three = prep(photos, tmp_path / "elsewhere" / "three.fds", workers=3, **options)
+    assert tree(one.out) == tree(three.out)
+    assert (one.kept, one.images, one.rejected) == (56, 56, {})
+    for name, data in tree(one.out).items():
+        for secret in (str(tmp_path), "one.fds", str(photos), *([socket.gethostname()] if not name.endswith(".mdb") else [])):
+            assert not re.search(rf"\b{re.escape(secret)}\b".encode(), data or b""), f"{name} holds {secret}"
+    assert "workers" not in json.dumps(json.loads((one.out / "manifest.json").read_bytes()))
+
+
+def test_another_folder_with_the_same_images_gives_the_same_store(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "copy")
+    os.utime(tmp_path / "copy" / "ant" / "003.jpg", (1, 1))
+    prep(photos, tmp_path / "a.fds", size=32, workers=2)
+    prep(tmp_path / "copy", tmp_path / "b.fds", size=32, workers=2)
+    assert tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
+
+
+def test_a_store_holds_what_its_files_say(photos: Path, tmp_path: Path) -> None:
+    """Everything is read here without fastdata's reader: JSON, numpy, xxhash and LMDB."""
+    summary = prep(photos, tmp_path / "o.fds", size=(64, 32), workers=2)
+    manifest = json.loads((summary.out / "manifest.json").read_bytes())
+    samples = np.load(summary.out / "samples.npy")
+    names = [json.loads(line) for line in (summary.out / "names.txt").read_text().splitlines()]
+    folders = sorted(p.name for p in photos.iterdir())
+    expected = [f"{folder}/{p.name}" for folder in folders for p in sorted((photos / folder).iterdir())]
+    assert names == expected
+    assert manifest["labels"] == {"kind": "class", "names": folders}
+    assert samples["label"].tolist() == [folders.index(n.split("/")[0]) for n in names]
+    assert samples["source"].tolist() == list(range(56))
+    assert manifest["num_samples"] == 56 == sum(manifest["shard_samples"]) and manifest["num_rejects"] == 0
+    assert {p.name for p in summary.out.iterdir()} == {"manifest.json", "samples.npy", "names.txt", "rejects.jsonl", "64", "32"}
+    total = 0
+    for variant, name in zip(manifest["variants"], ("64", "32"), strict=True):
+        at = 0
+        for shard, (count, entry) in enumerate(zip(manifest["shard_samples"], variant["shards"], strict=True)):
+            path = summary.out / name / f"shard-{shard:05d}.mdb"
+            assert entry == {"bytes": path.stat().st_size, "xxh3_128": xxhash.xxh3_128_hexdigest(path.read_bytes())}
+            with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+                records = list(txn.cursor())
+            assert [k for k, _ in records] == [n.to_bytes(8, "big") for n in range(count)]
+            for _, record in records:
+                row = samples[at]
+                assert (len(record), xxhash.xxh3_64_intdigest(record)) == (row[f"{name}/bytes"], row[f"{name}/xxh3"])
+                with Image.open(io.BytesIO(record)) as opened:
+                    assert opened.size == (row[f"{name}/width"], row[f"{name}/height"]) and min(opened.size) == int(name)
+                at, total = at + 1, total + len(record)
+        assert at == 56
+    assert summary.bytes_after == total
+    assert summary.bytes_before == sum(p.stat().st_size for p in photos.rglob("*.*"))
+
+
+def test_limit_takes_evenly_spaced_inputs(photos: Path, tmp_path: Path) -> None:
+    names = Store(prep(photos, tmp_path / "all.fds", size=8, workers=1).out).names()
+    some = Store(prep(photos, tmp_path / "some.fds", size=8, workers=1, limit=7).out)
+    assert some.names() == names[::8]
+    assert len(some) == 7 and len(Store(prep(photos, tmp_path / "more.fds", size=8, workers=1, limit=1000).out)) == 56
+
+
+def test_a_store_of_rejects_only_opens(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jpg").write_bytes(b"")
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    store = Store(summary.out)
+    assert (len(store), store.names(), summary.reject_rate, summary.rejected) == (0, [], 1.0, {"empty": 1})
+    assert list(verify(store.path)) == [] and store.rejects()[0]["name"] == "a.jpg"
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.fixture
+def store(photos: Path, tmp_path: Path) -> Path:
+    return prep(photos, tmp_path / "store.fds", size=32, workers=1).out
+
+
+def test_a_finished_store_is_left_alone(store: Path, photos: Path) -> None:
+    states = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in store.rglob("*")}
+    summary = prep(photos, store, size=32, workers=3)
+    assert summary.resumed == summary.images == 56 and summary.kept == 56
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in store.rglob("*")} == states
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"quality": 95}, "quality: 90, now 95"),
+        ({"size": (32, 16)}, r"sizes: \[32\], now \[32, 16\]"),
+        ({"gray": True}, "gray: False, now True"),
+        ({"background": (0, 0, 0)}, r"background: \[255, 255, 255\], now \[0, 0, 0\]"),
+        ({"limit": 9}, "list of sources"),
+    ],
+)
+def test_another_plan_is_refused_and_shown(store: Path, photos: Path, changed: dict[str, Any], message: str) -> None:
+    before = tree(store)
+    with pytest.raises(PrepError, match=message) as caught:
+        prep(photos, store, **{"size": 32, "workers": 1, **changed})
+    assert "--overwrite" in str(caught.value)
+    assert tree(store) == before
+
+
+def test_changed_sources_are_refused(store: Path, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "copy")
+    path = tmp_path / "copy/ant/003.jpg"
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(PrepError, match="list of sources"):
+        prep(tmp_path / "copy", store, size=32)
+
+
+def test_overwrite_replaces(store: Path, photos: Path, tmp_path: Path) -> None:
+    prep(photos, store, size=(48, 24), quality=50, overwrite=True, workers=1)
+    assert tree(store) == tree(prep(photos, tmp_path / "new.fds", size=(48, 24), quality=50, workers=1).out)
+
+
+def test_overwrite_replaces_a_damaged_store(store: Path, photos: Path) -> None:
+    before = tree(store)
+    (store / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(FormatError, match="damaged"):
+        prep(photos, store, size=32)
+    prep(photos, store, size=32, overwrite=True, workers=1)
+    assert tree(store) == before
+
+
+def test_overwrite_keeps_what_it_did_not_make(store: Path, photos: Path) -> None:
+    for name in ("sheet.png", "32/notes.txt", "my folder/x"):
+        (store / name).parent.mkdir(exist_ok=True)
+        (store / name).write_bytes(b"mine")
+    prep(photos, store, size=16, overwrite=True, workers=1)
+    assert all((store / name).read_bytes() == b"mine" for name in ("sheet.png", "32/notes.txt", "my folder/x"))
+    assert Store(store).manifest.variants[0].name == "16" and list(verify(store)) == []
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "a file": lambda out: (out / "thesis.txt").write_text("years of work"),
+    "a folder": lambda out: (out / "sub/sub").mkdir(parents=True),
+    "a work folder": lambda out: _write(out / "work/important.tmp"),
+    "a plan in a work folder": lambda out: _write(out / "work/plan.json", b'{"goal": 1}') or _write(out / "notes"),
+    "another manifest": lambda out: _write(out / "manifest.json", b'{"name": "my browser extension"}') or _write(out / "a.js"),
+    "numbered folders": lambda out: _write(out / "0/digit.png") or _write(out / "512/shard-00000.mdb"),
+    "names like ours": lambda out: _write(out / "names.txt"),
+    "a link": lambda out: (out / "512").symlink_to(out.parent),
+}
+
+
+def _write(path: Path, data: bytes = b"years of work") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("content", FOREIGN)
+def test_somebody_else_s_folder_is_refused_and_untouched(photos: Path, tmp_path: Path, content: str, overwrite: bool) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    FOREIGN[content](out)
+    before = tree(out)
+    with pytest.raises((PrepError, FormatError)):
+        prep(photos, out, size=32, overwrite=overwrite, workers=1)
+    assert tree(out) == before
+
+
+def test_out_in_strange_places(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(photos, tmp_path / "in")
+    before = tree(tmp_path / "in")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    for out in ("in", "in/o.fds", "in/ant/o.fds", "link/o.fds", "in/../in/o.fds"):
+        with pytest.raises(PrepError, match="lies inside SOURCE"):
+            prep(tmp_path / "in", tmp_path / out)
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(PrepError, match="exists and is not a store"):
+        prep(tmp_path / "in", tmp_path / "file")
+    with pytest.raises(PrepError, match="exists and is not a store"):
+        prep(tmp_path / "in", tmp_path)
+    with pytest.raises(StoreError, match="cannot write"):
+        prep(tmp_path / "in", tmp_path / "file/o.fds")
+    with pytest.raises(StoreError, match="cannot write"):
+        prep(tmp_path / "in", "/proc/o.fds")
+    assert tree(tmp_path / "in") == before
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    assert prep(Path("..") / "in", size=8, workers=1).out == tmp_path / "cwd" / "in.fds"
+    (tmp_path / "empty").mkdir()
+    assert prep(tmp_path / "in", tmp_path / "empty", size=8, workers=1).kept == 56
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 0}, "size"),
+        ({"size": 65_501}, "size"),
+        ({"size": ()}, "size"),
+        ({"size": (64, 64)}, "different"),
+        ({"resize": "squash"}, "squash"),
+        ({"codec": "webp"}, "webp"),
+        ({"quality": 0}, "quality is 0"),
+        ({"quality": 101}, "quality is 101"),
+        ({"bits": 12}, "bits is 12"),
+        ({"bits": 16}, "codec rgb or png"),
+        ({"background": (0, 0)}, "background"),
+        ({"background": (0, 0, 256)}, "background"),
+        ({"limit": 0}, "limit is 0"),
+        ({"workers": -1}, "workers is -1"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"max_pixels": 0}, "max_pixels is 0"),
+        ({"progress": "loud"}, "loud"),
+    ],
+)
+def test_wrong_arguments_are_named(photos: Path, tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prep(photos, tmp_path / "o.fds", **wrong)
+    assert not (tmp_path / "o.fds").exists()
+
+
+# -------------------------------------------------------------------------------------------------------------- pixels
+
+
+def _photos() -> list[bytes]:
+    real = [p.read_bytes() for p in sorted(PHOTOS.rglob("*.JPEG"))[::20]]
+    return real or [encode(picture(k, 375 + 30 * k, 500)) for k in range(8)]
+
+
+def _shape(width: int, height: int, size: int, mode: str) -> tuple[int, int]:
+    """(width, height) that Pillow is to resize to: the rule in words, with fractions."""
+    if mode == "stretch":
+        return min(width, size), min(height, size)
+    side = max(width, height) if mode == "long" else min(width, height)
+    scale = min(1.0, size / side)
+    return max(1, int(width * scale + 0.5)), max(1, int(height * scale + 0.5))
+
+
+def _weights(before: int, after: int) -> Array:
+    """[after, before]: how much of each pixel lies in each of `after` equal parts of a side."""
+    edges = np.arange(after + 1) * before / after
+    low = np.maximum(edges[:-1, None], np.arange(before))
+    high = np.minimum(edges[1:, None], np.arange(before) + 1)
+    return np.maximum(high - low, 0) * after / before
+
+
+@functools.lru_cache(maxsize=256)
+def _reference(data: bytes, size: int | None, mode: str = "short", full: bool = False) -> Array:
+    """Pillow's pixels, upright, averaged over exact areas. JPEG: from Pillow's scaled decode, unless `full`."""
+    with Image.open(io.BytesIO(data)) as opened:
+        upright = ImageOps.exif_transpose(opened)
+        shape = upright.size if size is None else _shape(*upright.size, size, mode)
+    with Image.open(io.BytesIO(data)) as opened:
+        if opened.format == "JPEG" and not full:
+            opened.draft(None, shape if opened.size == upright.size else shape[::-1])
+        image = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+    if size is None:
+        return image
+    rows, columns = _weights(image.shape[0], shape[1]), _weights(image.shape[1], shape[0])
+    image = np.round(np.einsum("yh,hwc,xw->yxc", rows, image, columns, optimize=True)).astype(np.uint8)
+    if mode == "crop":
+        side = min(size, *shape)
+        left, top = (shape[0] - side) // 2, (shape[1] - side) // 2
+        image = image[top : top + side, left : left + side]
+    return image
+
+
+def _stored(image: Array, codec: str) -> Array:
+    """What Pillow makes of pixels in that codec: a JPEG keeps a quarter of the colours' samples."""
+    if codec != "jpeg":
+        return image
+    out = io.BytesIO()
+    Image.fromarray(image).save(out, "JPEG", quality=100, subsampling="4:2:0")
+    with Image.open(out) as opened:
+        return np.asarray(opened)
+
+
+def _check_pixels(found: Array, reference: Array, most: float = 2) -> None:
+    """Under 2 codes off on average, and least so where it is not shifted."""
+    assert found.shape == reference.shape
+    a, b = found.astype(float), reference.astype(float)
+    height, width = a.shape[:2]
+    inner = np.s_[1 : height - 1, 1 : width - 1]
+    apart = {
+        (dy, dx): np.abs(a[inner] - b[1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]).mean()
+        for dy, dx in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
+    }
+    assert np.abs(a - b).mean() < most, apart
+    assert min(apart, key=lambda shift: apart[shift]) == (0, 0), apart
+
+
+def _decoded(data: bytes, **options: Any) -> list[Array]:
+    chosen = ImageOptions(**options)
+    found = []
+    for record in prepare_image(data, chosen):
+        if chosen.codec == "rgb":
+            found.append(np.frombuffer(record.data, np.uint8).reshape(record.height, record.width, -1))
+        else:
+            with Image.open(io.BytesIO(record.data)) as opened:
+                found.append(np.asarray(opened))
+    return found
+
+
+FINE = [{"codec": "rgb"}, {"codec": "jpeg", "quality": 100}, {"codec": "png"}]
+
+
+@pytest.mark.parametrize("codec", FINE, ids=lambda c: c["codec"])
+@pytest.mark.parametrize("mode", ["short", "long", "crop", "stretch"])
+@pytest.mark.parametrize("size", [224, 100])  # with and without a decode that is scaled down
+def test_photos_are_those_of_pillow(codec: dict[str, Any], mode: str, size: int) -> None:
+    for data in _photos():
+        (found,) = _decoded(data, sizes=(size,), resize=mode, **codec)
+        _check_pixels(found, _stored(_reference(data, size, mode), codec["codec"]))
+
+
+@pytest.mark.parametrize("size", [224, 100])
+def test_photos_are_not_shifted_by_the_scaled_decode(size: int) -> None:
+    """Against areas of the whole image. The scaled decode keeps more detail than an average, so the codes differ more."""
+    for data in _photos():
+        (found,) = _decoded(data, sizes=(size,), codec="rgb")
+        _check_pixels(found, _reference(data, size, full=True), most=8)
+
+
+def test_without_a_size_pixels_stay() -> None:
+    for data in _photos():
+        (found,) = _decoded(data, codec="rgb")
+        np.testing.assert_array_equal(found, _reference(data, None))
+
+
+@pytest.mark.parametrize("codec", FINE, ids=lambda c: c["codec"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_every_orientation_of_every_format(kind: str, orientation: int, codec: dict[str, Any]) -> None:
+    image = Image.fromarray(picture(orientation, 200, 301))
+    exif = Image.Exif()
+    exif[274] = orientation
+    out = io.BytesIO()
+    image.save(out, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {"quality": 95} if kind == "JPEG" else {}))
+    data = out.getvalue()
+    for size, mode in ((150, "short"), (60, "long"), (48, "crop")):
+        (found,) = _decoded(data, sizes=(size,), resize=mode, **codec)
+        _check_pixels(found, _stored(_reference(data, size, mode), codec["codec"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("BMP", "RGB"), ("GIF", "P"), ("PNG", "P"), ("PNG", "L"), ("TIFF", "L"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PPM", "RGB")],
+)
+def test_other_formats_and_modes(kind: str, mode: str) -> None:
+    image = Image.fromarray(picture(3, 150, 233))
+    image = image.quantize(200) if mode == "P" else image.convert(mode)
+    out = io.BytesIO()
+    image.save(out, kind)
+    (found,) = _decoded(out.getvalue(), sizes=(64,), codec="rgb")
+    _check_pixels(found, _reference(out.getvalue(), 64))
+
+
+def test_gray_is_pillow_s_gray() -> None:
+    for data in _photos()[:4]:
+        (found,) = _decoded(data, sizes=(128,), codec="rgb", gray=True)
+        luma = np.asarray(Image.fromarray(_reference(data, 128)).convert("L"))
+        _check_pixels(found, luma[:, :, None])
+
+
+def test_upscale_enlarges_and_without_it_nothing_grows() -> None:
+    data = encode(picture(1, 50, 70), ".png")
+    with Image.open(io.BytesIO(data)) as opened:
+        for mode, shape in (("short", (140, 100)), ("long", (100, 71)), ("stretch", (100, 100))):
+            (found,) = _decoded(data, sizes=(100,), codec="rgb", resize=mode, upscale=True)
+            _check_pixels(found, np.asarray(opened.resize(shape, Image.Resampling.BICUBIC)))
+        (found,) = _decoded(data, sizes=(100,), codec="rgb", resize="crop", upscale=True)
+        assert found.shape == (100, 100, 3)
+        for mode, shape in (("short", (50, 70)), ("long", (50, 70)), ("crop", (50, 50)), ("stretch", (50, 70))):
+            (found,) = _decoded(data, sizes=(100,), codec="rgb", resize=mode)
+            assert found.shape == (*shape, 3)
+        (found,) = _decoded(data, sizes=(60,), codec="rgb", resize="stretch")
+        assert found.shape == (50, 60, 3)
+
+
+@pytest.mark.parametrize("mode", ["short", "long", "crop", "stretch"])
+def test_extreme_shapes(mode: str) -> None:
+    for height, width in ((1, 1), (1, 900), (900, 1), (2, 3), (16, 4000)):
+        (found,) = _decoded(encode(picture(1, height, width), ".png"), sizes=(64,), codec="rgb", resize=mode)
+        wide, tall = _shape(width, height, 64, mode)
+        side = min(64, wide, tall)
+        assert found.shape == ((side, side, 3) if mode == "crop" else (tall, wide, 3))
+
+
+def test_sixteen_bits_are_kept() -> None:
+    wide = picture(2, 60, 80).astype(np.uint16) * 251 + 17
+    data = encode(wide, ".png")
+    for codec in ("rgb", "png"):
+        record = prepare_image(data, ImageOptions(codec=codec, bits=16))[0]
+        if codec == "rgb":
+            found = np.frombuffer(record.data, "<u2").reshape(60, 80, 3)
+        else:
+            found = cv2.imdecode(np.frombuffer(record.data, np.uint8), cv2.IMREAD_UNCHANGED)[:, :, ::-1]
+        np.testing.assert_array_equal(found, wide)
+    record = prepare_image(data, ImageOptions(sizes=(30,), codec="rgb", bits=16))[0]
+    halves = wide.astype(float).reshape(30, 2, 40, 2, 3).mean(axis=(1, 3))
+    assert np.abs(np.frombuffer(record.data, "<u2").reshape(30, 40, 3) - halves).max() <= 1
+
+
+def test_every_size_of_one_run_is_that_of_a_run_of_its_own_or_better(photos: Path, tmp_path: Path) -> None:
+    both = Store(prep(photos, tmp_path / "both.fds", size=(128, 64), codec="rgb", workers=2).out)
+    assert [v.name for v in both.manifest.variants] == ["128", "64"] and both.variant().name == "128"
+    for k, name in enumerate(both.names()):
+        for size in (128, 64):
+            _check_pixels(_pixels(both, k, size), _reference((photos / name).read_bytes(), size))
+    with pytest.raises(StoreError, match="no size 32; it has 128, 64"):
+        both.variant(32)
+
+
+def test_transparent_pixels_show_the_background(tmp_path: Path) -> None:
+    rgba = np.zeros((40, 40, 4), np.uint8)
+    rgba[:, 20:] = (10, 20, 30, 255)
+    (tmp_path / "in").mkdir()
+    Image.fromarray(rgba).save(tmp_path / "in/a.png")
+    for background in ((255, 255, 255), (1, 2, 3)):
+        out = prep(tmp_path / "in", tmp_path / f"{background[0]}.fds", codec="rgb", background=background, workers=1).out
+        pixels = _pixels(Store(out), 0)
+        assert (pixels[:, :20] == background).all() and (pixels[:, 20:] == (10, 20, 30)).all()
+
+
+def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 2)
+    (tmp_path / "in/big.png").write_bytes(encode(np.zeros((200, 200), np.uint8), ".png"))
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", max_pixels=200 * 200 - 1, workers=1)
+    assert (summary.kept, summary.rejected) == (2, {"too-large": 1})

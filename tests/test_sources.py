@@ -1,0 +1,325 @@
+"""The list of inputs: folders, tables, labels, and whatever a folder may hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastdata.errors import PrepError
+from fastdata.prepare import prep
+from fastdata.prepare.sources import list_sources
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import PREP, encode, picture, run, write_pictures
+
+IMAGE = encode(picture(0, 12, 16))
+
+
+def _put(path: Path, data: bytes = IMAGE) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def _names(source: Path, **options: Path) -> list[str]:
+    return [s.name for s in list_sources(source, **options).sources]
+
+
+def _as_image_folder(root: Path) -> list[tuple[str, int]]:
+    """What torchvision's ImageFolder makes of a folder: make_dataset of torchvision.datasets.folder, in short."""
+    found = []
+    for label, name in enumerate(sorted(entry.name for entry in os.scandir(root) if entry.is_dir())):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            found += [(os.path.relpath(os.path.join(folder, f), root), label) for f in sorted(files) if f.lower().endswith(".jpg")]
+    return found
+
+
+def test_order_and_labels_are_those_of_image_folder(tmp_path: Path) -> None:
+    tricky = ["a", "a-b", "a/b", "a b", "a.b", "B", "b", "b/x/y", "b/x", "b/x-y", "b/x.y/z", "é", "10", "9", "ab", "a!/c", "A/0/0"]
+    for folder in tricky:
+        for name in ("1.jpg", "10.jpg", "2.JPG", "Z.jpg", "_.jpg", "notes.txt"):
+            _put(tmp_path / "in" / folder / name)
+    _put(tmp_path / "elsewhere/deep/1.jpg")
+    (tmp_path / "in/a/link").symlink_to(tmp_path / "elsewhere")
+    found = list_sources(tmp_path / "in")
+    assert [(s.name, s.label) for s in found.sources] == _as_image_folder(tmp_path / "in")
+    assert found.labels.names == tuple(sorted(p.name for p in (tmp_path / "in").iterdir()))
+    assert found.skipped == {".txt": 17}
+
+
+def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
+    for name in ("b.jpg", "a.png", "C.JPEG", "without-ending", ".hidden.jpg", "x.txt"):
+        _put(tmp_path / name)
+    (tmp_path / "empty folder").mkdir()
+    found = list_sources(tmp_path)
+    assert [s.name for s in found.sources] == ["C.JPEG", "a.png", "b.jpg", "without-ending"]
+    assert found.labels.kind == "none" and {s.label for s in found.sources} == {-1}
+
+
+def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in/cat", 2)
+    _put(tmp_path / "in/stray.jpg")
+    (tmp_path / "in/empty class").mkdir()
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    store = Store(summary.out)
+    assert summary.rejected == {"no-label": 1} and store.rejects()[0]["name"] == "stray.jpg"
+    assert store.manifest.labels.names == ("cat", "empty class") and store.samples["label"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".CSV"])
+@pytest.mark.parametrize("header", [True, False])
+def test_tables_of_classes(tmp_path: Path, ending: str, header: bool) -> None:
+    for name in ("x/1.jpg", "x/2.jpg", "with, comma.jpg", 'qu"ote.jpg'):
+        _put(tmp_path / name)
+    cell = '"{}"'.format
+    rows = [
+        ("x/2.jpg", "dog"),
+        ("x/1.jpg", "cat"),
+        (cell("with, comma.jpg"), "dog"),
+        (cell('qu""ote.jpg'), "10"),
+        ("x/gone.jpg", "cat"),
+    ]
+    rows = [("path", "label"), *rows] if header else rows
+    table = tmp_path / f"list{ending}"
+    table.write_text("\n".join(("\t" if ending == ".tsv" else ",").join(row) for row in rows) + "\n\n", encoding="utf-8-sig")
+    found = list_sources(table)
+    assert found.labels.names == ("10", "cat", "dog") and found.labels.kind == "class"
+    assert [(s.name, s.label, s.problem) for s in found.sources] == [
+        ("x/2.jpg", 2, ""),
+        ("x/1.jpg", 1, ""),
+        ("with, comma.jpg", 2, ""),
+        ('qu"ote.jpg', 0, ""),
+        ("x/gone.jpg", 1, "missing"),
+    ]
+    summary = prep(table, tmp_path / "o.fds", workers=1)
+    assert (summary.kept, summary.rejected) == (4, {"missing": 1})
+
+
+def test_numbered_classes_of_a_table_keep_their_numbers(tmp_path: Path) -> None:
+    for k in range(12):
+        _put(tmp_path / f"{k}.jpg")
+    (tmp_path / "t.csv").write_text("".join(f"{k}.jpg,{k}\n" for k in range(12)))
+    assert [s.label for s in list_sources(tmp_path / "t.csv").sources] == list(range(12))
+
+
+def test_a_table_of_paths_only_and_one_of_floats(tmp_path: Path) -> None:
+    for name in ("1.jpg", "2.jpg"):
+        _put(tmp_path / name)
+    (tmp_path / "paths.csv").write_text("path\n2.jpg\n1.jpg\n")
+    found = list_sources(tmp_path / "paths.csv")
+    assert [s.name for s in found.sources] == ["2.jpg", "1.jpg"] and found.labels.kind == "none"
+    (tmp_path / "floats.csv").write_text("path,x,y\n2.jpg,0.1,1e-3\n1.jpg,-2,3\n")
+    store = Store(prep(tmp_path / "floats.csv", tmp_path / "o.fds", workers=1).out)
+    assert store.manifest.labels.names == ("x", "y") and store.manifest.labels.kind == "vector"
+    np.testing.assert_array_equal(store.samples["label"], np.array([[0.1, 1e-3], [-2, 3]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("path,label\n", "no images"),
+        ("a.jpg,1\nb.jpg\n", "row 2: 1 columns, the first row has 2"),
+        ("a.jpg,1,2\nb.jpg,3,x\n", r"'b.jpg'.*not all numbers"),
+        ("a.jpg,1,2\nb.jpg,3,\n", "not all numbers"),
+    ],
+)
+def test_wrong_tables_are_errors(tmp_path: Path, text: str, message: str) -> None:
+    _put(tmp_path / "a.jpg")
+    _put(tmp_path / "b.jpg")
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(PrepError, match=message):
+        list_sources(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_vectors_and_images_without_one(tmp_path: Path, header: bool) -> None:
+    paths = [*write_pictures(tmp_path / "in/a", 3), *write_pictures(tmp_path / "in/b", 2), _put(tmp_path / "in/top.jpg")]
+    rows = ["a/00.png,0.25,-1", "./b/01.png,1e9,3", "top.jpg,7,8", "a//02.png,0.1,0"]
+    (tmp_path / "labels.csv").write_text("\n".join((["file,tall,wide"] if header else []) + rows))
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", labels=tmp_path / "labels.csv", workers=2)
+    store = Store(summary.out)
+    assert store.manifest.labels.names == (("tall", "wide") if header else ("label1", "label2"))
+    assert store.names() == ["a/00.png", "a/02.png", "b/01.png", "top.jpg"]
+    np.testing.assert_array_equal(store.samples["label"], np.array([[0.25, -1], [0.1, 0], [1e9, 3], [7, 8]], np.float32))
+    assert np.isfinite(store.samples["label"]).all()
+    assert summary.images == len(paths) and summary.rejected == {"no-label": 2}
+    assert {r["name"] for r in store.rejects()} == {"a/01.png", "b/00.png"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,x\na/00.png,1\nb.png,2\na/c.png,3\n", r"names 2 images that are not in .*, the first 'b.png'.*such as 'a/00.png'"),
+        ("a/missing.png,1\na/00.png,1\n", "names 1 images"),
+        ("path\na/00.png\n", "one column"),
+        ("path,x\na/00.png,tall\n", "not all numbers"),
+        ("path,x\na/00.png,1\na//00.png,2\n", "'a/00.png' more than once"),
+        ("", "is empty"),
+    ],
+)
+def test_wrong_label_files_are_errors(tmp_path: Path, text: str, message: str) -> None:
+    write_pictures(tmp_path / "in/a", 2)
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(PrepError, match=message):
+        prep(tmp_path / "in", tmp_path / "o.fds", labels=tmp_path / "labels.csv")
+    assert not (tmp_path / "o.fds").exists()
+
+
+@pytest.mark.parametrize(("first", "second"), [("train", "val"), ("Train", "TEST"), ("dev", "training")])
+def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path, first: str, second: str) -> None:
+    for split in (first, second):
+        for name in ("ant", "bee"):
+            write_pictures(tmp_path / "my photos" / split / name, 1)
+    refused = run(*PREP, "my photos", cwd=tmp_path)
+    assert refused.returncode == 2 and "side by side" in refused.stderr
+    commands = [line.strip() for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
+    assert len(commands) == 2
+    for command in commands:
+        done = run(
+            "bash", "-c", "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; ' + command, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    stores = [Store(path) for path in sorted(tmp_path.glob("*.fds"))]
+    assert [s.manifest.labels.names for s in stores] == [("ant", "bee")] * 2 and [len(s) for s in stores] == [2, 2]
+
+
+def test_classes_of_another_store(tmp_path: Path) -> None:
+    for name in ("ant", "bee", "cat"):
+        write_pictures(tmp_path / "train" / name, 2)
+    for name in ("cat", "bee"):
+        write_pictures(tmp_path / "some" / name, 1)
+    train = prep(tmp_path / "train", tmp_path / "train.fds", workers=1).out
+    some = Store(prep(tmp_path / "some", tmp_path / "some.fds", classes=train, workers=1).out)
+    assert some.manifest.labels.names == ("ant", "bee", "cat") and some.samples["label"].tolist() == [1, 2]
+    (tmp_path / "some/unknown but empty").mkdir()
+    assert [s.label for s in list_sources(tmp_path / "some", classes=train).sources] == [1, 2]
+    write_pictures(tmp_path / "some/dog", 1)
+    with pytest.raises(PrepError, match=r"classes that .*train.fds does not have: dog; it has 3 classes"):
+        list_sources(tmp_path / "some", classes=train)
+    write_pictures(tmp_path / "flat", 1)
+    flat = prep(tmp_path / "flat", tmp_path / "flat.fds", workers=1).out
+    with pytest.raises(PrepError, match="no classes"):
+        list_sources(tmp_path / "train", classes=flat)
+    with pytest.raises(PrepError, match="needs classes in SOURCE"):
+        list_sources(tmp_path / "flat", classes=train)
+
+
+STRANGE = [
+    "with space.png",
+    "new\nline.png",
+    "🦊.png",
+    "ünï.PNG",
+    "-dash.png",
+    "a'b\"c.png",
+    "tab\t.png",
+    "x" * 200 + ".png",
+    "%s {0}.png",
+]
+
+
+def test_any_name_is_kept_as_it_is(tmp_path: Path) -> None:
+    """Spaces, newlines, emoji, and bytes that are not UTF-8, in names of files and of classes."""
+    root = os.fsencode(tmp_path / "in")
+    expected = []
+    for folder in (b"caf\xe9 \xff", "emoji 🦊\n".encode(), b"plain"):
+        Path(os.fsdecode(os.path.join(root, folder))).mkdir(parents=True)
+        for name in [*map(os.fsencode, STRANGE), b"\xff\xfe.png"]:
+            path = os.path.join(root, folder, name)
+            Path(os.fsdecode(path)).write_bytes(encode(picture(len(expected), 12, 16), ".png"))
+            expected.append(os.path.join(folder, name))
+    out = tmp_path / os.fsdecode(b"st\xf6re.fds")
+    assert run(*PREP, tmp_path / "in", out, "--workers", "1").returncode == 0
+    store = Store(out)
+    assert [os.fsencode(name) for name in store.names()] == sorted(expected, key=os.fsdecode)
+    assert [os.fsencode(n) for n in store.manifest.labels.names] == sorted([b"caf\xe9 \xff", "emoji 🦊\n".encode(), b"plain"])
+    assert list(verify(out)) == []
+    for command in ("info", "verify"):
+        shown = run(*PREP[:2], "from fastdata.cli import main; main()", command, out)
+        assert shown.returncode == 0, shown.stderr
+    assert "caf\udce9 \udcff" in run(*PREP[:2], "from fastdata.cli import main; main()", "info", out).stdout
+
+
+def test_whatever_a_folder_holds(tmp_path: Path) -> None:
+    """Bad files are rejected with a reason, good ones kept whatever they are called."""
+    root = tmp_path / "in"
+    good = write_pictures(root / "a", 3)
+    _put(root / "a/png called.jpg", encode(picture(9, 12, 16), ".png"))
+    _put(root / "a/no ending")
+    _put(root / "a/empty.jpg", b"")
+    _put(root / "a/cut.jpg", IMAGE[: len(IMAGE) // 2])
+    _put(root / "a/cut.png", good[0].read_bytes()[:-20])
+    _put(root / "a/text.jpg", b"this is no image\n" * 50)
+    (root / "a/broken.jpg").symlink_to(tmp_path / "nowhere")
+    (root / "a/self.jpg").symlink_to(root / "a/self.jpg")
+    (root / "a/good link.jpg").symlink_to(root / "a/no ending")
+    (root / "a/folder.jpg").mkdir()
+    os.mkfifo(root / "a/pipe.jpg")
+    (root / "a/endless.jpg").symlink_to("/dev/zero")
+    (root / "a/loop").symlink_to(root)
+    (root / "a/inner/loop").mkdir(parents=True)
+    (root / "a/inner/loop/up").symlink_to(root / "a/inner")
+    _put(root / "a/inner/deep.jpg")
+    store = Store(prep(root, tmp_path / "o.fds", workers=2, timeout=10).out)
+    kept = {"00.png", "01.png", "02.png", "png called.jpg", "no ending", "good link.jpg", "inner/deep.jpg"}
+    assert {n.removeprefix("a/") for n in store.names()} == kept
+    assert {r["name"].removeprefix("a/"): r["reason"] for r in store.rejects()} == {
+        "empty.jpg": "empty",
+        "cut.jpg": "truncated",
+        "cut.png": "truncated",
+        "text.jpg": "not-an-image",
+        "broken.jpg": "broken-link",
+        "self.jpg": "unreadable",
+        "pipe.jpg": "not-a-file",
+        "endless.jpg": "not-a-file",
+    }
+    assert all(str(tmp_path) not in r["detail"] for r in store.rejects())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_files_that_may_not_be_read(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 2)[0].chmod(0)
+    assert prep(tmp_path / "in", tmp_path / "o.fds", workers=1).rejected == {"unreadable": 1}
+    (tmp_path / "in/closed").mkdir(mode=0)
+    with pytest.raises(PrepError, match=r"cannot list .*closed: Permission denied"):
+        list_sources(tmp_path / "in")
+
+
+def test_a_file_that_goes_away_after_it_was_listed(tmp_path: Path) -> None:
+    """Of a run that resumes: the plan is frozen, so the file is listed; here it is read as a folder."""
+    write_pictures(tmp_path / "in/a", 2)
+    reads_zero_bytes = sys.version_info >= (3, 11)  # Python's csv; before that, such a table is an error
+    last = "zero\0byte.png,x\n" if reads_zero_bytes else ""
+    (tmp_path / "t.csv").write_text(f"in/a/00.png,x\nin/a,x\nin/gone.png,x\n{last}")
+    summary = prep(tmp_path / "t.csv", tmp_path / "o.fds", workers=1)
+    unreadable = {"unreadable": 1} if reads_zero_bytes else {}
+    assert summary.kept == 1 and summary.rejected == {"not-a-file": 1, "missing": 1, **unreadable}
+
+
+@pytest.mark.parametrize("name", ["nothing", "file.txt", "empty"])
+def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
+    _put(tmp_path / "file.txt", b"text")
+    _put(tmp_path / "empty/notes.txt", b"text")
+    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other files are there \(.txt 1\)"):
+        prep(tmp_path / name, tmp_path / "o.fds")
+
+
+def test_two_hundred_thousand_files_in_one_folder_are_listed(tmp_path: Path) -> None:
+    memory = Path("/dev/shm")  # quicker to fill than a disk
+    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else tmp_path))
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        for k in range(200_000):
+            os.mknod(f"{k:06d}.jpg", dir_fd=handle)
+        os.close(handle)
+        sources = list_sources(folder).sources
+    finally:
+        shutil.rmtree(folder)
+    assert [s.name for s in sources] == [f"{k:06d}.jpg" for k in range(200_000)]
+    assert {(s.label, s.size, s.problem) for s in sources} == {(-1, 0, "")}
