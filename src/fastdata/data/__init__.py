@@ -1,0 +1,1 @@
+"""Samples: a store, a crop and an index become compact tensors."""

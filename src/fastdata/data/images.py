@@ -1,0 +1,290 @@
+"""Image datasets: an index becomes a compact tensor and its target."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from fastdata.data.crops import Crop
+from fastdata.data.joined import JoinedImages
+from fastdata.data.random import ROW_BITS, ROW_MASK, lent_generators, loose_seeds, occurrences, repeated, uniforms
+from fastdata.data.records import FileImages, Images, MemoryImages, StoreImages
+from fastdata.data.view import Transform, View, scratch, some
+from fastdata.errors import LoaderError
+from fastdata.store.ram import SharedArray
+
+__all__ = ["ImageDataset", "LMDBDataset", "RAMDataset"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
+
+
+class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
+    """Images with targets; `LMDBDataset` and `RAMDataset` say where they come from.
+
+    `ds[i]` is (image, target): uint8 or uint16 [C, H, W], RGB or one channel; and an int class, a float32 vector, or -1 without
+    labels. Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they
+    depend on (seed, epoch, sample) instead.
+
+    Attributes:
+        classes: names of the classes, or of the columns of float targets.
+        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset.
+        view: crop, flips and transform.
+    """
+
+    def __init__(self, images: Images, view: View) -> None:
+        self._images, self.view = images, view
+        self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
+
+    def __len__(self) -> int:
+        return len(self._images) if self._chosen is None else len(self._chosen.array)
+
+    def rows(self, indices: Any) -> Array:
+        """Rows of the whole set for indices of this dataset."""
+        return self._keys(indices) & ROW_MASK
+
+    def _keys(self, indices: Any) -> Array:
+        """What names samples to the random numbers: the row, and above it which time the same row stands in a subset."""
+        indices = np.asarray(indices, np.int64)
+        chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
+        return chosen
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self._images.labels.names)
+
+    @property
+    def targets(self) -> Array:
+        return np.array(self._images.targets) if self._chosen is None else self._images.targets[self._chosen.array & ROW_MASK]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        row = self.rows(_checked(index, len(self)))
+        u = torch.rand(self.view.draws, 1, dtype=torch.float64).numpy()
+        pixels = torch.from_numpy(self._render(row[None], u, None)[0]).permute(2, 0, 1)
+        target = self._images.targets[row]
+        return pixels, int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
+
+    def read_batch(
+        self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch as the Loader takes it: images [n, H, W, C] and targets int64 [n] or float32 [n, columns].
+
+        Inside a DataLoader's worker the images lie in shared memory already, so that handing them over copies nothing.
+        `repeats` says which time in this epoch each sample comes; every time it looks otherwise.
+        """
+        keys = repeated(self._keys(indices), repeats)
+        rows = keys & ROW_MASK
+        u = uniforms(seed, epoch, keys, self.view.draws)
+        batch: list[torch.Tensor] = []
+
+        def allocate(shape: tuple[int, ...]) -> Array:
+            batch.append(_empty(shape, getattr(torch, self._images.form.dtype)))
+            return batch[0].numpy()
+
+        if self.view.transform is None:
+            samples = self._render(rows, u, allocate)
+        else:  # a transform that draws random numbers draws the same for the same (seed, epoch, sample)
+            seeds = loose_seeds(seed, epoch, keys)
+            with lent_generators() as reseed:
+                samples = self._render(rows, u, None, lambda k: reseed(seeds[k]))
+        images = batch[0] if batch else _stacked(samples)
+        return images, torch.from_numpy(self._images.targets[rows])
+
+    def _render(
+        self,
+        rows: Array,
+        u: Array,
+        allocate: Callable[[tuple[int, ...]], Array] | None,
+        before_transform: Callable[[int], None] = lambda k: None,
+    ) -> Sequence[Array]:
+        """The samples, [H, W, C] each; with `allocate`, in one array."""
+        boxes, shapes, flips = self.view.plan(u, *self._images.sides(rows))
+        form, transform = self._images.form, self.view.transform
+        fast = self.view.crop is not None and self.view.crop.fast
+        out: Any = [None] * len(rows)
+        if allocate is not None:
+            if len(set(shapes)) > 1:
+                raise self.view.unequal(shapes)
+            out = allocate((len(rows), *shapes[0], form.channels))
+        for k, row in enumerate(rows.tolist()):
+            target = np.empty((*shapes[k], form.channels), form.dtype) if out[k] is None else out[k]
+            self.view.render(self._images.decode(row, scratch, fast), boxes[k], flips[k], target)
+            if transform is not None:
+                before_transform(k)
+                target = _as_sample(transform(target), form.channels)
+            if allocate is None:
+                out[k] = target
+        return out  # type: ignore[no-any-return]
+
+    def name(self, index: int) -> str:
+        """Where a sample came from: its path, relative to what was prepared."""
+        return self._images.name(int(self.rows(_checked(index, len(self)))))
+
+    def with_size(self, size: int | None) -> Any:
+        """The same samples from another stored size, as a dataset of the same kind."""
+        return self._like(_images=self._images.with_size(size))
+
+    def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
+        """The same samples with another crop, other flips and another transform: what a validation set needs after `split`."""
+        return self._like(view=View(crop, hflip, vflip, transform))
+
+    def _like(self, **parts: Any) -> Any:
+        other = copy.copy(self)
+        other.__dict__.update(parts)
+        return other
+
+    def __add__(self, other: Any) -> Any:
+        """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path."""
+        if not isinstance(other, ImageDataset):
+            return super().__add__(other)
+        if other.view != self.view:
+            raise ValueError(f"the datasets have {self.view} and {other.view}: make them equal with with_crop, then add them")
+        parts = [(d._images, None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK)) for d in (self, other)]
+        joined = JoinedImages(parts)
+        return ImageDataset(joined, self.view)
+
+    def subset(self, indices: Any) -> Any:
+        """The samples at `indices`, in that order, as a dataset of the same kind.
+
+        Samples keep their random numbers; where one stands several times, each time has its own.
+        """
+        chosen = np.asarray(indices)
+        if chosen.dtype == bool and chosen.shape == (len(self),):
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise TypeError(f"subset takes a list of indices, or a mask of {len(self)} booleans; got {chosen.dtype} {chosen.shape}")
+        if chosen.size and (chosen.min() < -len(self) or chosen.max() >= len(self)):
+            raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {len(self)} samples")
+        keys = self._keys(chosen.astype(np.int64) % max(len(self), 1))
+        if len(np.unique(keys)) < len(keys):
+            rows = keys & ROW_MASK
+            keys = rows | occurrences(rows) << ROW_BITS
+        return self._like(_chosen=SharedArray.of(keys))
+
+    def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
+        """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.
+
+        Args:
+            fraction: between 0 and 1.
+            seed: same seed, same split.
+            stratify: the same fraction of every class, rounded.
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
+        if stratify and self._images.labels.kind != "class":
+            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._images.labels.kind!r}")
+        lot = uniforms(seed, SPLIT_EPOCH, self._keys(np.arange(len(self))), 1)[0]
+        groups = self.targets if stratify else np.zeros(len(self), np.int64)
+        first = np.zeros(len(self), bool)
+        for group in np.unique(groups):
+            members = np.flatnonzero(groups == group)
+            first[members[np.argsort(lot[members], kind="stable")[: round(fraction * len(members))]]] = True
+        return self.subset(first), self.subset(~first)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} images, {self._images.form.codec}, {self.view.crop})"
+
+
+class LMDBDataset(ImageDataset):
+    """Images of a store, read from disk through LMDB.
+
+    Args:
+        path: a store made by `fastdata-prep`.
+        size: which stored size; None: the largest.
+        crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
+        hflip, vflip: probability of a flip.
+        transform: a function of your own, from and to a uint8 (or uint16) array [H, W, C], after crop and flips, in the worker.
+            Under the Loader, what it draws from random, numpy.random or torch is then seeded by (seed, epoch, sample) too.
+
+    Raises:
+        StoreError: there is no such store, or it is not finished, or has no such size.
+        FormatError: it is damaged, or of a newer version.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        size: int | None = None,
+        crop: Crop | None = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        transform: Transform | None = None,
+    ) -> None:
+        super().__init__(StoreImages(path, size), View(crop, hflip, vflip, transform))
+
+
+class RAMDataset(ImageDataset):
+    """Images held in memory, once for all processes, in memory that vanishes with them. Emits what LMDBDataset emits.
+
+    Args:
+        source: a store, or a list of image files of any format (they come as RGB, upright).
+        targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
+        size, crop, hflip, vflip, transform: as for LMDBDataset.
+        decoded: hold pixels instead of compressed bytes: many times the memory, no decoding.
+        max_bytes: hold no more than this; the other images are read from disk when they are needed. The samples are the same.
+
+    Raises:
+        StoreError: the images don't fit into the memory that is free (a container's limit included), or can't be read.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        targets: Any = None,
+        *,
+        size: int | None = None,
+        crop: Crop | None = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        transform: Transform | None = None,
+        decoded: bool = False,
+        max_bytes: int | None = None,
+    ) -> None:
+        rest: StoreImages | FileImages
+        if isinstance(source, str | os.PathLike):
+            if targets is not None:
+                raise ValueError("targets go with a list of files; a store has its own")
+            rest = StoreImages(source, size)
+        else:
+            if size is not None:
+                raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
+            rest = FileImages(source, targets)
+        images = MemoryImages(rest, decoded=decoded, max_bytes=max_bytes)
+        super().__init__(images, View(crop, hflip, vflip, transform))
+
+
+def _checked(index: int, count: int) -> int:
+    if not -count <= index < count:
+        raise IndexError(f"index {index}, but the dataset has {count} samples")
+    return index % count
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor; in a worker, in shared memory, as torch's own default_collate does it."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=dtype)
+    size = dtype.itemsize * int(np.prod(shape))
+    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(storage).view(shape)
+
+
+def _as_sample(made: Any, channels: int) -> Array:
+    """What a user's transform returned, if it can be a sample."""
+    if not isinstance(made, np.ndarray) or made.ndim != 3 or made.shape[2] != channels:
+        found = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
+        raise LoaderError(f"transform returned {found}: it must return a numpy array [H, W, {channels}], as it gets one")
+    return np.ascontiguousarray(made)
+
+
+def _stacked(samples: Sequence[Array]) -> torch.Tensor:
+    shapes = {sample.shape for sample in samples}
+    if len(shapes) > 1:
+        raise LoaderError(f"transform returned arrays of different shapes, {some(shapes)}: a batch needs one")
+    return torch.from_numpy(np.stack(samples))

@@ -1,0 +1,99 @@
+"""Counter-based random numbers: a value depends on (seed, epoch, sample, draw) and on nothing else.
+
+Philox4x32-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); constants and known answers from
+their Random123 library. Vectorised over numpy arrays: one generator object per sample would cost ten times as much.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+__all__ = ["lent_generators", "loose_seeds", "philox", "uniforms"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ROW_BITS, REPEAT_BITS = 40, 52
+ROW_MASK = (1 << ROW_BITS) - 1
+ROUNDS = 10
+MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+WEYL = 0x9E3779B9, 0xBB67AE85
+LOW = np.uint64(0xFFFFFFFF)
+SHIFT = np.uint64(32)
+LOOSE_STREAM = 0xFFFFFFFE  # keeps the seeds of users' own code apart from our random numbers
+
+
+def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    """Philox4x32-10: four 32-bit words from four counter words and two key words; all uint64 arrays with values below 2^32."""
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c, np.uint64) for c in counter))
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        p0, p1 = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (p1 >> SHIFT) ^ c1 ^ np.uint64(k0), p1 & LOW, (p0 >> SHIFT) ^ c3 ^ np.uint64(k1), p0 & LOW
+        k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def occurrences(rows: Array) -> Array:
+    """For each element of a list, how many equal ones stand before it: int64."""
+    order = np.argsort(rows, kind="stable")
+    _, first, counts = np.unique(rows[order], return_index=True, return_counts=True)
+    out = np.empty(len(rows), np.int64)
+    out[order] = np.arange(len(rows)) - np.repeat(first, counts)
+    return out
+
+
+def repeated(keys: Array, repeats: Array | None) -> Array:
+    """The keys of samples that come for the n-th time in an epoch, from 0. A key has 40 bits of row and 12 of a subset's own."""
+    return keys if repeats is None else keys + (repeats << REPEAT_BITS)
+
+
+def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
+    """Uniform numbers in [0, 1) with 32 random bits each: float64 [draws, len(ids)].
+
+    Args:
+        seed: 0 to 2^64 - 1.
+        epoch: 0 to 2^32 - 1.
+        ids: of the samples, int64.
+        draws: how many numbers a sample needs; draw d is the same however many are asked for.
+    """
+    ids = np.asarray(ids).astype(np.uint64)
+    blocks = np.arange(-(-draws // 4), dtype=np.uint64)[:, None]
+    words = philox((ids & LOW, ids >> SHIFT, blocks, seed >> 32), (seed & 0xFFFFFFFF, epoch))
+    return np.stack(words, axis=1).reshape(4 * len(blocks), len(ids))[:draws] * 2.0**-32
+
+
+def loose_seeds(seed: int, epoch: int, ids: Any) -> list[int]:
+    """64-bit seeds, one for each id, for code of the user's that draws from generators of its own choice."""
+    ids = np.asarray(ids).astype(np.uint64)
+    words = philox((ids & LOW, ids >> SHIFT, LOOSE_STREAM, seed >> 32), (seed & 0xFFFFFFFF, epoch))
+    return (words[0] << SHIFT | words[1]).tolist()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def lent_generators() -> Iterator[Callable[[int], None]]:
+    """Yields a function that seeds what users' code draws from: random, numpy, and torch on the CPU. Then all is as it was.
+
+    torch.manual_seed would cost 40 times as much, and reset the GPUs' generators, which belong to the training.
+    """
+    # in a worker nobody else draws from them
+    kept = None if get_worker_info() else (torch.get_rng_state(), random.getstate(), np.random.get_state())  # noqa: NPY002
+    try:
+        yield _reseed
+    finally:
+        if kept is not None:
+            torch.set_rng_state(kept[0])
+            random.setstate(kept[1])
+            np.random.set_state(kept[2])  # noqa: NPY002
+
+
+def _reseed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002  what a user's code may use

@@ -1,0 +1,266 @@
+"""Where a dataset's images come from: a store on disk, a copy of one in memory, or image files in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from fastdata.codec.pixels import PixelFormat, decode_record
+from fastdata.codec.source import SourceImage
+from fastdata.errors import CodecError, FormatError, StoreError
+from fastdata.machine import available_cores, free_memory
+from fastdata.store.format import Labels
+from fastdata.store.ram import SharedArray
+from fastdata.store.store import Store
+
+__all__ = ["FileImages", "Images", "MemoryImages", "StoreImages"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FILL_STEP = 64  # images a task: a million futures would weigh more than what they load
+
+
+class Images(Protocol):
+    """Images by number. Picklable in a few bytes; what it opens, it opens when first used, in the process that uses it."""
+
+    @property
+    def form(self) -> PixelFormat: ...
+
+    @property
+    def labels(self) -> Labels: ...
+
+    @property
+    def targets(self) -> Array:
+        """int64 [n] or float32 [n, columns]."""
+
+    def __len__(self) -> int: ...
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        """Heights and widths, int64 [n] each."""
+
+    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+        """Pixels [H, W, C]. `scratch(size)` is flat uint8 memory that the result may lie in; `fast`: less exact JPEG."""
+
+    def name(self, index: int) -> str:
+        """Where an image came from."""
+
+    def with_size(self, size: int | None) -> Images:
+        """The same images in another stored size."""
+
+
+class StoreImages:
+    """One stored size of a store."""
+
+    def __init__(self, path: str | os.PathLike[str], size: int | None) -> None:
+        self.store, self.size = Store(path), size
+        self.variant = self.store.variant(size)
+        self.form = self.variant.form
+        self._reader = self.store.reader(self.variant)
+        self.labels = self.store.manifest.labels
+        label = self.store.samples["label"]
+        self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
+        self._height, self._width = (self.store.samples[f"{self.variant.name}/{side}"] for side in ("height", "width"))
+        self._names: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
+
+    def get(self, index: int) -> memoryview:
+        return self._reader.get(index)
+
+    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+        return self.decode_bytes(index, self.get(index), scratch, fast)
+
+    def decode_bytes(self, index: int, data: memoryview, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+        h, w = int(self._height[index]), int(self._width[index])
+        try:
+            return decode_record(data, self.form, h, w, scratch=scratch(h * w * self.form.channels), fast=fast)
+        except CodecError as error:
+            raise FormatError(f"sample {index} of {self.store.path}: {error}; run fastdata verify {self.store.path}") from None
+
+    def name(self, index: int) -> str:
+        if self._names is None:
+            self._names = self.store.names()
+        return self._names[index]
+
+    def with_size(self, size: int | None) -> StoreImages:
+        return StoreImages(self.store.path, size)
+
+    def __getstate__(self) -> tuple[Path, int | None, str]:
+        return self.store.path, self.size, self.store.manifest.fingerprint
+
+    def __setstate__(self, state: tuple[Path, int | None, str]) -> None:
+        path, size, fingerprint = state
+        self.__init__(path, size)  # type: ignore[misc]
+        if self.store.manifest.fingerprint != fingerprint:
+            raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
+
+
+class FileImages:
+    """Image files of any format, read when needed; RGB, upright. Sizes come from the headers."""
+
+    form = PixelFormat("file", 3, "uint8")
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
+        self.paths = [os.fspath(p) for p in paths]
+        values = np.full(len(self.paths), -1) if targets is None else np.asarray(targets)
+        if len(values) != len(self.paths) or values.ndim > 2 or (values.ndim == 1) != (values.dtype.kind in "iu"):
+            raise ValueError(
+                f"targets are {values.dtype} {values.shape}; {len(self.paths)} files need as many int classes, or rows of floats"
+            )
+        names = tuple(f"label{k + 1}" for k in range(values.shape[1])) if values.ndim == 2 else ()
+        self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
+        self._targets = SharedArray.of(values.astype(np.float32 if names else np.int64))
+        sides = SharedArray((len(self.paths), 3), np.int64)
+        with _bar("reading headers", len(self.paths)) as bar:
+            for k, path in enumerate(self.paths):
+                data = self._read(path)
+                image = self._parse(path, data)
+                sides.array[k] = image.height, image.width, len(data)
+                bar.update()
+        self._sides = sides
+
+    @property
+    def targets(self) -> Array:
+        return self._targets.array
+
+    @property
+    def sizes(self) -> Array:
+        """Bytes of each file."""
+        return self._sides.array[:, 2]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        return self._sides.array[ids, 0], self._sides.array[ids, 1]
+
+    def get(self, index: int) -> memoryview:
+        return memoryview(self._read(self.paths[index]))
+
+    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+        return self.decode_bytes(index, self.get(index), scratch, fast)
+
+    def decode_bytes(self, index: int, data: memoryview, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+        try:
+            return self._parse(self.paths[index], bytes(data)).decode()
+        except CodecError as error:
+            raise StoreError(
+                f"{self.paths[index]} can't be decoded: {error}; leave it out, or let fastdata-prep sort it out"
+            ) from None
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    def with_size(self, size: int | None) -> FileImages:
+        raise StoreError("image files have one size; prepare a store with several")
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {error.strerror}; leave it out of the list") from None
+
+    def _parse(self, path: str, data: bytes) -> SourceImage:
+        try:
+            return SourceImage(data)
+        except CodecError as error:
+            raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
+
+
+class MemoryImages:
+    """The first images of another source, as many as fit, held once in shared memory; the others are read where they are.
+
+    Args:
+        rest: the source.
+        decoded: hold pixels instead of encoded bytes.
+        max_bytes: what may be held; None: all of it, or a clear error.
+
+    Raises:
+        StoreError: it does not fit into the memory that is free.
+    """
+
+    def __init__(self, rest: StoreImages | FileImages, *, decoded: bool = False, max_bytes: int | None = None) -> None:
+        if max_bytes is not None and max_bytes < 0:
+            raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
+        self.rest, self.decoded, self.form = rest, decoded, rest.form
+        ends = np.concatenate([[0], np.cumsum(self._sizes())])
+        self.count = len(rest) if max_bytes is None else int(np.searchsorted(ends, max_bytes, "right")) - 1
+        need, free = int(ends[self.count]), free_memory()
+        if need > free:
+            raise StoreError(
+                f"{need / 1e9:.2f} GB are to be held in memory, {free / 1e9:.2f} GB are free: "
+                f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use LMDBDataset"
+            )
+        self._ends = SharedArray.of(ends[: self.count + 1].astype(np.int64))
+        self._bytes = SharedArray(need)
+        self._fill()
+
+    def _sizes(self) -> Array:
+        if self.decoded:
+            heights, widths = self.rest.sides(np.arange(len(self.rest)))
+            return heights * widths * self.form.channels * np.dtype(self.form.dtype).itemsize
+        if isinstance(self.rest, FileImages):
+            return self.rest.sizes
+        return np.asarray(self.rest.store.samples[f"{self.rest.variant.name}/bytes"]).astype(np.int64)
+
+    def _fill(self) -> None:
+        starts = range(0, self.count, FILL_STEP)
+        with ThreadPoolExecutor(available_cores()) as pool, _bar("into memory", self.count) as bar:
+            for done in pool.map(self._load, starts):
+                bar.update(done)
+
+    def _load(self, first: int) -> int:
+        stop = min(first + FILL_STEP, self.count)
+        for k in range(first, stop):
+            pixels = self.rest.decode(k, lambda size: np.empty(size, np.uint8)) if self.decoded else None
+            data = self.rest.get(k) if pixels is None else np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
+            start, end = self._ends.array[k : k + 2]
+            if len(data) != end - start:
+                raise StoreError(f"image {k} has {len(data)} bytes, {end - start} were expected: it changed while it was read")
+            self._bytes.array[start:end] = np.frombuffer(data, np.uint8)
+        return stop - first
+
+    def __len__(self) -> int:
+        return len(self.rest)
+
+    @property
+    def labels(self) -> Labels:
+        return self.rest.labels
+
+    @property
+    def targets(self) -> Array:
+        return self.rest.targets
+
+    def name(self, index: int) -> str:
+        return self.rest.name(index)
+
+    def with_size(self, size: int | None) -> MemoryImages:
+        raise StoreError("one size is held in memory; make a RAMDataset of the other, or use LMDBDataset")
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        return self.rest.sides(ids)
+
+    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+        if index >= self.count:
+            return self.rest.decode(index, scratch, fast)
+        start, end = self._ends.array[index : index + 2]
+        data = self._bytes.array[start:end]
+        if not self.decoded:
+            return self.rest.decode_bytes(index, data.data, scratch, fast)
+        heights, widths = self.rest.sides(np.array([index]))
+        return data.view(self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels)
+
+
+def _bar(what: str, total: int) -> Any:
+    """A progress bar on a terminal, nothing elsewhere."""
+    return tqdm(desc=what, unit="img", total=total, disable=None, delay=1.0)

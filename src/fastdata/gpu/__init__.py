@@ -1,0 +1,1 @@
+"""Modules that run on the device: integers become floats here."""

@@ -1,0 +1,188 @@
+"""Integers become normalized floats in one pass over the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["GPUNormalize"]
+
+_OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class GPUNormalize(nn.Module):
+    """``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the device where the batch is.
+
+    On a GPU one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU
+    PyTorch makes float32 copies inside the same call.) The arithmetic is float32, rounded once to `dtype`; autocast does
+    not change it. There is nothing to learn: the output does not require grad.
+
+    Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]; the output has the same shape and the same layout
+    (contiguous, channels_last). Clips [B, T, C, H, W] would be read as volumes: pass ``clips.flatten(0, 1)``.
+
+    Errors: let p = x / (max_value * std), q = abs(mean) / std and E = 2**-24 * (2 * p + q + abs(y)). All of this is for a
+    mean of 0 or above 1e-30, so that float32 does not underflow, and holds with or without fused multiply-add.
+
+    - float32 is within E of the exact y. Measured: 3e-7 * max(1, abs(y)) for all uint8 codes with the mean and std of
+      ImageNet or CIFAR-10, 0.5 / 0.5 or 0 / 1; 1e-6 for 2,000 random channels (mean in [0, 1], std in [0.05, 1]).
+    - bfloat16 and float16 are the exact y rounded once, for all 256 codes of uint8, wherever float32 constants exist within
+      three units in the last place that give it: ImageNet, CIFAR-10, 0.5 / 0.5, 0 / 1, and of 2,000 random channels all but 6
+      in bfloat16 and all but 26 in float16, each with one code or two (``python benchmarks/normalize_accuracy.py``).
+    - Else, and for uint16: y rounded once, unless a midpoint between two neighbouring values of the dtype lies within E of y;
+      then it may be the other neighbour. Off by more than one unit only where x / max_value and mean nearly cancel (uint16
+      with the four pairs above: abs(y) < 2**-11); there the error of at most E is small, but not compared with y.
+
+    The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or on a model around it. They
+    are not in the state_dict: the arguments define them, so checkpoints of a model without this module still load, and
+    none can replace them. (In front of an ``nn.Sequential`` it shifts the numbers of the others: wrap instead.)
+
+    Args:
+        mean: One number per channel, or one for all channels, in units of x / max_value.
+        std: The same, above 0.
+        dtype: Of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
+        max_value: The code that means 1.0. None is 255 for uint8 and 65535 for uint16 input; 4095 is for 12 bits, 1 for
+            mean and std in code units.
+
+    Raises:
+        TypeError: mean or std are not numbers; when called, the input is not a uint8 or uint16 tensor.
+        ValueError: mean, std, dtype or max_value are out of range, or mean and std differ in length; when called, the
+            input has another number of channels or dimensions.
+
+    Example:
+        >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
+        >>> normalize(torch.zeros(8, 3, 32, 32, dtype=torch.uint8))[0, :, 0, 0]
+        tensor([-2.1250, -2.0312, -1.8047], dtype=torch.bfloat16)
+    """
+
+    bias8: Tensor
+    bias16: Tensor
+    scale8: Tensor
+    scale16: Tensor
+
+    def __init__(
+        self,
+        mean: float | Iterable[float],
+        std: float | Iterable[float],
+        *,
+        dtype: torch.dtype = torch.float32,
+        max_value: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
+        lengths = {len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}
+        if len(lengths) > 1:
+            raise ValueError(f"mean has {_count(self.mean)} and std has {_count(self.std)} numbers: pass one per channel in both")
+        if min(self.std if isinstance(self.std, tuple) else (self.std,)) <= 0:
+            raise ValueError(f"std must be above 0, found {self.std}: use 1.0 for a channel that is not to be scaled")
+        if dtype not in _OUTPUT:
+            raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float16, found {dtype!r}: pass one of them")
+        if max_value is not None and not 0 < max_value < math.inf:
+            raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
+        self.channels: int | None = lengths.pop() if lengths else None
+        self.dtype, self.max_value = dtype, max_value
+        self._set_buffers(torch.device("cpu"))
+
+    def _set_buffers(self, device: torch.device) -> None:
+        # Named CPU: inside `with torch.device("meta")` the numbers must be real. One pair per input dtype: a Python
+        # branch picks one, nothing is computed per call.
+        mean = torch.tensor(self.mean, dtype=torch.float64, device="cpu").view(-1)
+        std = torch.tensor(self.std, dtype=torch.float64, device="cpu").view(-1)
+        for bits in (8, 16):
+            largest = self.max_value or 2**bits - 1
+            bias, scale = (-mean / std).float(), (1 / (std * largest)).float()
+            if bits == 8 and self.dtype != torch.float32:
+                bias, scale = _exact_pair(bias, scale, mean, std, largest, self.dtype)
+            self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
+            self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
+        """Follows `fn` (behind `.to`, `.half`, `.to_empty`) to its device, with float32 buffers made anew from the arguments."""
+        before = self.bias8
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.bias8 is not before:
+            self._set_buffers(self.bias8.device)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalizes one batch; see the class for shapes and dtypes."""
+        self._check(x)
+        bias, scale = (self.bias8, self.scale8) if x.dtype == torch.uint8 else (self.bias16, self.scale16)
+        if x.dim() == 5:
+            bias, scale = bias.unsqueeze(-1), scale.unsqueeze(-1)
+        if torch.compiler.is_compiling():  # it fuses these two, and cannot trace out= with channels_last
+            return torch.addcmul(bias, x, scale).to(self.dtype)
+        return torch.addcmul(bias, x, scale, out=torch.empty_like(x, dtype=self.dtype))
+
+    def _check(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"the input must be a uint8 or uint16 tensor, found {type(x).__name__}: use torch.from_numpy(...)")
+        if x.dtype not in (torch.uint8, torch.uint16):
+            hint = "already floats? Then leave this module out" if x.is_floating_point() else "convert it first"
+            raise TypeError(f"the input must be uint8 or uint16, found {x.dtype}: {hint}")
+        if x.dim() not in (3, 4, 5):
+            raise ValueError(f"the input must be [C, H, W], [B, C, H, W] or [B, C, D, H, W], found {list(x.shape)}: reshape it")
+        found = x.shape[1 if x.dim() == 5 else -3]
+        if self.channels is not None and found != self.channels:
+            raise ValueError(
+                f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}: "
+                "pass one number per channel, or move the channels in front of the height with permute"
+            )
+
+    def extra_repr(self) -> str:
+        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"
+
+
+def _exact_pair(
+    bias: Tensor, scale: Tensor, mean: Tensor, std: Tensor, largest: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Moves the pair of a channel by up to REACH units in the last place, where that makes all 256 codes exact.
+
+    Float32's error decides between two neighbours where y lies close to a midpoint of them; another pair errs otherwise.
+    """
+    codes = torch.arange(256, dtype=torch.float64, device="cpu")
+    channels = max(len(bias), len(scale))
+    bias, scale = bias.expand(channels).clone(), scale.expand(channels).clone()
+    for k in range(len(bias)):
+        y = (codes / largest - mean[k % len(mean)]) / std[k % len(std)]
+        want = _rounded(y, dtype)
+        for i, j in _STEPS:
+            b, s = _moved(bias[k], i), _moved(scale[k], j)
+            fused = (codes * s.double() + b.double()).float()  # exact in float64, so rounded once, as a GPU does it
+            plain = codes.float() * s + b
+            if all(torch.equal(z.to(dtype).double(), want) for z in (fused, plain)):
+                bias[k], scale[k] = b, s
+                break
+    return bias, scale
+
+
+_REACH = 3
+_STEPS = sorted(((i, j) for i in range(-_REACH, _REACH + 1) for j in range(-_REACH, _REACH + 1)), key=lambda s: max(map(abs, s)))
+
+
+def _moved(value: Tensor, steps: int) -> Tensor:
+    """A float32 number that many units in the last place away from zero."""
+    return (value.view(torch.int32) + steps).view(torch.float32) if value else value
+
+
+def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 to the nearest value of a shorter dtype, ties to even, in one step; the result is float64 again."""
+    info = torch.finfo(dtype)
+    magnitude = torch.ldexp(torch.ones_like(y), torch.frexp(y).exponent - 1).clamp(min=info.tiny)
+    return torch.round(y / (magnitude * info.eps)) * (magnitude * info.eps)
+
+
+def _numbers(name: str, value: float | Iterable[float]) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(v) for v in value) if isinstance(value, Iterable) else float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be numbers, found {value!r}: pass one per channel, or one for all channels") from error
+    if numbers == () or not all(map(math.isfinite, numbers if isinstance(numbers, tuple) else (numbers,))):
+        raise ValueError(f"{name} must be finite numbers, found {numbers}: pass one per channel, or one for all channels")
+    return numbers
+
+
+def _count(value: float | tuple[float, ...]) -> int:
+    return len(value) if isinstance(value, tuple) else 1

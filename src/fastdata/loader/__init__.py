@@ -1,0 +1,1 @@
+"""Batches: order, resume, and the Loader."""

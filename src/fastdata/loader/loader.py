@@ -1,0 +1,297 @@
+"""Loader: batches of compact integers, in an order that depends on (seed, epoch) and on nothing else, over torch's DataLoader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from fastdata.data.images import ImageDataset
+from fastdata.errors import LoaderError
+from fastdata.loader.batch import Batch, Stats, to_device
+from fastdata.loader.fetch import Fetch, Reply, as_is, one_cv2_thread, quiet_worker
+from fastdata.loader.order import EpochOrder
+from fastdata.loader.ranks import default_workers, find_part
+from fastdata.loader.requests import Requests
+
+__all__ = ["Loader"]
+
+
+class Loader:
+    """Batches of a dataset, made ahead in worker processes.
+
+    Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
+    [B, columns]. It carries `.valid`, how many rows are real (at the end of an epoch over several ranks the last may repeat a
+    sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
+    A dataset that is not fastdata's yields what torch's default_collate makes of its items; a dict or a single tensor comes
+    without these attributes.
+
+    The order, the crops and the flips depend on (seed, epoch, sample), never on the number of workers or ranks, nor on an
+    interruption. Each full pass advances the epoch by one. Leaving a pass early does not: the next one starts the epoch again.
+
+    Args:
+        dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset.
+        batch_size: per rank, as in torch.
+        global_batch_size: over all ranks instead; what stays the same when a run resumes on another number of ranks.
+        shuffle: a new order each epoch.
+        sampler: this rank's indices instead, from any torch Sampler. Its `set_epoch`, if any, is called; what it draws from torch's
+            default generator is seeded by (seed, epoch). Its list is drawn when a pass begins.
+        num_workers: processes that make batches; 0: none; None: the cores at hand, shared with the other ranks of this machine.
+        device: None for CPU tensors; "cuda" for batches on the device.
+        seed: 0 to 2^64 - 1.
+        drop_last: leave out the last, smaller batch.
+        prefetch_factor: batches that each worker makes ahead.
+        pin_memory: None: when the device is a GPU.
+        rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
+
+    Raises:
+        ValueError: a wrong argument.
+        LoaderError: while iterating, a batch can't be made, or a worker died.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        num_workers: int | None = None,
+        device: str | torch.device | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+        prefetch_factor: int = 2,
+        pin_memory: bool | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.dataset, self.shuffle, self.sampler, self.seed, self.drop_last = dataset, shuffle, sampler, seed, drop_last
+        self.part = find_part(rank, world_size)
+        self.device = None if device is None else torch.device(device)
+        if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device is {device!r}, but torch sees no GPU here: leave device out for CPU tensors")
+        self.prefetch_factor = prefetch_factor
+        self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
+        if sampler is not None and (shuffle or not hasattr(sampler, "__len__")):
+            raise ValueError("sampler decides the order: it needs a len(), and goes without shuffle=True")
+        self._set_sizes(batch_size, global_batch_size)
+        self.num_workers = default_workers(self.part, len(self)) if num_workers is None else num_workers
+        if self.num_workers < 0 or prefetch_factor < 1:
+            raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
+        self._epoch, self._consumed = 0, 0
+        self._size: int | None = None
+        self._in_flight = self._place()  # what the workers' next batch is
+        self._resumed = False
+        self._pass = 0
+        self._stats = Stats()
+        self._requests = Requests(
+            EpochOrder(self.num_samples, seed, shuffle), self.part, self.global_batch_size, self.epoch_stop, sampler
+        )
+        self._batches: Any = None
+
+    def _set_sizes(self, batch_size: int | None, global_batch_size: int | None) -> None:
+        """How many samples an epoch has, and how many of them make a global batch."""
+        world = 1 if self.sampler is not None else self.part.world_size
+        if (batch_size is None) == (global_batch_size is None):
+            raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
+        total = global_batch_size if batch_size is None else batch_size * world
+        assert total is not None
+        ranks = 1 if batch_size is not None else self.part.world_size
+        if total < 1 or total % ranks:
+            name = "global_batch_size" if batch_size is None else "batch_size"
+            raise ValueError(f"{name} is {total}, but must be a positive multiple of the {ranks} ranks")
+        if self.sampler is not None:
+            total //= ranks
+        self.global_batch_size = total
+        fine = hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__")
+        if not fine or isinstance(self.dataset, str | bytes):
+            raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {self.dataset!r:.80}")
+        self.num_samples = len(self.sampler if self.sampler is not None else self.dataset)  # type: ignore[arg-type]
+        self.epoch_stop = self.num_samples - self.num_samples % total if self.drop_last else self.num_samples
+        if self.epoch_stop == 0:
+            raise ValueError(f"the dataset has {self.num_samples} samples, which do not make one batch of {total}")
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same on every rank."""
+        return -(-self.epoch_stop // self.global_batch_size)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being, or will next be, delivered."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass delivers this epoch, from its beginning; a pass that is under way is over.
+
+        Right after `load_state_dict`, the epoch that it resumes goes on where it was.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch is {epoch}, but must not be negative")
+        if self._resumed and epoch == self._epoch:
+            return
+        self._epoch, self._consumed, self._resumed = epoch, 0, False
+        self._pass += 1
+
+    def set_size(self, size: int | None) -> None:
+        """From the next batch on, read this stored size; None: the dataset's own. The workers stay."""
+        if not isinstance(self.dataset, ImageDataset):
+            raise TypeError(f"set_size needs one of fastdata's datasets; this is a {type(self.dataset).__name__}")
+        if size is not None:
+            self.dataset.with_size(size)  # raises if there is none
+        self._size = size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands: with this, another process delivers the batch after the last one delivered here."""
+        epoch, consumed = self._epoch, self._consumed
+        if consumed >= self.epoch_stop:
+            epoch, consumed = epoch + 1, 0
+        return {
+            "epoch": epoch,
+            "consumed": consumed,
+            "size": self._size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "num_samples": self.num_samples,
+            "global_batch_size": self.global_batch_size,
+            "sampler": self.sampler is not None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken. The number of workers and ranks may differ; what decides the order may not.
+
+        Raises:
+            ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler can't be resumed.
+        """
+        mine = self.state_dict()
+        if missing := sorted(set(mine) - set(state)):
+            raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
+        for name in ("seed", "shuffle", "num_samples", "sampler"):
+            if state[name] != mine[name]:
+                raise ValueError(f"the state was taken with {name} {state[name]}, this loader has {mine[name]}: make them equal")
+        own = getattr(self.sampler, "generator", None) is not None and not hasattr(self.sampler, "set_epoch")
+        if own and (state["epoch"] or state["consumed"]):
+            raise ValueError(
+                "the sampler has a generator of its own, which is not where it was: leave generator out, and the Loader seeds it"
+            )
+        self._epoch, self._consumed, self._size = int(state["epoch"]), int(state["consumed"]), state["size"]
+        if self._consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
+            self._epoch, self._consumed = self._epoch + 1, 0
+        self._resumed = True
+        self._pass += 1
+
+    def stats(self) -> Stats:
+        """What was delivered so far, and where the time went."""
+        return Stats(**vars(self._stats))
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumed:
+            self._consumed = 0
+        self._resumed = False
+        self._pass += 1
+        if not self._alive():
+            self.close()  # one died since the last batch: this pass starts new ones
+        return self._deliver(self._pass)
+
+    def _deliver(self, this_pass: int) -> Iterator[Any]:
+        if self.sampler is not None:
+            self._in_flight = (-1, 0, None)  # it may have been changed between passes: draw its list now
+        while self._goes_on(this_pass):
+            if self._batches is None or self._in_flight != self._place():
+                self._requests.restart(*self._place())  # what is in flight will be dropped
+            reply, data = self._receive(self._requests.generation)
+            self._consumed = reply.request.stop
+            self._in_flight = self._place()
+            yield self._batch(reply, data)
+        self._epoch, self._consumed = self._epoch + 1, 0
+        self._in_flight = (self._epoch, 0, self._in_flight[2])  # set_size may have been called since
+
+    def _goes_on(self, this_pass: int) -> bool:
+        if this_pass != self._pass:
+            raise LoaderError(
+                "this pass was left when another began, or by set_epoch or load_state_dict; a loader delivers one pass at a time"
+            )
+        return self._consumed < self.epoch_stop
+
+    def _place(self) -> tuple[int, int, int | None]:
+        return self._epoch, self._consumed, self._size
+
+    def _receive(self, generation: int) -> tuple[Reply, Any]:
+        started = time.perf_counter()
+        try:
+            if self._batches is None:
+                with one_cv2_thread():
+                    self._batches = iter(self._dataloader())
+            while True:
+                reply, data = next(self._batches)
+                if reply.request.generation == generation:
+                    break
+            if reply.error is not None:
+                reply.error.reraise()
+        except BaseException as error:
+            died = self._died(error)
+            self.close()  # the workers end with their error; another pass starts new ones
+            if died:
+                place = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
+                raise LoaderError(f"{place}: a worker died: {error}; if memory ran out, use fewer workers") from error
+            raise
+        self._stats.wait_s += time.perf_counter() - started
+        self._stats.work_s += reply.work_s
+        return reply, data
+
+    def _died(self, error: BaseException) -> bool:
+        """Whether this is how a dead worker shows: torch's own message, or a connection that broke while a batch was fetched."""
+        try:
+            return "DataLoader worker" in str(error) or (isinstance(error, OSError | EOFError) and not self._alive(within=1))
+        except RuntimeError:  # from torch's signal handler, which has heard of it this moment
+            return True
+
+    def _alive(self, within: float = 0) -> bool:
+        """Whether no worker has ended, or ends within some seconds: its connections break a moment earlier."""
+        workers = getattr(self._batches, "_workers", ())
+        return not wait([worker.sentinel for worker in workers], within)
+
+    def _batch(self, reply: Reply, data: Any) -> Any:
+        request = reply.request
+        self._stats.batches += 1
+        self._stats.samples += request.valid
+        if self.device is not None:
+            data = to_device(data, self.device)
+        if reply.images:
+            data = (data[0].permute(0, 3, 1, 2), *data[1:])
+        if type(data) not in (tuple, list):
+            return data
+        batch = Batch(data)
+        batch.valid, batch.ids, batch.position = request.valid, request.indices, (request.epoch, request.stop)
+        return batch
+
+    def _dataloader(self) -> DataLoader[Any]:
+        return DataLoader(
+            Fetch(self.dataset),
+            batch_sampler=self._requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
+            num_workers=self.num_workers,
+            collate_fn=as_is,
+            pin_memory=self.pin_memory,
+            prefetch_factor=self.prefetch_factor if self.num_workers else None,
+            worker_init_fn=quiet_worker,
+            generator=torch.Generator(),  # torch's own generator stays as the user left it
+        )
+
+    def close(self) -> None:
+        """End the workers. Another pass starts new ones."""
+        if self._batches is not None and self.num_workers:
+            self._batches._shutdown_workers()  # not left to the garbage collector: an error's traceback may hold the iterator
+        self._batches = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

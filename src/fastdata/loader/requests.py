@@ -1,0 +1,95 @@
+"""The endless list of batches that torch's DataLoader draws from, ahead of the consumer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fastdata.data.random import lent_generators, loose_seeds, occurrences
+from fastdata.errors import LoaderError
+from fastdata.loader.fetch import Request
+from fastdata.loader.order import EpochOrder, Part
+
+__all__ = ["Requests"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SAMPLER_STREAM = 1 << 62  # no sample has this number
+AHEAD = 4096  # samples whose order is computed at once: numpy's cost per call is spread over many batches
+
+
+class Requests:
+    """Goes from epoch to epoch without a border, so that the next one's first batches are made while the last ones are consumed.
+
+    Args:
+        order: of the samples.
+        part: this rank's share of it.
+        global_batch_size: samples of a batch on all ranks.
+        stop: where an epoch ends.
+        sampler: this rank's indices, instead of `order` and `part`.
+    """
+
+    def __init__(self, order: EpochOrder, part: Part, global_batch_size: int, stop: int, sampler: Iterable[int] | None) -> None:
+        self._order, self._part, self._batch, self._stop = order, part, global_batch_size, stop
+        self._sampler: Any = sampler
+        self.generation = 0
+        self.restart(0, 0, None)
+
+    def restart(self, epoch: int, start: int, size: int | None) -> None:
+        """Go on from another place; the generation tells replies to earlier requests apart."""
+        self.generation += 1
+        self._epoch, self._start, self._size = epoch, start, size
+        self._ready: deque[Request] = deque()
+        self._drawn: Array | None = None
+
+    def __iter__(self) -> Iterator[Request]:
+        while True:
+            if not self._ready:
+                if self._start >= self._stop:
+                    self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
+                self._ready.extend(self._sampled() if self._sampler is not None else self._ordered())
+            yield self._ready.popleft()
+
+    def _bounds(self) -> tuple[int, int]:
+        start, self._start = self._start, min(self._start + self._batch, self._stop)
+        return start, self._start
+
+    def _ordered(self) -> Iterator[Request]:
+        parts, rows = [], 0
+        while rows < AHEAD and self._start < self._stop:
+            start, stop = self._bounds()
+            places, valid = self._part.places(start, stop)
+            parts.append((start, stop, places, valid))
+            rows += len(places)
+        samples = self._order.at(self._epoch, np.concatenate([places for _, _, places, _ in parts]))
+        for start, stop, places, valid in parts:
+            yield self._request(start, stop, samples[: len(places)], valid)
+            samples = samples[len(places) :]
+
+    def _sampled(self) -> Iterator[Request]:
+        """The next batch of the user's sampler, whose list for the epoch is drawn at once."""
+        if self._drawn is None:
+            self._drawn = self._draw()
+        start, stop = self._bounds()
+        indices, repeats = self._drawn[:, start:stop]
+        yield self._request(start, stop, indices, len(indices), repeats)
+
+    def _draw(self) -> Array:
+        """Indices of an epoch, and how often each came before in it: int64 [2, n].
+
+        The generators that a sampler may draw from are seeded by (seed, epoch), so that a resumed epoch has the same list.
+        """
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(self._epoch)
+        with lent_generators() as reseed:
+            reseed(loose_seeds(self._order.seed, self._epoch, [SAMPLER_STREAM])[0])
+            indices = np.fromiter((int(k) for k in self._sampler), np.int64)
+        if len(indices) < self._stop:
+            raise LoaderError(f"the sampler ended after {len(indices)} indices, but its len() is {len(self._sampler)}")
+        return np.stack([indices, occurrences(indices)])
+
+    def _request(self, start: int, stop: int, indices: Array, valid: int, repeats: Array | None = None) -> Request:
+        return Request(self.generation, self._epoch, start, stop, indices, repeats, valid, self._size, self._order.seed)

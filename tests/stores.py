@@ -1,0 +1,136 @@
+"""Stores that several test files read, and what they were made from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+
+import fastdata
+from fastdata.store.store import Store
+from support import Array, encode, picture
+
+SIZES = (96, 64)
+CLASSES = ("apple", "pear", "plum")
+SHAPES = ((70, 120), (130, 75), (101, 101), (64, 200), (97, 96), (150, 110))  # (height, width); some below a size
+COUNT = 42
+_keep: list[TemporaryDirectory[str]] = []  # removed when the tests' process ends
+
+
+def folder() -> Path:
+    """A new folder that lives as long as the tests."""
+    _keep.append(TemporaryDirectory(prefix="fastdata-tests-"))
+    return Path(_keep[-1].name)
+
+
+@cache
+def sources() -> Path:
+    """42 PNG files in three class folders of 14, in six shapes."""
+    root = folder() / "fruit"
+    for k in range(COUNT):
+        path = root / CLASSES[k % 3] / f"{k:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(picture(k, *SHAPES[k % len(SHAPES)]), ".png"))
+    return root
+
+
+@cache
+def store(codec: str = "rgb", **options: Any) -> Path:
+    """A store of `sources()`; by default of the sizes 96 and 64."""
+    out = folder() / f"{codec}.fds"
+    fastdata.prep(sources(), out, codec=codec, workers=1, **{"size": list(SIZES), **options})
+    return out
+
+
+@cache
+def square(codec: str = "rgb") -> Path:
+    """A store whose images all are 32 x 32."""
+    return store(codec, size=32, resize="crop")
+
+
+@cache
+def unlabelled() -> Path:
+    root, out = folder() / "flat", folder() / "flat.fds"
+    root.mkdir()
+    for k in range(5):
+        (root / f"{k}.png").write_bytes(encode(picture(k, 40, 50), ".png"))
+    fastdata.prep(root, out, size=32, workers=1)
+    return out
+
+
+@cache
+def floats() -> Path:
+    """A store with two float columns: k / 4 and -k for image k."""
+    root, out = folder() / "flat", folder() / "floats.fds"
+    root.mkdir()
+    for k in range(6):
+        (root / f"{k}.png").write_bytes(encode(picture(k, 40, 50), ".png"))
+    table = root.parent / "labels.csv"
+    table.write_text("path,quarter,minus\n" + "".join(f"{k}.png,{k / 4},{-k}\n" for k in range(6)))
+    fastdata.prep(root, out, size=32, labels=table, workers=1)
+    return out
+
+
+@cache
+def deep() -> Path:
+    """A store of 16-bit images."""
+    root, out = folder() / "deep", folder() / "deep.fds"
+    (root / "a").mkdir(parents=True)
+    for k in range(6):
+        pixels = np.random.default_rng(k).integers(0, 1 << 16, (40 + k, 50, 3), np.uint16)
+        assert cv2.imwrite(str(root / "a" / f"{k}.png"), pixels)
+    fastdata.prep(root, out, size=None, bits=16, codec="rgb", workers=1)
+    return out
+
+
+def whole(path: Path, size: int | None = None) -> list[Array]:
+    """Every image of a store of codec rgb, [H, W, C], read from its records without the datasets."""
+    opened = Store(path)
+    variant = opened.variant(size)
+    reader, rows, name = opened.reader(variant), opened.samples, variant.name
+    dtype = np.dtype(variant.form.dtype)
+    return [
+        np.frombuffer(bytes(reader.get(k)), dtype).reshape(
+            int(rows[f"{name}/height"][k]), int(rows[f"{name}/width"][k]), variant.form.channels
+        )
+        for k in range(len(opened))
+    ]
+
+
+def sha(batches: Any) -> list[tuple[Any, ...]]:
+    """What batches hold, to be compared: ids, valid, position, and the bytes of every tensor."""
+    return [
+        (b.ids.tolist(), b.valid, tuple(b.position), *(hash(t.contiguous().numpy().tobytes()) for t in b))  # stable in a process
+        for b in batches
+    ]
+
+
+def once(ids: Any, n: int) -> bool:
+    """Whether the ids are each of 0 .. n-1, once."""
+    return Counter(np.concatenate(ids).tolist()) == Counter(range(n))
+
+
+def script(code: str, *arguments: Any, timeout: float = 100, env: dict[str, str] | None = None) -> Any:
+    """Run a file of Python in a process of its own, warnings being errors; returns the JSON of its last line."""
+    path = folder() / "script.py"
+    path.write_text(code)
+    here = str(Path(__file__).parent)
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create", str(path), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, "PYTHONPATH": here, **(env or {})},
+    )
+    assert result.returncode == 0, result.stderr[-4000:] + result.stdout[-1000:]
+    return json.loads(result.stdout.splitlines()[-1])

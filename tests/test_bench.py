@@ -1,0 +1,264 @@
+"""fastdata bench: the harness counts right, the contestants are checked, and the command says and writes what it found."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import fastdata
+from fastdata.bench import harness
+from fastdata.bench.by_hand import ByHand
+from fastdata.bench.command import run_bench
+from fastdata.bench.harness import Run, interleave, summarize, table, tree_cpu_s, tree_pss
+from fastdata.bench.loaders import Check, Streamed, Task, agree
+from fastdata.bench.report import bottleneck
+from fastdata.errors import LoaderError
+from support import MAIN, run, write_pictures
+
+COUNT = 40
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 images of 48 x 64."""
+    root = tmp_path_factory.mktemp("bench")
+    write_pictures(root / "in" / "a", COUNT // 2)
+    write_pictures(root / "in" / "b", COUNT // 2, seed=100)
+    return fastdata.prep(root / "in", root / "small.fds", size=48, workers=1).out
+
+
+# The harness
+
+
+def test_contestants_take_turns_and_the_warm_up_does_not_count() -> None:
+    calls: list[str] = []
+    counts = iter(range(1, 100))
+
+    def measure(name: str) -> harness.Measure:
+        def take(seconds: float) -> Run:
+            assert seconds == 0.5
+            calls.append(name)
+            return Run(next(counts), seconds, 0.1)
+
+        return take
+
+    runs = interleave({"a": measure("a"), "b": measure("b")}, seconds=0.5, repeats=3)
+    assert calls == ["a", "b"] * 4
+    assert [[r.images for r in runs[name]] for name in "ab"] == [[3, 5, 7], [4, 6, 8]]
+
+
+def test_medians_and_ratios_within_a_round() -> None:
+    """The machine slows down threefold, then recovers a little: b is twice as fast as a in each round all the same."""
+    runs = {
+        "a": [Run(900, 3, 3.0, 9e6), Run(300, 3, 3.0, 3e6), Run(600, 3, 3.0, 6e6)],
+        "b": [Run(1800, 3, 6.0, 18e6), Run(600, 3, 3.0, 6e6), Run(1200, 3, 6.0, 12e6)],
+    }
+    a, b = summarize(runs, reference="a")
+    assert a["images_per_s"] == {"median": 200, "min": 100, "max": 300, "rounds": [300, 100, 200]}
+    assert a["ratio"]["rounds"] == [1, 1, 1]
+    assert b["ratio"] == {"median": 2, "min": 2, "max": 2, "rounds": [2, 2, 2]}
+    assert (b["name"], b["mb_per_s"], b["cpu_ms_per_image"], b["cores_busy"]) == ("b", 4.0, 5.0, 2.0)
+
+
+def _child(code: str) -> subprocess.Popen[str]:
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    return child
+
+
+def test_cpu_seconds_of_a_child_are_seen() -> None:
+    before = tree_cpu_s()
+    burn = "import time\nwhile time.process_time() < 0.6: pass\nprint('ready', flush=True)\ninput()"
+    child = _child(burn)
+    used = tree_cpu_s() - before
+    child.communicate("\n")
+    assert 0.55 < used < 1.2
+
+
+def test_memory_of_a_child_is_seen_once_however_many_share_it() -> None:
+    before = tree_pss()
+    assert before is not None and before > 20e6
+    code = (
+        "import os, time\nb = bytearray(os.urandom(1 << 20)) * 100\npid = os.fork()\n"
+        "if pid: print('ready', flush=True); input(); os.kill(pid, 9); os.wait()\nelse: time.sleep(60)"
+    )
+    child = _child(code)
+    held = (tree_pss() or 0) - before
+    child.communicate("\n")
+    assert 100 << 20 < held < 130 << 20
+
+
+def test_what_the_machine_is_names_nobody() -> None:
+    found = harness.machine()
+    assert found["cores"] >= 1 and found["memory_gb"] > 0 and found["torch"] == torch.__version__
+    assert {"cpu", "python", "commit", "command", "simplejpeg", "lmdb", "opencv-python-headless"} <= set(found)
+    assert platform.node() not in map(str, found.values())
+
+
+def test_a_table_is_markdown_and_lines_up(tmp_path: Path) -> None:
+    lines = table(["", "images/s"], [["a long name", "7"], ["b", "1,234"]])
+    assert lines == [
+        "|             | images/s |",
+        "|-------------|---------:|",
+        "| a long name |        7 |",
+        "| b           |    1,234 |",
+    ]
+    harness.write_markdown(tmp_path / "x.md", "Rates", lines, {"cpu": "fast", "gpu": None})
+    assert (tmp_path / "x.md").read_text().splitlines() == ["# Rates", "", *lines, "", "- cpu: fast"]
+
+
+# What the contestants deliver
+
+
+@dataclass
+class _Batches:
+    """A loader of given batches of NCHW images."""
+
+    batches: list[torch.Tensor]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        return ((images,) for images in self.batches)
+
+
+@pytest.mark.parametrize(("sizes", "fine"), [([8, 8, 4], True), ([8, 8], False), ([8, 8, 8], False)])
+def test_a_pass_must_have_every_sample(sizes: list[int], fine: bool) -> None:
+    batches = [torch.zeros(n, 3, 16, 16, dtype=torch.uint8) for n in sizes]
+    contestant = Streamed("fake", "other", lambda: _Batches(batches), 0, samples=20, image_bytes=100)
+    contestant._loader = _Batches(batches)
+    if fine:
+        check = contestant.check(60)
+        assert (check.complete, check.shape, check.dtype, check.means.shape) == (True, (16, 16, 3), "uint8", (20, 3))
+        measured = contestant.measure(0.05)
+        assert measured.images > 20 and measured.seconds >= 0.05 and measured.bytes == 100 * measured.images
+    else:
+        with pytest.raises(LoaderError, match="of 20 samples"):
+            contestant.check(60)
+
+
+def _check(color: tuple[int, int, int], shape: tuple[int, ...] = (8, 8, 3)) -> Check:
+    noise = np.random.default_rng(0).normal(0, 20, (400, 3))
+    return Check(True, shape, "uint8", np.array(color) + noise)
+
+
+def test_contestants_must_agree() -> None:
+    agree({"a": _check((120, 110, 90)), "b": _check((121, 110, 90))})
+    with pytest.raises(LoaderError, match=r"a has mean colour .* b "):  # red and blue swapped
+        agree({"a": _check((120, 110, 90)), "b": _check((90, 110, 120))})
+    with pytest.raises(LoaderError, match="no comparison"):
+        agree({"a": _check((120, 110, 90)), "b": _check((120, 110, 90), (3, 8, 8))})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gray": True}, {"codec": "png"}, {"codec": "rgb"}, {"codec": "rgb", "gray": True}, {"codec": "png", "bits": 16}],
+)
+def test_the_hand_written_dataset_reads_every_kind_of_store(options: dict[str, Any], tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 2)
+    task = Task(str(fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=48, workers=1, **options).out), None, 24, 2)
+    ours, by_hand = task.dataset()[1], ByHand(task)[1]
+    assert (by_hand[0].shape, by_hand[0].dtype, by_hand[1]) == (ours[0].shape, ours[0].dtype, ours[1])
+    torch.manual_seed(0)
+    random.seed(0)
+    many = torch.stack([ByHand(task)[1][0].float() for _ in range(60)]).mean((0, 2, 3))
+    expected = torch.stack([task.dataset()[1][0].float() for _ in range(60)]).mean((0, 2, 3))
+    assert torch.allclose(many, expected, rtol=0.15)
+
+
+# The command
+
+
+def test_bench(store: Path, tmp_path: Path) -> None:
+    out, chart = tmp_path / "r.json", tmp_path / "r.png"
+    options = "--crop 32 --batch-size 8 --workers 0 --workers 2 --seconds 0.2 --repeats 2".split()
+    done = run(*MAIN, "bench", store, *options, "--json", out, "--plot", chart)
+    assert done.returncode == 0, done.stderr
+    for said in ("a batch:  8 x 32 x 32 x 3 uint8 = 0.0 MB", "a worker: 2 batches", "in all:", "decode limit", " reaches "):
+        assert said in done.stdout
+    assert done.stdout.index("in all:") < done.stdout.index("measuring") < done.stdout.index("| Loader, LMDB, 2 workers")
+
+    result = json.loads(out.read_text())
+    assert set(result) == {"machine", "store", "settings", "results", "bottleneck"}
+    assert result["store"]["name"] == "small.fds" and result["store"]["images"] == COUNT
+    assert result["settings"] == {"crop": 32, "batch_size": 8, "seconds": 0.2, "repeats": 2}
+    rows = {row["name"]: row for row in result["results"]}
+    kinds = [row["kind"] for row in result["results"]]
+    assert len(rows) >= 5 and kinds[0] == "limit" and "other" in kinds and kinds.count("ours") >= 3
+    assert any("RAM" in name for name in rows)
+    for row in rows.values():
+        rate = row["images_per_s"]
+        assert len(rate["rounds"]) == 2 and 0 < rate["min"] <= rate["median"] <= rate["max"]
+        assert row["images_checked"] == COUNT and row["whole_pass_checked"]
+        assert row["first_batch_ms"] > 0 and row["pss_bytes"] > 20e6 and row["cpu_ms_per_image"] > 0 and row["mb_per_s"] > 0
+    assert result["results"][0]["ratio"]["rounds"] == [1, 1]
+    assert result["bottleneck"] in done.stdout
+
+    image = cv2.imread(str(chart))
+    assert image is not None and image.shape[1] == 1350 and image.shape[0] > 500
+    assert 0.05 < (image.min(2) < 200).mean() < 0.6  # bars and letters on white
+    edge = np.concatenate([image[:2].reshape(-1), image[-2:].reshape(-1), image[:, :2].reshape(-1), image[:, -2:].reshape(-1)])
+    assert edge.min() == 255  # nothing is cut off
+
+
+def test_a_chart_without_matplotlib_is_refused_before_anything_is_measured(store: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from fastdata.cli import main; main()"
+    done = run(sys.executable, "-c", code, "bench", store, "--plot", tmp_path / "r.png")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == "Error: this needs matplotlib, which is not installed: pip install matplotlib\n"
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"repeats": 0}, {"crop": -1}, {"batch_size": 0}, {"workers": (2, -1)}])
+def test_wrong_arguments(store: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
+        run_bench(store, **wrong)
+
+
+def _row(kind: str, name: str, ratio: float, busy: float = 2.0) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "name": name,
+        "workers": 2,
+        "ratio": {"median": ratio, "min": ratio - 0.02, "max": ratio + 0.05},
+        "cores_busy": busy,
+    }
+
+
+@pytest.mark.parametrize(
+    ("loader", "ram", "busy", "says"),
+    [
+        (0.93, 0.95, 1.9, "reaches 0.93 of what decoding alone allows on these 2 cores: decoding is the limit; more cores"),
+        (0.60, 0.62, 1.9, "reaches 0.60 .* handing them over is the limit"),
+        (0.60, 0.66, 1.9, "reaches 0.60 .* handing them over is the limit"),  # within the spread of the rounds
+        (0.60, 0.90, 1.9, "reading the store is the limit; RAMDataset reaches 0.90"),
+        (0.99, 0.99, 0.4, "keeps but 0.4 cores busy"),
+    ],
+)
+def test_the_bottleneck_is_named(loader: float, ram: float, busy: float, says: str) -> None:
+    rows = [_row("limit", "limit", 1.0, busy), _row("ours", "LMDB 1", 0.4), _row("ours", "LMDB", loader), _row("ours", "RAM", ram)]
+    assert re.search(says, bottleneck(rows, 2))
+
+
+def test_the_benchmark_of_preparing_runs(tmp_path: Path) -> None:
+    options = ["--quick", "--images", "20", "--mosaics", "1", "--photos", tmp_path / "none", "--out", tmp_path]
+    done = run(sys.executable, ROOT / "benchmarks/prep_rates.py", *options, "--work", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING: no photos" in done.stdout
+    (path,) = tmp_path.glob("prep-*.json")
+    result = json.loads(path.read_text())
+    assert len(result["results"]) == 10 and len(result["ratios"]) == 6
+    assert {row["met"] for row in result["ratios"]} == {None}  # far too short a run
+    assert path.with_suffix(".md").read_text().startswith("# Rates of fastdata-prep\n")

@@ -1,0 +1,269 @@
+"""Crops against torchvision's own lines, and their pixels against numpy and cv2."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fastdata import CenterCrop, LMDBDataset, LoaderError, RandomCrop, RandomResizedCrop, Resize
+from fastdata.data.random import uniforms
+from stores import deep, store, whole
+
+sides = st.integers(1, 40) | st.integers(1, 3000)
+sizes = st.integers(1, 64) | st.tuples(st.integers(1, 80), st.integers(1, 80))
+seeds = st.integers(0, 2**64 - 1)
+
+
+def torchvision_random_resized_crop(height, width, scale, ratio, u):
+    """RandomResizedCrop.get_params of torchvision 0.20. u: where to put the box (2), then area and ratio of each of ten tries."""
+    place, tries = u[:2], iter(u[2:])
+    area = height * width
+    log_ratio = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        target_area = area * (scale[0] + (scale[1] - scale[0]) * next(tries))
+        aspect_ratio = math.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * next(tries))
+        w = round(math.sqrt(target_area * aspect_ratio))
+        h = round(math.sqrt(target_area / aspect_ratio))
+        if 0 < w <= width and 0 < h <= height:
+            i = int(place[0] * (height - h + 1))
+            j = int(place[1] * (width - w + 1))
+            return i, j, h, w
+    in_ratio = float(width) / float(height)
+    if in_ratio < min(ratio):
+        w = width
+        h = round(w / min(ratio))
+    elif in_ratio > max(ratio):
+        h = height
+        w = round(h * max(ratio))
+    else:
+        w = width
+        h = height
+    h, w = max(h, 1), max(w, 1)  # torchvision itself would go on with an empty box, and fail
+    i = (height - h) // 2
+    j = (width - w) // 2
+    return i, j, h, w
+
+
+def torchvision_center_crop(image, size):
+    """functional.center_crop of torchvision 0.20, on an array."""
+    (image_height, image_width), (crop_height, crop_width) = image.shape[:2], size
+    if crop_width > image_width or crop_height > image_height:
+        left, top, right, bottom = (
+            (crop_width - image_width) // 2 if crop_width > image_width else 0,
+            (crop_height - image_height) // 2 if crop_height > image_height else 0,
+            (crop_width - image_width + 1) // 2 if crop_width > image_width else 0,
+            (crop_height - image_height + 1) // 2 if crop_height > image_height else 0,
+        )
+        image = np.pad(image, ((top, bottom), (left, right)))
+        image_height, image_width = image.shape[:2]
+        if crop_width == image_width and crop_height == image_height:
+            return image
+    crop_top = round((image_height - crop_height) / 2.0)
+    crop_left = round((image_width - crop_width) / 2.0)
+    return image[crop_top : crop_top + crop_height, crop_left : crop_left + crop_width]
+
+
+def cut(image, box):
+    """A box of an image; zero where it reaches beyond."""
+    top, left, h, w = box
+    rows, columns = np.arange(top, top + h)[:, None], np.arange(left, left + w)
+    inside = (rows >= 0) & (rows < image.shape[0]) & (columns >= 0) & (columns < image.shape[1])
+    found = image[rows.clip(0, image.shape[0] - 1), columns.clip(0, image.shape[1] - 1)]
+    return np.where(inside.reshape(inside.shape + (1,) * (image.ndim - 2)), found, 0).astype(image.dtype)
+
+
+def boxes_of(crop, seed, heights, widths):
+    u = uniforms(seed, 0, np.arange(len(heights)), crop.draws)
+    return u, crop.boxes(u, np.array(heights, np.int64), np.array(widths, np.int64))
+
+
+pairs = st.tuples(st.floats(0.02, 4), st.floats(0.02, 4)).map(lambda pair: (min(pair), max(pair)))
+
+
+@given(st.lists(st.tuples(sides, sides), min_size=1, max_size=8), pairs, pairs, seeds)
+@example([(1, 500), (500, 1), (1, 1), (2, 3)], (0.08, 1.0), (3 / 4, 4 / 3), 0)
+@example([(1, 7)], (0.08, 1.0), (0.1, 0.4), 0)  # half a pixel wide
+@example([(9, 1)], (1.0, 1.0), (2.5, 4.0), 0)
+@settings(max_examples=300, deadline=None)
+def test_random_resized_crop_draws_the_boxes_of_torchvision(images, scale, ratio, seed):
+    heights, widths = zip(*images, strict=True)
+    crop = RandomResizedCrop(8, scale=scale, ratio=ratio)
+    u, boxes = boxes_of(crop, seed, heights, widths)
+    assert boxes.dtype == np.int64
+    for k, (height, width) in enumerate(images):
+        assert tuple(boxes[k]) == torchvision_random_resized_crop(height, width, scale, ratio, u[:, k].tolist())
+        top, left, h, w = boxes[k]
+        assert 0 <= top <= top + h <= height and 0 <= left <= left + w <= width and h > 0 and w > 0
+
+
+def test_each_try_of_random_resized_crop_counts_and_the_first_that_fits_wins():
+    """Images so flat that most tries fail: some end at each of the ten, some at the fallback."""
+    crop, n = RandomResizedCrop(8), 4000
+    heights, widths = np.full(n, 40), np.full(n, 300)
+    u, boxes = boxes_of(crop, 1, heights, widths)
+    reference = [torchvision_random_resized_crop(40, 300, crop.scale, crop.ratio, u[:, k].tolist()) for k in range(n)]
+    assert boxes.tolist() == [list(box) for box in reference]
+    fallback = (boxes == [0, (300 - 53) // 2, 40, 53]).all(1).mean()
+    assert 0.05 < fallback < 0.95
+
+
+def test_boxes_spread_over_scale_ratio_and_place():
+    n = 20_000
+    _, boxes = boxes_of(RandomResizedCrop(8, scale=(0.1, 0.4)), 3, np.full(n, 1000), np.full(n, 1000))
+    top, left, h, w = boxes.T.astype(float)
+    for values, low, high in ((h * w / 1e6, 0.1, 0.4), (np.log(w / h), math.log(3 / 4), math.log(4 / 3))):
+        assert values.min() < low + 0.02 * (high - low) and values.max() > high - 0.02 * (high - low)
+        assert abs(values.mean() - (low + high) / 2) < 4 * (high - low) / math.sqrt(12 * n)
+    for place, room in ((top, 1000 - h), (left, 1000 - w)):
+        assert abs((place / room).mean() - 0.5) < 4 / math.sqrt(12 * n) and (place == 0).any() and (place == room).any()
+
+
+@given(sides, sides, sizes)
+@example(1, 40, 7)
+@example(5, 5, (4, 6))
+@settings(max_examples=300, deadline=None)
+def test_center_crop_is_torchvisions_padding_included(height, width, size):
+    crop = CenterCrop(size)
+    (box,) = boxes_of(crop, 0, [height], [width])[1]
+    image = np.arange(1, height * width + 1).reshape(height, width)
+    expected = torchvision_center_crop(image, crop.shape)
+    np.testing.assert_array_equal(cut(image, box), expected)
+    assert expected.shape == crop.shapes(box[None])[0] == crop.shape
+
+
+@given(sides, sides, sizes, st.integers(0, 100), seeds)
+@settings(max_examples=300, deadline=None)
+def test_random_crop_is_torchvisions_padding_included(height, width, size, padding, seed):
+    crop = RandomCrop(size, padding=padding)
+    th, tw = crop.shape
+    h, w = height + 2 * padding, width + 2 * padding  # of the padded image
+    if h < th or w < tw:
+        with pytest.raises(LoaderError, match=f"does not fit into an image of {width} x {height} pixels: use more padding"):
+            boxes_of(crop, seed, [height], [width])
+        return
+    u, (box,) = boxes_of(crop, seed, [height], [width])
+    i, j = int(u[0, 0] * (h - th + 1)), int(u[1, 0] * (w - tw + 1))  # torch.randint(0, h - th + 1) of the same number
+    assert tuple(box) == (i - padding, j - padding, th, tw)
+    assert 0 <= i <= h - th and 0 <= j <= w - tw
+
+
+def test_random_crop_reaches_every_place():
+    _, boxes = boxes_of(RandomCrop(4, padding=1), 0, np.full(3000, 6), np.full(3000, 5))
+    assert {tuple(b) for b in boxes[:, :2].tolist()} == {(i, j) for i in range(-1, 4) for j in range(-1, 3)}
+
+
+@given(sides, sides, sizes)
+@settings(max_examples=300, deadline=None)
+def test_resize_keeps_the_aspect_as_torchvision_does(height, width, size):
+    crop = Resize(size)
+    (box,) = boxes_of(crop, 0, [height], [width])[1]
+    assert tuple(box) == (0, 0, height, width)
+    if isinstance(size, int):  # _compute_resized_output_size
+        short, long = (width, height) if width <= height else (height, width)
+        new_short, new_long = size, int(size * long / short)
+        new_w, new_h = (new_short, new_long) if width <= height else (new_long, new_short)
+        assert crop.shapes(box[None]) == [(new_h, new_w)]
+    else:
+        assert crop.shapes(box[None]) == [size]
+
+
+@pytest.mark.parametrize("crop", [RandomResizedCrop(8), CenterCrop(8), RandomCrop(8), Resize(8)])
+def test_no_images_give_no_boxes(crop):
+    assert boxes_of(crop, 0, [], [])[1].shape == (0, 4)
+
+
+@pytest.mark.parametrize("size", [0, -3, (8, 0), (8,), (8, 8, 8), "8", 8.0, [8, 8], (8.0, 8), None])
+@pytest.mark.parametrize("kind", [RandomResizedCrop, CenterCrop, RandomCrop, Resize])
+def test_a_wrong_size_is_refused(kind, size):
+    with pytest.raises(ValueError, match=r"size is .*, but must be a positive number, or \(height, width\)"):
+        kind(size)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RandomResizedCrop(8, scale=(0.0, 1.0)),
+        lambda: RandomResizedCrop(8, scale=(0.5, 0.1)),
+        lambda: RandomResizedCrop(8, ratio=(2, 1)),
+        lambda: RandomResizedCrop(8, ratio=(-1, 1)),
+        lambda: RandomCrop(8, padding=-1),
+        lambda: RandomCrop(8, padding=(1, 2)),
+    ],
+)
+def test_other_wrong_arguments_are_refused(make):
+    with pytest.raises(ValueError, match="but must be"):
+        make()
+
+
+def emitted(dataset, seed=5, epoch=2):
+    """Each sample by itself, [H, W, C], as the Loader would get it."""
+    return [dataset.read_batch([k], seed=seed, epoch=epoch)[0][0].numpy() for k in range(len(dataset))]
+
+
+def expected(dataset, images, seed=5, epoch=2):
+    """The same from whole images, with numpy and cv2 only."""
+    crop, out = dataset.view.crop, []
+    for k, image in enumerate(images):
+        u = uniforms(seed, epoch, np.array([k]), 24)
+        box = crop.boxes(u[2 : 2 + crop.draws], np.array([image.shape[0]]), np.array([image.shape[1]]))
+        sample, (h, w) = cut(image, box[0]), crop.shapes(box)[0]
+        if sample.shape[:2] != (h, w):
+            smaller = h <= sample.shape[0] and w <= sample.shape[1]
+            how = cv2.INTER_AREA if smaller and crop.antialias else cv2.INTER_LINEAR
+            sample = cv2.resize(sample, (w, h), interpolation=how).reshape(h, w, -1)
+        sample = sample[:, ::-1] if u[0, 0] < dataset.view.hflip else sample
+        out.append(sample[::-1] if u[1, 0] < dataset.view.vflip else sample)
+    return out
+
+
+CROPS = [
+    CenterCrop(60),
+    CenterCrop((110, 90)),  # padded for some
+    CenterCrop((33, 300)),
+    RandomCrop(48),
+    RandomCrop((50, 61), padding=7),
+    RandomCrop(5, padding=40),  # may miss the image altogether
+    RandomResizedCrop(24),
+    RandomResizedCrop((90, 31)),
+    RandomResizedCrop(24, antialias=False),
+    RandomResizedCrop(300),
+    Resize(30),
+    Resize((48, 128)),
+    Resize((40, 96), antialias=False),
+]
+
+
+@pytest.mark.parametrize("kind", ["rgb", "gray", "uint16"])
+@pytest.mark.parametrize("crop", CROPS, ids=repr)
+def test_pixels_are_those_of_numpy_and_cv2(crop, kind):
+    path = {"rgb": store, "gray": lambda: store(gray=True), "uint16": lambda: deep()}[kind]()
+    if kind == "uint16" and isinstance(crop, RandomCrop) and not crop.padding:
+        crop = RandomCrop(31)
+    dataset, images = LMDBDataset(path, crop=crop, hflip=0.5, vflip=0.4), whole(path)
+    for found, want in zip(emitted(dataset), expected(dataset, images), strict=True):
+        np.testing.assert_array_equal(found, want)
+        assert found.dtype == images[0].dtype and found.shape[2] == images[0].shape[2]
+
+
+@pytest.mark.parametrize("flips", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("size", [(5, 5), (4, 7), (1, 9), (9, 1)])
+def test_flips_are_numpys(flips, size):
+    plain, flipped = (LMDBDataset(store(), crop=RandomCrop(size), hflip=h, vflip=v) for h, v in ((0, 0), flips))
+    for a, b in zip(emitted(plain), emitted(flipped), strict=True):
+        np.testing.assert_array_equal(a[:: -1 if flips[1] else 1, :: -1 if flips[0] else 1], b)
+
+
+def test_flips_come_as_often_as_asked_and_independently_of_each_other():
+    u = uniforms(0, 0, np.arange(20_000), 2)
+    h, v = u[0] < 0.3, u[1] < 0.6
+    assert abs(h.mean() - 0.3) < 0.015 and abs(v.mean() - 0.6) < 0.015 and abs((h & v).mean() - 0.18) < 0.015
+
+
+def test_the_whole_image_without_a_crop():
+    for found, want in zip(emitted(LMDBDataset(store(), size=64)), whole(store(), 64), strict=True):
+        np.testing.assert_array_equal(found, want)

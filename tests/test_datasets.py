@@ -1,0 +1,373 @@
+"""Datasets: samples, subsets, splits, pickling, torch's own DataLoader, and what they say about wrong arguments."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import fastdata
+from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, StoreError
+from stores import CLASSES, COUNT, SHAPES, deep, floats, folder, script, sources, store, unlabelled, whole
+from support import encode, picture, write_pictures
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+@pytest.mark.parametrize("codec", ["rgb", "jpeg", "png"])
+def test_samples_are_the_stored_images_with_their_targets(make, codec):
+    dataset = make(store(codec), size=64)
+    assert len(dataset) == COUNT and dataset.classes == list(CLASSES)
+    assert dataset.targets.dtype == np.int64 and dataset.targets.tolist() == [k // 14 for k in range(COUNT)]
+    names = [dataset.name(k) for k in range(COUNT)]
+    assert names == [str(p.relative_to(sources())) for p in sorted(sources().rglob("*.png"))]
+    for k, pixels in enumerate(whole(store(), 64)):
+        image, target = dataset[k]
+        assert image.dtype == torch.uint8 and image.shape == (3, *pixels.shape[:2]) and image.permute(1, 2, 0).is_contiguous()
+        assert type(target) is int and target == k // 14
+        error = np.abs(image.permute(1, 2, 0).numpy().astype(int) - pixels)
+        assert error.mean() < 4 if codec == "jpeg" else error.max() == 0
+
+
+def test_sizes_the_largest_is_the_default():
+    height, width = SHAPES[0]
+    assert LMDBDataset(store())[0][0].shape[1:] == (height, width)  # short side 70, not enlarged to 96
+    assert LMDBDataset(store(), size=64)[0][0].shape[1:] == (64, round(width * 64 / height))
+
+
+def test_gray_and_16_bit_images():
+    image, _ = LMDBDataset(store(gray=True), crop=CenterCrop(20))[3]
+    assert image.dtype == torch.uint8 and image.shape == (1, 20, 20)
+    image, _ = LMDBDataset(deep(), crop=CenterCrop(20))[3]
+    assert image.dtype == torch.uint16 and image.shape == (3, 20, 20) and int(image.to(torch.int32).max()) > 255
+
+
+def test_an_index_counts_from_either_end_and_no_further():
+    dataset = LMDBDataset(store(), size=64)
+    assert torch.equal(dataset[-1][0], dataset[COUNT - 1][0]) and torch.equal(dataset[-COUNT][0], dataset[0][0])
+    assert dataset.name(-1) == dataset.name(COUNT - 1)
+    for index in (COUNT, -COUNT - 1):
+        with pytest.raises(IndexError, match=f"index {index}, but the dataset has {COUNT} samples"):
+            dataset[index]
+        with pytest.raises(IndexError, match=f"{COUNT} samples"):
+            dataset.name(index)
+    assert sum(1 for _ in dataset) == COUNT  # Python's own iteration ends at the IndexError
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+def test_float_labels_are_float32_vectors(make):
+    dataset = make(floats())
+    assert dataset.classes == ["quarter", "minus"] and dataset.targets.dtype == np.float32
+    _, target = dataset[3]
+    assert target.dtype == torch.float32 and target.tolist() == [0.75, -3]
+    target += 1  # it is the caller's own
+    assert dataset[3][1].tolist() == [0.75, -3]
+    _, targets = dataset.read_batch([1, 5], seed=0, epoch=0)
+    assert targets.dtype == torch.float32 and targets.tolist() == [[0.25, -1], [1.25, -5]]
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+def test_without_labels_the_target_is_minus_one(make):
+    dataset = make(unlabelled())
+    assert dataset.classes == [] and dataset[2][1] == -1 and dataset.targets.tolist() == [-1] * 5
+
+
+def test_targets_are_a_copy():
+    dataset = LMDBDataset(store())
+    dataset.targets[:] = 9
+    dataset.subset([1]).targets[:] = 9
+    assert dataset[0][1] == 0 and dataset.targets.max() == 2
+
+
+def same(a, b):
+    assert a[1] == b[1]
+    assert torch.equal(a[0], b[0])
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+@pytest.mark.parametrize(
+    "indices",
+    [[5, 0, 41, 5], [-1, -42], np.arange(0, 42, 5), torch.tensor([3, 1]), np.arange(42) % 7 == 0, [k == 3 for k in range(42)], [],
+     range(3), np.array([40, 2], np.uint8)],
+    ids=["list", "negative", "array", "tensor", "mask", "list mask", "empty", "range", "uint8"],
+)  # fmt: skip
+def test_a_subset_is_the_chosen_samples_in_that_order(make, indices):
+    dataset = make(store(), size=64)
+    subset, chosen = dataset.subset(indices), np.arange(42)[np.asarray(indices, None if len(indices) else int)].tolist()
+    assert type(subset) is make and len(subset) == len(chosen) and subset.classes == dataset.classes
+    assert subset.targets.tolist() == [k // 14 for k in chosen]
+    for place, k in enumerate(chosen):
+        same(subset[place], dataset[k])
+        assert subset.name(place) == dataset.name(k)
+    if chosen:
+        same(subset[-1], dataset[chosen[-1]])
+    with pytest.raises(IndexError):
+        subset[len(chosen)]
+
+
+def test_a_subset_of_a_subset():
+    dataset = LMDBDataset(store())
+    nested = dataset.subset(range(10, 40)).subset([-1, 0, 5]).subset([2, 0])
+    assert [nested.name(k) for k in range(2)] == [dataset.name(k) for k in (15, 39)]
+    assert len(dataset) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("indices", "error"),
+    [
+        ([COUNT], IndexError),
+        ([-COUNT - 1], IndexError),
+        ([0.5], TypeError),
+        ([[1, 2]], TypeError),
+        (3, TypeError),
+        (np.ones(COUNT - 1, bool), TypeError),
+        (["a"], TypeError),
+    ],
+)
+def test_a_wrong_subset_is_refused(indices, error):
+    with pytest.raises(error, match=r"subset.*42"):
+        LMDBDataset(store()).subset(indices)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.73])
+@pytest.mark.parametrize("stratify", [False, True])
+def test_a_split_is_disjoint_complete_and_the_same_for_the_same_seed(fraction, stratify):
+    dataset = LMDBDataset(store())
+    first, second = dataset.split(fraction, seed=4, stratify=stratify)
+    a, b = ([part.name(k) for k in range(len(part))] for part in (first, second))
+    names = [dataset.name(k) for k in range(COUNT)]
+    assert sorted(a + b) == sorted(names) and not set(a) & set(b)
+    assert a == [n for n in names if n in a] and b == [n for n in names if n in b]  # order kept
+    if stratify:
+        assert Counter(first.targets.tolist()) == dict.fromkeys(range(3), round(fraction * 14))
+    else:
+        assert len(a) == round(fraction * COUNT)
+    again = dataset.split(fraction, seed=4, stratify=stratify)[0]
+    assert [again.name(k) for k in range(len(again))] == a
+    other = dataset.split(fraction, seed=5, stratify=stratify)[0]
+    assert [other.name(k) for k in range(len(other))] != a
+
+
+def test_a_split_takes_every_sample_equally_often():
+    dataset = LMDBDataset(unlabelled())
+    counts = np.zeros(5)
+    for seed in range(300):
+        counts[dataset.split(0.4, seed=seed)[0].rows(range(2))] += 1
+    assert counts.sum() == 600 and ((counts - 120) ** 2 / 72).sum() < 25
+
+
+def test_a_split_is_independent_of_the_flips_of_the_same_seed():
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(8), hflip=0.5)
+    plain = LMDBDataset(store(), size=64, crop=CenterCrop(8))
+    flipped = 0
+    for seed in range(10):
+        first = dataset.split(0.5, seed=seed)[0]
+        a, b = (d.subset(first.rows(range(21))).read_batch(range(21), seed=seed, epoch=0)[0] for d in (dataset, plain))
+        flipped += int((a != b).flatten(1).any(1).sum())
+    assert 70 < flipped < 140  # of 210
+
+
+@pytest.mark.parametrize(("fraction", "match"), [(0, "fraction is 0"), (1, "fraction is 1"), (-0.5, "between 0 and 1")])
+def test_a_wrong_split_is_refused(fraction, match):
+    with pytest.raises(ValueError, match=match):
+        LMDBDataset(store()).split(fraction, seed=0)
+
+
+def test_stratify_needs_classes():
+    with pytest.raises(ValueError, match="stratify needs classes; this dataset has labels of kind 'vector'"):
+        LMDBDataset(floats()).split(0.5, seed=0, stratify=True)
+    with pytest.raises(ValueError, match="'none'"):
+        LMDBDataset(unlabelled()).split(0.5, seed=0, stratify=True)
+
+
+AUGMENTED = {"size": 64, "crop": RandomResizedCrop(24), "hflip": 0.5, "vflip": 0.5}
+
+
+def test_samples_keep_their_crops_in_a_subset_and_in_any_batch():
+    dataset = LMDBDataset(store(), **AUGMENTED)
+    everything = dataset.read_batch(range(COUNT), seed=1, epoch=3)[0]
+    chosen = [30, 2, 17]
+    assert torch.equal(dataset.subset(chosen).read_batch([0, 1, 2], seed=1, epoch=3)[0], everything[chosen])
+    assert torch.equal(dataset.subset(range(10, 40)).subset([7]).read_batch([0], seed=1, epoch=3)[0], everything[[17]])
+    assert not torch.equal(dataset.read_batch(range(COUNT), seed=1, epoch=4)[0], everything)
+    assert not torch.equal(dataset.read_batch(range(COUNT), seed=2, epoch=3)[0], everything)
+    with Loader(dataset.subset(chosen), 2, seed=1, num_workers=0) as loader:
+        loader.set_epoch(3)
+        assert torch.equal(torch.cat([b[0] for b in loader]), everything[chosen].permute(0, 3, 1, 2))
+
+
+def test_by_itself_a_dataset_draws_from_torchs_generator():
+    dataset = LMDBDataset(store(), **AUGMENTED)
+    torch.manual_seed(1)
+    a, b = dataset[3][0], dataset[3][0]
+    torch.manual_seed(1)
+    assert torch.equal(dataset[3][0], a) and not torch.equal(a, b)
+
+
+def test_transform_comes_after_crop_and_flips():
+    seen = []
+
+    def transform(pixels):
+        seen.append((pixels.shape, pixels.dtype, pixels.flags.c_contiguous, pixels.flags.writeable))
+        return np.rot90(255 - pixels)[:, :20]
+
+    plain = LMDBDataset(store(), size=64, crop=CenterCrop((24, 30)), hflip=1)
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop((24, 30)), hflip=1, transform=transform)
+    image, _ = dataset[5]
+    assert seen == [((24, 30, 3), np.uint8, True, True)]
+    np.testing.assert_array_equal(image.permute(1, 2, 0), np.rot90(255 - plain[5][0].permute(1, 2, 0).numpy())[:, :20])
+    batch, _ = dataset.read_batch([5, 6], seed=0, epoch=0)
+    assert batch.shape == (2, 30, 20, 3) and torch.equal(batch[0], image.permute(1, 2, 0))
+
+
+def test_random_numbers_of_a_transform_belong_to_the_sample():
+    def noise(pixels):
+        return np.random.randint(0, 256, pixels.shape, np.uint8) ^ np.uint8(torch.randint(256, ()))  # noqa: NPY002
+
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(8), transform=noise)
+    state = torch.get_rng_state()
+    a = dataset.read_batch([4, 9, 1], seed=3, epoch=0)[0]
+    assert torch.equal(dataset.read_batch([9], seed=3, epoch=0)[0][0], a[1])
+    assert not torch.equal(dataset.read_batch([9], seed=3, epoch=1)[0][0], a[1])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_transform_of_varying_shapes_is_an_error_that_says_so():
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(8), transform=lambda p: p[: int(p[0, 0, 0]) % 3 + 1])
+    with pytest.raises(LoaderError, match=r"transform returned arrays of different shapes, .*: a batch needs one"):
+        dataset.read_batch(range(20), seed=0, epoch=0)
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+def test_a_dataset_pickles_small_and_comes_back_the_same(make):
+    dataset = make(store(), **AUGMENTED)
+    many = dataset.subset(np.arange(100_000) % COUNT)
+    for d in (dataset, many):
+        data = pickle.dumps(d)
+        assert len(data) < 10_000
+        copy = pickle.loads(data)
+        assert len(copy) == len(d) and repr(copy) == repr(d) and copy.classes == d.classes
+        assert torch.equal(copy.read_batch([0, 41, 7], seed=0, epoch=0)[0], d.read_batch([0, 41, 7], seed=0, epoch=0)[0])
+        np.testing.assert_array_equal(copy.targets, d.targets)
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+def test_a_thousand_classes_pickle_small_too(make):
+    root, out = folder() / "many", folder() / "many.fds"
+    (first,) = write_pictures(root, 1, height=8, width=8)
+    for k in range(1000):
+        (root / f"class number {k:04d}").mkdir()
+        (root / f"class number {k:04d}" / "0.png").hardlink_to(first)
+    first.unlink()
+    fastdata.prep(root, out, size=8, workers=1)
+    dataset = make(out)
+    assert len(dataset.classes) == 1000 and len(pickle.dumps(dataset)) < 10_000
+
+
+def test_a_replaced_store_is_noticed():
+    out = folder() / "twice.fds"
+    fastdata.prep(sources(), out, size=16, workers=1)
+    data = pickle.dumps(LMDBDataset(out))
+    fastdata.prep(sources(), out, size=24, workers=1, overwrite=True)
+    with pytest.raises(StoreError, match="was replaced while this dataset was in use; make the dataset again"):
+        pickle.loads(data)
+
+
+def test_two_datasets_of_one_store_live_side_by_side():
+    a, b = LMDBDataset(store()), LMDBDataset(store())
+    small = LMDBDataset(store(), size=64)
+    same(a[3], b[3])
+    del a
+    assert b[4][0].shape != small[4][0].shape
+    same(b[3], LMDBDataset(store())[3])
+
+
+TORCH = """
+import json, sys
+import torch
+from torch.utils.data import DataLoader
+from fastdata import LMDBDataset, RAMDataset, RandomResizedCrop, CenterCrop
+
+def main(path, method):
+    found = {}
+    for name, make in (("disk", LMDBDataset), ("ram", RAMDataset)):
+        dataset = make(path, size=64, crop=CenterCrop(24)).subset(range(2, 40))
+        direct = torch.stack([dataset[k][0] for k in range(38)])  # the parent has read: LMDB is open here
+        for _ in range(2 if method == "fork" else 1):
+            workers = 2 if method == "fork" else 1
+            batches = list(DataLoader(dataset, batch_size=8, num_workers=workers, multiprocessing_context=method))
+            images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+            assert torch.equal(images, direct) and images.dtype == torch.uint8
+            assert targets.tolist() == dataset.targets.tolist()
+        assert torch.equal(dataset[0][0], direct[0])
+        found[name] = len(batches)
+    print(json.dumps(found))
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_torchs_dataloader_with_every_start_method_after_the_parent_has_read(method):
+    assert script(TORCH, store("jpeg"), method) == {"disk": 5, "ram": 5}
+
+
+def test_torchs_dataloader_in_this_process():
+    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(24))
+    images, targets = next(iter(DataLoader(dataset, batch_size=4, shuffle=True)))
+    assert images.shape == (4, 3, 24, 24) and targets.dtype == torch.int64
+
+
+def wrong(error, match, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert re.search(match, str(caught.value)), str(caught.value)
+
+
+def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
+    path, files = store(), sorted(sources().rglob("*.png"))
+    wrong(TypeError, "crop is 224, but must be RandomResizedCrop, CenterCrop", lambda: LMDBDataset(path, crop=224))
+    wrong(TypeError, "crop is <class", lambda: LMDBDataset(path, crop=RandomCrop))
+    wrong(ValueError, "hflip is 2, but a probability lies between 0 and 1", lambda: LMDBDataset(path, hflip=2))
+    wrong(ValueError, "vflip is -0.1", lambda: RAMDataset(path, vflip=-0.1))
+    wrong(StoreError, r"has no size 224; it has 64, 96|has no size 224; it has 96, 64", lambda: LMDBDataset(path, size=224))
+    wrong(StoreError, "no store at .*: there is no such folder; make one with fastdata-prep", lambda: LMDBDataset(tmp_path / "no"))
+    (tmp_path / "work").mkdir()
+    wrong(StoreError, "is not finished; run the same fastdata-prep command again", lambda: RAMDataset(tmp_path))
+    wrong(ValueError, "targets go with a list of files; a store has its own", lambda: RAMDataset(path, [1, 2]))
+    wrong(ValueError, r"targets are int64 \(3,\); 42 files need as many", lambda: RAMDataset(files, [1, 2, 3]))
+    wrong(ValueError, r"targets are float64 \(42,\)", lambda: RAMDataset(files, [0.5] * 42))
+    wrong(ValueError, "targets are <U1", lambda: RAMDataset(files, ["a"] * 42))
+    wrong(ValueError, "size is 64, but image files have their own size", lambda: RAMDataset(files, size=64))
+    wrong(ValueError, "max_bytes is -1, but must not be negative", lambda: RAMDataset(path, max_bytes=-1))
+    (tmp_path / "notes.txt").write_text("hello")
+    wrong(StoreError, "notes.txt is not a usable image: .*; leave it out", lambda: RAMDataset([*files[:2], tmp_path / "notes.txt"]))
+    wrong(StoreError, "gone.png can't be read: No such file or directory", lambda: RAMDataset([tmp_path / "gone.png"]))
+    cut = tmp_path / "cut.jpg"
+    whole_file = encode(picture(0, 64, 64), ".jpg")
+    cut.write_bytes(whole_file[: len(whole_file) // 2])
+    wrong(StoreError, "cut.jpg (can't be decoded|is not a usable image): .*; leave it out", lambda: RAMDataset([cut])[0])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("crop", "match"),
+    [
+        (None, r"images of one size, but these have \d+ x \d+, .*: give the dataset a crop, such as .*RandomResizedCrop\(224\)"),
+        (Resize(32), r"keeps the aspect; use Resize\(\(height, width\)\) or CenterCrop"),
+        (RandomCrop(90), r"RandomCrop\(90, padding=0\) does not fit into an image of \d+ x \d+ pixels: use more padding"),
+    ],
+)
+def test_batches_that_cannot_be_made_are_errors_that_name_the_fix(crop, match, workers):
+    with Loader(LMDBDataset(store(), crop=crop), 8, num_workers=workers) as loader, pytest.raises(LoaderError, match=match):
+        list(loader)

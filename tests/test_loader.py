@@ -1,0 +1,617 @@
+"""The Loader: one seed, one result; exact resume; errors that surface; nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset, WeightedRandomSampler
+
+from fastdata import CenterCrop, CodecError, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
+from fastdata.loader import ranks
+from stores import COUNT, floats, folder, once, script, sha, square, store, unlabelled
+from support import children, until
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+def augmented(transform=None):
+    return LMDBDataset(store(), size=64, crop=RandomResizedCrop(16), hflip=0.5, transform=transform)
+
+
+class Foreign(torch.utils.data.Dataset):
+    """Somebody else's dataset, which draws from all the generators there are."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, k):
+        return torch.rand(3), torch.tensor([random.random(), np.random.rand(), k])  # noqa: NPY002
+
+
+def noisy(pixels):
+    return pixels ^ np.random.randint(0, 256, pixels.shape, np.uint8) ^ random.randrange(256)  # noqa: NPY002
+
+
+DATASETS = {"ours": augmented, "transform": lambda: augmented(noisy), "foreign": Foreign}
+
+
+def epochs(loader, count=1):
+    return [sha(loader) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Two epochs of each dataset, made in this process."""
+    found = {}
+    for name, make in DATASETS.items():
+        with Loader(make(), 8, shuffle=True, seed=5, num_workers=0) as loader:
+            found[name] = epochs(loader, 2)
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_number_of_workers_changes_nothing(name, workers, reference):
+    with Loader(DATASETS[name](), 8, shuffle=True, seed=5, num_workers=workers, prefetch_factor=1 + workers % 2) as loader:
+        assert epochs(loader, 2) == reference[name]
+    assert reference[name][0] != reference[name][1]
+
+
+METHODS = """
+import hashlib, json, sys
+import numpy as np
+import torch, torch.multiprocessing
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+
+class Drawn(torch.utils.data.Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, k):
+        return torch.rand(3), k + np.random.rand()
+
+def main(path, method):
+    torch.multiprocessing.set_start_method(method)
+    digest = hashlib.sha1()
+    for dataset in (LMDBDataset(path, size=64, crop=RandomResizedCrop(16), hflip=0.5).subset(range(30)), Drawn()):
+        with Loader(dataset, 8, shuffle=True, seed=3, num_workers=1) as loader:
+            for batch in loader:
+                digest.update(b"".join([batch.ids.tobytes(), *(t.contiguous().numpy().tobytes() for t in batch)]))
+    print(json.dumps(digest.hexdigest()))
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def test_the_start_method_changes_nothing():
+    assert len({script(METHODS, store(), method) for method in ("fork", "forkserver", "spawn")}) == 1
+
+
+def test_the_first_epoch_stays_what_it_is():
+    """A seed in a paper means the same batches for as long as possible."""
+    with Loader(TensorDataset(torch.arange(12)), 4, shuffle=True, seed=1, num_workers=0) as loader:
+        assert [b.ids.tolist() for b in loader] == [[11, 10, 8, 4], [2, 5, 6, 0], [7, 3, 1, 9]]
+
+
+def test_another_seed_epoch_or_no_shuffle():
+    def ids(**options):
+        with Loader(augmented(), 8, num_workers=0, **options) as loader:
+            return [np.concatenate([b.ids for b in loader]).tolist() for _ in range(2)]
+
+    a, b = ids(shuffle=True, seed=1), ids(shuffle=True, seed=2)
+    assert len({tuple(order) for order in a + b}) == 4 and all(sorted(order) == list(range(COUNT)) for order in a + b)
+    assert ids() == [list(range(COUNT))] * 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch(workers):
+    with Loader(augmented(), 8, num_workers=workers) as loader:
+        assert len(loader) == 6
+        batches = list(loader)
+    for k, batch in enumerate(batches):
+        rows = 8 if k < 5 else 2
+        images, targets = batch
+        assert images.shape == (rows, 3, 16, 16) and images.dtype == torch.uint8
+        assert images.is_contiguous(memory_format=torch.channels_last) and images.permute(0, 2, 3, 1).is_contiguous()
+        assert targets.dtype == torch.int64 and targets.tolist() == loader.dataset.targets[batch.ids].tolist()
+        assert batch.valid == rows and batch.ids.tolist() == list(range(8 * k, 8 * k + rows)) and batch.ids.dtype == np.int64
+        assert batch.position == (0, 8 * k + rows)
+    stats = loader.stats()
+    assert (stats.batches, stats.samples) == (6, COUNT) and stats.work_s > 0 and stats.wait_s > 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_float_and_missing_labels_and_16_bits(workers):
+    with Loader(LMDBDataset(floats(), crop=CenterCrop(9)), 4, num_workers=workers) as loader:
+        _, targets = list(loader)[1]
+        assert targets.dtype == torch.float32 and targets.tolist() == [[1.0, -4], [1.25, -5]]
+    with Loader(LMDBDataset(unlabelled(), crop=CenterCrop(9)), 5, num_workers=workers) as loader:
+        assert next(iter(loader))[1].tolist() == [-1] * 5
+
+
+def test_drop_last():
+    with Loader(augmented(), 8, drop_last=True, num_workers=0) as loader:
+        assert len(loader) == 5 and [len(b.ids) for b in loader] == [8] * 5
+        assert loader.epoch == 1 and [b.position[0] for b in loader] == [1] * 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_and_dicts_of_others(workers):
+    with Loader(TensorDataset(torch.arange(10) * 2, torch.arange(10)), 4, shuffle=True, num_workers=workers) as loader:
+        for a, b in (batches := list(loader)):
+            assert torch.equal(a, b * 2)
+        assert once([batch.ids for batch in batches], 10) and [b[1].tolist() for b in batches] == [b.ids.tolist() for b in batches]
+    with Loader([{"x": k, "name": str(k)} for k in range(5)], 2, num_workers=workers) as loader:
+        found = list(loader)
+    assert [b["x"].tolist() for b in found] == [[0, 1], [2, 3], [4]] and found[2]["name"] == ["4"]
+
+
+# Resume
+
+
+def resumed(state, **options):
+    with Loader(augmented(), **{"shuffle": True, "seed": 5, **options}) as loader:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        return epochs(loader, 2)
+
+
+def test_resume_at_every_batch_with_any_number_of_workers(reference):
+    first, second = reference["ours"]
+    with Loader(augmented(), 8, shuffle=True, seed=5, num_workers=2) as loader:
+        states = [loader.state_dict()] + [loader.state_dict() for _ in loader]
+        states.append(loader.state_dict())
+    for k, state in enumerate(states):
+        found = resumed(state, batch_size=8, num_workers=(0, 1, 2, 0)[k % 4])
+        if k < len(first):
+            assert found == [first[k:], second]
+        else:  # after the last batch, before and after the pass's end: the next epoch
+            assert found[0] == second and state == states[-1]
+
+
+def joined(ranks):
+    """The samples of each global batch as {id: pixels}, from the batches of all ranks."""
+    found = []
+    for parts in zip(*ranks, strict=True):
+        assert len({len(part.ids) for part in parts}) == 1 and len({part.position for part in parts}) == 1
+        batch = {}
+        for part in parts:
+            for k, row in zip(part.ids[: part.valid].tolist(), part[0][: part.valid], strict=True):
+                assert k not in batch
+                batch[k] = row.contiguous().numpy().tobytes()
+        found.append(batch)
+    return found
+
+
+def all_ranks(world, state=None, passes=1, **options):
+    loaders = [Loader(augmented(), shuffle=True, seed=5, rank=r, world_size=world, num_workers=0, **options) for r in range(world)]
+    for loader in loaders:
+        loader.load_state_dict(state) if state else None
+    return [joined([list(loader) for loader in loaders]) for _ in range(passes)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 6])
+def test_global_batches_are_the_same_on_any_number_of_ranks_also_after_a_resume(world):
+    (whole,) = all_ranks(1, batch_size=12)
+    assert all_ranks(world, global_batch_size=12) == all_ranks(world, batch_size=12 // world) == [whole]
+    loader = Loader(augmented(), global_batch_size=12, shuffle=True, seed=5, rank=1, world_size=2, num_workers=0)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    state = loader.state_dict()
+    assert state["consumed"] == 24 and state["global_batch_size"] == 12
+    assert all_ranks(world, state, global_batch_size=12) == [whole[2:]]
+    assert set().union(*whole) == set(range(COUNT))
+
+
+def test_a_resume_with_another_batch_size_misses_and_repeats_nothing():
+    with Loader(augmented(), 8, shuffle=True, seed=5, num_workers=0) as loader:
+        done = [next(it).ids for it in [iter(loader)] for _ in range(3)]
+        state = loader.state_dict()
+    with Loader(augmented(), 5, shuffle=True, seed=5, num_workers=0) as other:
+        other.load_state_dict(state)
+        assert once(done + [b.ids for b in other], COUNT)
+
+
+@pytest.mark.parametrize("change", [{"seed": 6}, {"shuffle": False}])
+def test_a_state_of_another_order_is_refused(change):
+    options = {"seed": 5, "shuffle": True, "num_workers": 0}
+    state = Loader(augmented(), 8, **options).state_dict()
+    (name, value), *_ = change.items()
+    with pytest.raises(
+        ValueError, match=rf"the state was taken with {name} {options[name]}, this loader has {value}: make them equal"
+    ):
+        Loader(augmented(), 8, **{**options, **change}).load_state_dict(state)
+    with pytest.raises(ValueError, match="taken with num_samples 42, this loader has 7: make them equal"):
+        Loader(augmented().subset(range(7)), 7, **options).load_state_dict(state)
+
+
+def test_a_state_goes_back_into_the_same_loader(reference):
+    with Loader(augmented(), 8, shuffle=True, seed=5, num_workers=2) as loader:
+        for k, _ in enumerate(loader):
+            if k == 2:
+                state = loader.state_dict()
+                break
+        loader.load_state_dict(state)
+        assert sha(loader) == reference["ours"][0][3:]
+        assert sha(loader) == reference["ours"][1]
+        loader.load_state_dict(state)
+        assert sha(loader) == reference["ours"][0][3:]
+
+
+# Epochs
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_left_early_starts_again_and_a_full_one_moves_on(workers, reference):
+    first, second = reference["ours"]
+    with Loader(augmented(), 8, shuffle=True, seed=5, num_workers=workers) as loader:
+        for stop in (1, 4):
+            assert sha(b for b, _ in zip(loader, range(stop), strict=False))[:stop] == first[:stop]
+            assert loader.epoch == 0
+        assert sha(loader) == first and loader.epoch == 1
+        assert sha(loader) == second and loader.epoch == 2
+        loader.set_epoch(0)
+        assert sha(loader) == first
+        loader.set_epoch(0)
+        assert sha(loader) == first and loader.epoch == 1
+    with pytest.raises(ValueError, match="epoch is -1"):
+        loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("other", ["another pass", "set_epoch", "load_state_dict"])
+def test_a_pass_that_was_overtaken_says_so(other, workers):
+    with Loader(augmented(), 8, num_workers=workers) as loader:
+        old = iter(loader)
+        next(old)
+        if other == "another pass":
+            new = iter(loader)
+            assert next(new).position == (0, 8)
+        elif other == "set_epoch":
+            loader.set_epoch(3)
+        else:
+            loader.load_state_dict(loader.state_dict())
+        with pytest.raises(LoaderError, match="one pass at a time"):
+            next(old)
+        if other == "another pass":
+            assert next(new).position == (0, 16), "the newer pass is not disturbed"
+        else:
+            assert next(iter(loader)).position == ((3, 8) if other == "set_epoch" else (0, 16))
+
+
+def test_an_iterator_that_never_began_disturbs_nobody():
+    with Loader(augmented(), 8, num_workers=0) as loader:
+        idle, used = iter(loader), iter(loader)
+        assert next(used).position == (0, 8)
+        with pytest.raises(LoaderError):
+            next(idle)
+        assert next(used).position == (0, 16)
+
+
+def test_a_closed_loader_goes_on_where_it_was():
+    with Loader(augmented(), 4, num_workers=2) as loader:
+        iterator = iter(loader)
+        ids = [next(iterator).ids]
+        loader.close()
+        assert once(ids + [b.ids for b in iterator], COUNT)
+
+
+def test_set_size_between_epochs_keeps_the_workers():
+    dataset = LMDBDataset(store(), crop=CenterCrop(60))
+    want = {
+        size: LMDBDataset(store(), size=size, crop=CenterCrop(60)).read_batch(range(COUNT), seed=0, epoch=0)[0] for size in (64, 96)
+    }
+
+    def images(loader):
+        return torch.cat([b[0] for b in loader]).permute(0, 2, 3, 1)
+
+    with Loader(dataset, 8, num_workers=2) as loader:
+        assert torch.equal(images(loader), want[96])
+        workers = sorted(children(os.getpid()))
+        loader.set_size(64)
+        assert torch.equal(images(loader), want[64])
+        iterator = iter(loader)
+        next(iterator)
+        loader.set_size(96)  # in the middle: from the next batch on
+        assert torch.equal(images(iterator), want[96][8:])
+        assert torch.equal(images(loader), want[96])
+        for batch in loader:
+            if batch.position[1] == COUNT:
+                loader.set_size(64)  # while the next epoch is being made already
+        assert torch.equal(images(loader), want[64])
+        loader.set_size(None)
+        assert torch.equal(images(loader), want[96])
+        assert sorted(children(os.getpid())) == workers
+        state = {**loader.state_dict(), "size": 64}
+    with Loader(dataset, 8, num_workers=0) as loader:
+        loader.load_state_dict(state)
+        assert torch.equal(images(loader), want[64])
+        with pytest.raises(Exception, match="has no size 7"):
+            loader.set_size(7)
+    with Loader(RAMDataset(square()), 8, num_workers=0) as loader:
+        loader.set_size(None)
+        assert len(list(loader)) == 6
+    with pytest.raises(TypeError, match="set_size needs one of fastdata's datasets; this is a TensorDataset"):
+        Loader(TensorDataset(torch.arange(4)), 2, num_workers=0).set_size(64)
+
+
+# Samplers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_samplers(workers):
+    dataset = augmented()
+    generator = torch.Generator().manual_seed(1)
+    expected = list(RandomSampler(dataset, generator=torch.Generator().manual_seed(1)))
+    with Loader(dataset, 8, sampler=RandomSampler(dataset, generator=generator), num_workers=workers) as loader:
+        assert np.concatenate([b.ids for b in loader]).tolist() == expected
+    weighted = WeightedRandomSampler([0.0] * 40 + [1.0, 1.0], 20, generator=torch.Generator().manual_seed(1))
+    with Loader(dataset, 8, sampler=weighted, num_workers=workers) as loader:
+        assert len(loader) == 3 and {*np.concatenate([b.ids for b in loader]).tolist()} == {40, 41}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_distributed_sampler_is_told_the_epoch(workers):
+    dataset = augmented()
+    mine = [DistributedSampler(dataset, 2, 1, seed=3) for _ in range(2)]
+    with Loader(dataset, 4, sampler=mine[0], rank=1, world_size=2, num_workers=workers) as loader:
+        for epoch in range(3):
+            mine[1].set_epoch(epoch)
+            assert np.concatenate([b.ids for b in loader]).tolist() == list(mine[1])
+        loader.load_state_dict({**loader.state_dict(), "epoch": 1, "consumed": 8})
+        mine[1].set_epoch(1)
+        assert np.concatenate([b.ids for b in loader]).tolist() == list(mine[1])[8:]
+
+
+class Short:
+    def __len__(self):
+        return 10
+
+    def __iter__(self):
+        return iter(range(7))
+
+
+def test_wrong_arguments():
+    def wrong(match, dataset=None, error=ValueError, **options):
+        with pytest.raises(error, match=match):
+            Loader(augmented() if dataset is None else dataset, **{"num_workers": 0, **options})
+
+    wrong("give batch_size .* or global_batch_size .*, one of them")
+    wrong("one of them", batch_size=8, global_batch_size=8)
+    wrong("batch_size is 0, but must be a positive", batch_size=0)
+    wrong("global_batch_size is 10, but must be a positive multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3)
+    wrong("multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3, sampler=range(42))
+    wrong("seed is -1, but must be from 0", batch_size=8, seed=-1)
+    wrong(r"2\^64 - 1", batch_size=8, seed=2**64)
+    wrong("sampler decides the order", batch_size=8, sampler=range(3), shuffle=True)
+    wrong("needs a len", batch_size=8, sampler=iter([1]))
+    wrong("num_workers is -1", batch_size=8, num_workers=-1)
+    wrong("prefetch_factor 0", batch_size=8, prefetch_factor=0)
+    wrong("do not make one batch of 64", batch_size=64, drop_last=True)
+    wrong("has 0 samples", batch_size=8, dataset=augmented().subset([]))
+    wrong("give both rank and world_size", batch_size=8, rank=0)
+    wrong("rank is 2 of world_size 2, but ranks count from 0", batch_size=8, rank=2, world_size=2)
+    wrong("datasets with len", batch_size=8, dataset=iter([1]), error=TypeError)
+    with pytest.raises(LoaderError, match=r"the sampler ended after 7 indices, but its len\(\) is 10"):
+        list(Loader(augmented(), 4, sampler=Short(), num_workers=0))
+
+
+# What must not be touched or left
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_users_generators_stay_as_they_are(name, workers, monkeypatch):
+    dataset = DATASETS[name]()
+    if not workers:  # in a worker, torch's own loop seeds everything
+        monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPUs' generators belong to the training"))
+    states = lambda: (torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist())  # noqa: E731, NPY002
+    before = states()
+    with Loader(dataset, 8, shuffle=True, num_workers=workers) as loader:
+        assert states() == before
+        for _ in loader:
+            assert states() == before
+    assert states() == before
+
+
+def test_kept_batches_stay_what_they_were(reference):
+    with Loader(augmented(), 8, shuffle=True, seed=5, num_workers=2) as loader:
+        kept = [batch for _ in range(2) for batch in loader]
+        list(loader)
+        assert sha(kept) == reference["ours"][0] + reference["ours"][1]
+
+
+def no_children(before):
+    until(lambda: not set(children(os.getpid())) - before, 5)
+
+
+def test_close_and_the_context_manager_end_the_workers():
+    before = set(children(os.getpid()))
+    with Loader(augmented(), 8, num_workers=2) as loader:
+        next(iter(loader))
+        assert len(set(children(os.getpid())) - before) == 2
+    no_children(before)
+    loader.close()
+    assert len(list(loader)) == 6
+    loader.close()
+    no_children(before)
+    loader = Loader(augmented(), 8, num_workers=2)
+    next(iter(loader))
+    del loader
+    gc.collect()
+    no_children(before)
+
+
+def fails(pixels):
+    if int(pixels.sum()) % 3 == 0:
+        raise CodecError("a colour that nobody likes", "ugly")
+    return pixels
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_the_users_keeps_its_type_and_its_place(workers):
+    before = set(children(os.getpid()))
+    loader = Loader(augmented(fails), 8, num_workers=workers)
+    with pytest.raises(CodecError, match="a colour that nobody likes") as caught:
+        list(loader)
+    if workers:
+        assert re.search(r"Traceback.*in fails\n", str(caught.value), re.DOTALL)
+    no_children(before)
+
+
+class BadAtTheEnd(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, k):
+        if k == 15:
+            raise OSError(f"sample {k} is bad")
+        return torch.tensor(k)
+
+
+def test_an_error_of_a_batch_that_nobody_wants_any_more_is_dropped():
+    with Loader(BadAtTheEnd(), 4, sampler=range(16), num_workers=1, prefetch_factor=4) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        time.sleep(0.2)  # the bad one is made ahead
+        again = iter(loader)  # the epoch again: what is in flight is dropped
+        assert [next(again).tolist() for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        with pytest.raises(OSError, match="sample 15 is bad"):
+            next(again)
+
+
+@pytest.mark.parametrize("when", ["while it waits", "between passes"])
+def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
+    before = set(children(os.getpid()))
+    with Loader(augmented(), 2, num_workers=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        (victim, *_) = sorted(set(children(os.getpid())) - before)
+        if when == "while it waits":
+            started = time.monotonic()
+            with subprocess.Popen(["/bin/sh", "-c", f"sleep 0.3; kill -9 {victim}"]):
+                os.kill(victim, signal.SIGSTOP)  # so that its batch does not come
+                with pytest.raises((LoaderError, RuntimeError), match=r"epoch 0, batch \d+: a worker died|killed by signal"):
+                    list(iterator)
+            assert time.monotonic() - started < 10
+            no_children(before)
+        else:
+            with pytest.raises(RuntimeError, match="killed by signal"):  # torch's signal handler speaks up wherever the program is
+                die(victim)
+        assert once([b.ids for b in loader], COUNT)
+
+
+def die(victim):
+    os.kill(victim, signal.SIGKILL)
+    time.sleep(5)
+
+
+POOL = """
+import json, sys
+import cv2, numpy as np
+from fastdata import CenterCrop, LMDBDataset, Loader
+
+cv2.setNumThreads(4)
+for _ in range(20):
+    cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (500, 500), interpolation=cv2.INTER_AREA)  # OpenCV's threads run now
+for _ in range(3):
+    with Loader(LMDBDataset(sys.argv[1], size=64, crop=CenterCrop(16)), 8, num_workers=2) as loader:
+        batches = len(list(loader))
+print(json.dumps([batches, cv2.getNumThreads()]))
+"""
+
+
+def test_workers_start_although_opencv_has_threads_in_this_process():
+    assert script(POOL, store(), timeout=60) == [6, 4]
+
+
+# Where it runs
+
+
+@pytest.mark.parametrize(("local", "workers"), [(None, 8), ("1", 8), ("2", 4), ("3", 2), ("16", 1)])
+def test_workers_are_the_cores_shared_with_the_ranks_of_the_machine(monkeypatch, local, workers):
+    monkeypatch.setattr(ranks, "available_cores", lambda: 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("LOCAL_WORLD_SIZE", raising=False) if local is None else patch.setenv("LOCAL_WORLD_SIZE", local)
+        assert Loader(augmented(), 2).num_workers == workers
+        assert Loader(augmented(), 30).num_workers == min(workers, 2), "no more than batches"
+
+
+def test_rank_and_world_size_from_the_environment():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "1")
+        patch.setenv("WORLD_SIZE", "2")
+        ids = [b.ids.tolist() for b in Loader(augmented(), 21, num_workers=0)]
+        assert ids == [list(range(1, 42, 2))]
+        assert Loader(augmented(), 42, num_workers=0, rank=0, world_size=1).part.world_size == 1
+
+
+GLOO = """
+import json, sys
+import torch.distributed as dist
+from fastdata import CenterCrop, LMDBDataset, Loader
+
+def main(path, rank, meeting):
+    dist.init_process_group("gloo", init_method="file://" + meeting, rank=int(rank), world_size=2)
+    dataset = LMDBDataset(path, size=64, crop=CenterCrop(16)).subset(range(41))
+    found = {}
+    for name, shuffle in (("train", True), ("eval", False)):
+        with Loader(dataset, 4, shuffle=shuffle, num_workers=1) as loader:
+            batches = [(batch.ids.tolist(), batch.valid) for batch in loader]
+        gathered = [None, None]
+        dist.all_gather_object(gathered, batches)
+        found[name] = gathered
+    dist.destroy_process_group()
+    print(json.dumps(found))
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+def test_two_ranks_of_torch_distributed_see_every_sample_once():
+    path = folder() / "script.py"
+    path.write_text(GLOO)
+    meeting = folder() / "meeting"
+    command = [sys.executable, str(path), str(store())]
+    ranks = [subprocess.Popen([*command, str(r), str(meeting)], stdout=subprocess.PIPE, text=True) for r in range(2)]
+    outputs = [json.loads(rank.communicate(timeout=100)[0].splitlines()[-1]) for rank in ranks]
+    assert outputs[0] == outputs[1]
+    for batches in outputs[0].values():
+        assert [len(part) for part in batches] == [6, 6]
+        assert once([ids[:valid] for part in batches for ids, valid in part], 41)
+
+
+def test_memory_and_descriptors_stay_flat_over_many_epochs():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def descriptors():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    dataset = LMDBDataset(square(), crop=RandomResizedCrop(160))  # 42 x 75 KB: 3.2 MB an epoch
+    with Loader(dataset, 4, shuffle=True, num_workers=2) as loader:
+        for _ in range(5):
+            list(loader)
+        gc.collect()
+        before = resident(), descriptors()
+        for _ in range(30):
+            for _ in loader:
+                pass
+        gc.collect()
+        assert resident() - before[0] < 16 << 20
+        assert descriptors() <= before[1] + 8

@@ -1,0 +1,380 @@
+"""GPUNormalize against the exact value: numpy float64, rounded once."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from fastdata.gpu import normalize
+from fastdata.gpu.normalize import GPUNormalize
+
+CUDA = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
+on_each_device = pytest.mark.parametrize("device", ["cpu", CUDA])
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+PRESETS = {"imagenet": IMAGENET, "cifar": CIFAR, "half": ((0.5,), (0.5,)), "unit": ((0.0,), (1.0,))}
+HALVES = (torch.bfloat16, torch.float16)
+LARGEST = {torch.uint8: 255, torch.uint16: 65535}
+
+Pair = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def unit(y: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """The distance between neighbouring values of `dtype` around y: 8 or 11 significant bits, then subnormals."""
+    bits, smallest = (8, -133) if dtype is torch.bfloat16 else (11, -24)
+    return np.ldexp(1.0, np.maximum(np.frexp(y)[1] - bits, smallest))
+
+
+def rounded(y: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """float64 to the nearest value of `dtype`, ties to even, in one step; the result is float64 again."""
+    if dtype is torch.float16:
+        return y.astype(np.float16).astype(np.float64)
+    return np.rint(y / unit(y, dtype)) * unit(y, dtype)  # a power of two: both steps are exact but for rint
+
+
+def exact(pair: Pair, codes: np.ndarray, max_value: float) -> tuple[np.ndarray, np.ndarray]:
+    """y as [channel, code] in float64, and the bound E of the docstring (a hair wider: float64 rounds as well)."""
+    mean, std = (np.array(v, dtype=np.float64)[:, None] for v in pair)
+    x = codes[None].astype(np.float64) / max_value
+    y = (x - mean) / std
+    bound = 2.0**-24 * (2 * x / std + np.abs(mean) / std + np.abs(y)) * (1 + 2.0**-16)
+    return y, bound
+
+
+def run_codes(pair: Pair, kind: torch.dtype, dtype: torch.dtype, device: str = "cpu") -> np.ndarray:
+    """What the module makes of every code of `kind`, as [channel, code] in float64."""
+    channels, count = len(pair[0]), LARGEST[kind] + 1
+    x = torch.arange(count, dtype=torch.int32).to(kind).expand(1, channels, 1, count).contiguous()
+    out = GPUNormalize(*pair, dtype=dtype).to(device)(x.to(device))
+    assert out.dtype == dtype and out.shape == x.shape
+    return out.cpu().double().numpy().reshape(channels, count)
+
+
+def assert_rounded(out: np.ndarray, y: np.ndarray, bound: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Equal to y rounded once where no midpoint lies within the bound, one of the two sides where one does."""
+    low, high = rounded(y - bound, dtype), rounded(y + bound, dtype)
+    np.testing.assert_array_equal(out[low == high], rounded(y, dtype)[low == high])
+    assert ((low <= out) & (out <= high)).all()
+    return low != high
+
+
+def image(channels: int, kind: torch.dtype = torch.uint8, *, last: bool = False, size: tuple[int, ...] = (4, 5)) -> torch.Tensor:
+    """A batch of two with random codes, contiguous or channels_last (permuted: uint16 has few kernels)."""
+    same = torch.Generator().manual_seed(channels)
+    codes = torch.randint(0, LARGEST[kind] + 1, (2, *size, channels), dtype=torch.int32, generator=same).to(kind)
+    x = codes.movedim(-1, 1)
+    return x if last else torch.empty(x.shape, dtype=kind).copy_(x)
+
+
+def test_reference_rounds_float32_like_torch() -> None:
+    values = torch.randn(20_000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-38, 30, 20_000)
+    assert np.array_equal(rounded(values.double().numpy(), torch.bfloat16), values.bfloat16().double().numpy())
+    # Above a tie by less than float32 can see: two steps would go to even (1.0), one step goes up.
+    assert rounded(np.array([1 + 2.0**-8 + 2.0**-40]), torch.bfloat16)[0] == 1 + 2.0**-7
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", PRESETS)
+def test_uint8_rounded_once(name: str, dtype: torch.dtype, device: str) -> None:
+    y, _ = exact(PRESETS[name], np.arange(256), 255)
+    np.testing.assert_array_equal(run_codes(PRESETS[name], torch.uint8, dtype, device), rounded(y, dtype))
+
+
+@on_each_device
+@pytest.mark.parametrize("name", PRESETS)
+def test_float32(name: str, device: str) -> None:
+    y, bound = exact(PRESETS[name], np.arange(256), 255)
+    error = np.abs(run_codes(PRESETS[name], torch.uint8, torch.float32, device) - y)
+    assert (error <= 3e-7 * np.maximum(1, np.abs(y))).all()
+    assert (error <= bound).all()
+    y, bound = exact(PRESETS[name], np.arange(65536), 65535)
+    assert (np.abs(run_codes(PRESETS[name], torch.uint16, torch.float32, device) - y) <= bound).all()
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", PRESETS)
+def test_uint16_within_one_unit(name: str, dtype: torch.dtype, device: str) -> None:
+    y, bound = exact(PRESETS[name], np.arange(65536), 65535)
+    out = run_codes(PRESETS[name], torch.uint16, dtype, device)
+    assert_rounded(out, y, bound, dtype)
+    far = np.abs(y) >= 2.0**-11  # nearer to 0, x / max_value and mean cancel; the bound above still holds
+    assert (np.abs(out - rounded(y, dtype)) <= unit(y, dtype))[far].all()
+    assert (~far).sum() < 100 * len(y)
+
+
+@on_each_device
+@pytest.mark.parametrize(("dtype", "rare"), [(torch.bfloat16, 2e-5), (torch.float16, 1e-4)])
+def test_random_channels_are_rarely_off(dtype: torch.dtype, rare: float, device: str) -> None:
+    rng = np.random.default_rng(0)
+    pair = (tuple(rng.uniform(0, 1, 2000).tolist()), tuple(rng.uniform(0.05, 1, 2000).tolist()))
+    y, bound = exact(pair, np.arange(256), 255)
+    out = run_codes(pair, torch.uint8, dtype, device)
+    assert_rounded(out, y, bound, dtype)
+    off = out != rounded(y, dtype)
+    assert off.mean() <= rare
+    more = np.abs(out - rounded(y, dtype)) > unit(y, dtype)
+    assert (np.abs(y[more]) < 2.0**-8).all()
+
+
+@on_each_device
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_channels_and_layout(device: str, data: st.DataObject) -> None:
+    channels = data.draw(st.integers(1, 8))
+    mean = st.just(0.0) | st.floats(1e-30, 1)  # below, float32 underflows and the relative bound cannot hold
+    means = st.lists(mean, min_size=channels, max_size=channels)
+    stds = st.lists(st.floats(0.05, 1), min_size=channels, max_size=channels)
+    pair = (tuple(data.draw(means)), tuple(data.draw(stds)))
+    kind = data.draw(st.sampled_from([torch.uint8, torch.uint16]))
+    max_value = data.draw(st.sampled_from([None, 1, 4095, LARGEST[kind]]))
+    x = image(channels, kind, last=data.draw(st.booleans()), size=data.draw(st.sampled_from([(16, 16), (1, 1), (3, 4, 5)])))
+    codes = x.movedim(1, 0).reshape(channels, -1).numpy()
+    for dtype in (torch.float32, *HALVES):
+        out = GPUNormalize(*pair, dtype=dtype, max_value=max_value).to(device)(x.to(device))
+        assert out.shape == x.shape and out.stride() == x.stride() and out.dtype == dtype
+        values = out.cpu().double().movedim(1, 0).reshape(channels, -1).numpy()
+        for c in range(channels):
+            y, bound = exact(((pair[0][c],), (pair[1][c],)), codes[c], max_value or LARGEST[kind])
+            if dtype is torch.float32:
+                assert (np.abs(values[c] - y[0]) <= bound[0]).all()
+            elif np.abs(y).max() < 65504:
+                assert_rounded(values[c][None], y, bound, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("kind", LARGEST)
+def test_layout_is_kept(kind: torch.dtype, dtype: torch.dtype) -> None:
+    module = GPUNormalize(*IMAGENET, dtype=dtype)
+    for last, form in ((False, torch.contiguous_format), (True, torch.channels_last)):
+        x = image(3, kind, last=last)
+        assert x.is_contiguous(memory_format=form)
+        out = module(x)
+        assert out.is_contiguous(memory_format=form) and out.stride() == x.stride()
+    assert torch.equal(module(x)[1], module(x[1]))
+    assert torch.equal(module(x)[..., 1:3], module(x[..., 1:3]))
+    assert module(x[:0]).shape == (0, 3, 4, 5)
+
+
+def test_volumes_have_channels_second() -> None:
+    x = image(3, last=True, size=(2, 4, 5))
+    assert x.is_contiguous(memory_format=torch.channels_last_3d)
+    out = GPUNormalize(*IMAGENET)(x)
+    assert out.stride() == x.stride()
+    assert torch.equal(out[:, :, 1], GPUNormalize(*IMAGENET)(x[:, :, 1]))
+
+
+def test_one_number_for_all_channels() -> None:
+    for channels in (1, 3, 7):
+        x = image(channels)
+        assert torch.equal(GPUNormalize(0.5, 0.25)(x), GPUNormalize([0.5] * channels, [0.25] * channels)(x))
+    mixed = GPUNormalize(0.5, torch.tensor([0.25, 0.5]))
+    x = image(2)
+    assert torch.equal(mixed(x), GPUNormalize([0.5, 0.5], [0.25, 0.5])(x))
+
+
+def test_one_instance_takes_both_inputs() -> None:
+    module = GPUNormalize(*IMAGENET)
+    x = image(3)
+    wide = (x.int() * 257).to(torch.uint16)  # 65535 = 255 * 257: the same brightness
+    for _ in range(2):
+        torch.testing.assert_close(module(x), module(wide), rtol=0, atol=1e-6)
+
+
+def test_max_value() -> None:
+    x = torch.full((3, 1, 1), 4095, dtype=torch.int32).to(torch.uint16)
+    assert GPUNormalize(0.0, 1.0, max_value=4095)(x).unique().tolist() == pytest.approx([1.0], abs=3e-7)
+    code_units = GPUNormalize([123.675], [58.395], max_value=1)(torch.full((1, 1, 1), 200, dtype=torch.uint8))
+    assert code_units.item() == pytest.approx((200 - 123.675) / 58.395, abs=3e-7)
+
+
+CASTS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "half": lambda m: m.half(),
+    "bfloat16": lambda m: m.bfloat16(),
+    "double": lambda m: m.double(),
+    "to": lambda m: m.to(torch.bfloat16),
+    "to device": lambda m: m.to("cpu", torch.float16, non_blocking=True),
+    "type": lambda m: m.type(torch.float16),
+    "channels_last": lambda m: m.to(memory_format=torch.channels_last),
+    "meta and back": lambda m: m.to("meta").to_empty(device="cpu"),
+    "to_empty": lambda m: m.to_empty(device="cpu"),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_buffers_stay_float32(cast: str, inside: bool) -> None:
+    module = GPUNormalize(*CIFAR)
+    x = image(3)
+    before, buffers = module(x), {name: b.clone() for name, b in module.named_buffers()}
+    CASTS[cast](nn.Sequential(nn.Sequential(module), nn.Conv2d(3, 4, 1)) if inside else module)
+    for name, b in module.named_buffers():
+        assert b.dtype == torch.float32 and torch.equal(b, buffers[name])
+    assert torch.equal(module(x), before)
+
+
+def test_buffers_are_kept_when_nothing_moves() -> None:
+    module = GPUNormalize(*CIFAR)
+    before = module.bias8
+    assert module.to("cpu") is module and module.float().bias8 is before
+
+
+def test_built_under_meta() -> None:
+    with torch.device("meta"):
+        module = GPUNormalize(*CIFAR)
+    x = image(3)
+    assert torch.equal(module.to_empty(device="cpu")(x), GPUNormalize(*CIFAR)(x))
+
+
+def test_checkpoints_do_not_know_it() -> None:
+    class Model(nn.Module):
+        def __init__(self, *, normalized: bool) -> None:
+            super().__init__()
+            self.normalize = GPUNormalize(*IMAGENET) if normalized else nn.Identity()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+    old = Model(normalized=False).state_dict()
+    assert Model(normalized=True).state_dict().keys() == old.keys()
+    Model(normalized=True).load_state_dict(old, strict=True)
+
+
+def test_copies() -> None:
+    module, x = GPUNormalize(*IMAGENET, dtype=torch.float16), image(3)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(other(x), module(x))
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "grad": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_modes(mode: str, dtype: torch.dtype) -> None:
+    module, x = GPUNormalize(*IMAGENET, dtype=dtype), image(3)
+    expected = module(x)
+    with MODES[mode]():
+        out = module(x)
+    assert out.dtype == dtype and not out.requires_grad and torch.equal(out, expected)
+
+
+def test_a_model_trains_behind_it() -> None:
+    model = nn.Sequential(GPUNormalize(*IMAGENET), nn.Conv2d(3, 4, 1))
+    model(image(3)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    with torch.inference_mode():  # made here, used outside
+        module = GPUNormalize(*IMAGENET)
+    assert nn.Conv2d(3, 4, 1)(module(image(3))).requires_grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("last", [False, True])
+def test_compiles_without_a_break(backend: str, last: bool) -> None:
+    module = GPUNormalize(*IMAGENET, dtype=torch.bfloat16)
+    compiled = torch.compile(module, backend=backend, fullgraph=True)
+    for kind in LARGEST:
+        x = image(3, kind, last=last)
+        out = compiled(x)
+        assert torch.equal(out, module(x)) and out.stride() == x.stride() and out.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", LARGEST)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_one_operation(kind: torch.dtype, dtype: torch.dtype) -> None:
+    module, x = GPUNormalize(*IMAGENET, dtype=dtype), image(3, kind)
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        module(x)
+    called = [e.name for e in prof.events() if e.cpu_parent is None]
+    # On a CPU addcmul itself makes float32 copies of what it reads; they are inside of it, and not on a GPU.
+    assert [name for name in called if not name.startswith("aten::empty")] == ["aten::addcmul"]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # PyTorch calls it a prototype
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", LARGEST)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_one_kernel_and_no_wait(kind: torch.dtype, dtype: torch.dtype) -> None:
+    module, x = GPUNormalize(*IMAGENET, dtype=dtype).cuda(), image(3, kind).cuda()
+    module(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        module(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+        module(x)
+        torch.cuda.synchronize()
+    kernels = [e.name for e in prof.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    assert len(kernels) == 1, kernels
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"mean": [0.5, 0.5]}, ValueError, "mean has 2 and std has 3"),
+        ({"mean": []}, ValueError, "mean must be finite numbers"),
+        ({"mean": [0.5, float("nan"), 0.5]}, ValueError, "mean must be finite"),
+        ({"mean": ["a"]}, TypeError, "mean must be numbers"),
+        ({"mean": None}, TypeError, "mean must be numbers"),
+        ({"std": [0.5, 0.0, 0.5]}, ValueError, "std must be above 0"),
+        ({"std": -1.0}, ValueError, "std must be above 0"),
+        ({"std": float("inf")}, ValueError, "std must be finite"),
+        ({"dtype": torch.float64}, ValueError, "found torch.float64"),
+        ({"dtype": "float32"}, ValueError, "found 'float32'"),
+        ({"max_value": 0}, ValueError, "max_value must be a number above 0"),
+        ({"max_value": -255}, ValueError, "max_value must be a number above 0"),
+        ({"max_value": float("nan")}, ValueError, "max_value must be a number above 0"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        GPUNormalize(**{"mean": IMAGENET[0], "std": IMAGENET[1], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "says"),
+    [
+        (torch.zeros(2, 3, 4, 4), TypeError, "found torch.float32: already floats"),
+        (torch.zeros(2, 3, 4, 4, dtype=torch.int64), TypeError, "found torch.int64: convert"),
+        (np.zeros((3, 4, 4), np.uint8), TypeError, "found ndarray"),
+        (torch.zeros(2, 4, 4, 3, dtype=torch.uint8), ValueError, "3 channels, found 4"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), ValueError, "3 channels, found 1"),
+        (torch.zeros(3, 4, dtype=torch.uint8), ValueError, r"found \[3, 4\]"),
+        (torch.zeros(1, 1, 1, 3, 4, 4, dtype=torch.uint8), ValueError, "reshape"),
+    ],
+)
+def test_wrong_input(x: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        GPUNormalize(*IMAGENET)(x)
+
+
+def test_one_listed_channel_is_not_all_channels() -> None:
+    with pytest.raises(ValueError, match="1 channels, found 3"):
+        GPUNormalize([0.5], [0.5])(image(3))
+
+
+def test_repr_and_example() -> None:
+    text = repr(GPUNormalize(*CIFAR, dtype=torch.bfloat16, max_value=4095))
+    assert "mean=(0.4914, 0.4822, 0.4465)" in text and "dtype=torch.bfloat16, max_value=4095" in text
+    results = doctest.testmod(normalize)
+    assert results.attempted >= 2 and results.failed == 0

@@ -1,0 +1,161 @@
+"""The order of an epoch: every sample once, every permutation alike, and the same batches for any number of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastdata.data.random import philox
+from fastdata.loader.order import ROUNDS, EpochOrder, Part, _feistel, permute
+from fastdata.loader.requests import Requests
+
+
+def whole_order(n, seed, epoch):
+    return EpochOrder(n, seed, True).at(epoch, np.arange(n))
+
+
+EDGES = [n for k in range(1, 18) for n in (2**k - 1, 2**k, 2**k + 1)] + [1_281_167]
+
+
+@pytest.mark.parametrize("n", sorted(set(EDGES)))
+def test_an_epoch_is_a_permutation_at_the_edges(n):
+    order = whole_order(n, 1, 0)
+    assert order.dtype == np.int64
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+@given(st.integers(1, 5000), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.data())
+@settings(max_examples=150, deadline=None)
+def test_an_epoch_is_a_permutation_and_any_place_is_reached_alone(n, seed, epoch, data):
+    order = whole_order(n, seed, epoch)
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+    places = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
+    np.testing.assert_array_equal(EpochOrder(n, seed, True).at(epoch, np.array(places)), order[places])
+
+
+def table(n, seed, epoch, bits=8):
+    """The permutation of a small n by walking the cycles of the whole network one by one."""
+    words = philox((np.arange(3), 0, 0xFFFFFFFF, seed >> 32), (seed & 0xFFFFFFFF, epoch))
+    network = _feistel(np.arange(1 << bits, dtype=np.uint64), bits, np.stack(words, 1).reshape(-1)[:ROUNDS].astype(np.uint32))
+    found = []
+    for place in range(n):
+        place = int(network[place])
+        while place >= n:
+            place = int(network[place])
+        found.append(place)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 256])
+def test_cycles_are_walked_to_their_end(n):
+    assert tuple(whole_order(n, 3, 1)) == table(n, 3, 1)
+
+
+@pytest.mark.parametrize("vary", ["seed", "epoch"])
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_all_permutations_of_a_few_are_equally_likely(n, vary):
+    cells = math.factorial(n)
+    trials = 40 * cells if n < 5 else 20 * cells
+    counts = Counter(table(n, *((k, 0) if vary == "seed" else (0, k))) for k in range(trials))
+    expected = trials / cells
+    chi2 = sum((c - expected) ** 2 / expected for c in counts.values()) + (cells - len(counts)) * expected
+    assert chi2 < (cells - 1) + 4 * math.sqrt(2 * (cells - 1))
+
+
+@pytest.mark.parametrize("n", [1000, 4096, 5000])
+def test_places_and_neighbours_look_random(n):
+    orders = np.stack([whole_order(n, seed, 0) for seed in range(40)])
+    place = np.arange(n)
+    deviation = 1 / math.sqrt(40 * n)
+    assert abs(np.mean([np.corrcoef(place, order)[0, 1] for order in orders])) < 4 * deviation
+    assert abs(np.mean([np.corrcoef(order[:-1], order[1:])[0, 1] for order in orders])) < 4 * deviation
+    fixed = (orders == place).sum()  # Poisson with mean 1 each
+    assert abs(fixed - 40) < 4 * math.sqrt(40)
+    runs = (np.diff(orders) == 1).sum()
+    assert abs(runs - 40) < 4 * math.sqrt(40)
+    coarse = np.zeros((10, 10))
+    np.add.at(coarse, (np.broadcast_to(place * 10 // n, orders.shape), orders * 10 // n), 1)
+    expected = 40 * n / 100
+    assert ((coarse - expected) ** 2 / expected).sum() < 81 + 5 * math.sqrt(2 * 81)
+
+
+def test_epochs_and_seeds_differ_in_all_their_bits():
+    keys = [(0, 0), (1, 0), (0, 1), (1, 1), (2**32, 0), (2**63, 0), (0, 2**31)]
+    orders = [whole_order(1000, *key) for key in keys]
+    for k, a in enumerate(orders):
+        for b in orders[k + 1 :]:
+            assert (a == b).sum() < 12  # one by chance
+
+
+def test_without_shuffle_places_are_samples():
+    np.testing.assert_array_equal(EpochOrder(10, 3, False).at(4, np.array([7, 0, 9])), [7, 0, 9])
+
+
+def test_the_order_stays_what_it_is():
+    """A checkpoint of an older version resumes in the same order: a change here needs a note for the users."""
+    assert whole_order(10, 0, 0).tolist() == [5, 0, 1, 2, 8, 3, 9, 4, 7, 6]
+    assert permute(np.arange(5), 1000, np.arange(ROUNDS, dtype=np.uint32)).tolist() == [54, 149, 997, 281, 254]
+
+
+def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0), epochs=1):
+    """For each rank the list of its requests of one epoch, or more."""
+    stop = n - n % batch if drop_last else n
+    found = []
+    for rank in range(world):
+        requests = Requests(EpochOrder(n, 7, shuffle), Part(rank, world), batch, stop, None)
+        requests.restart(*epoch_start, None)
+        found.append(list(islice(requests, epochs * -(-stop // batch))))
+    return found
+
+
+@given(st.integers(1, 400), st.sampled_from([1, 2, 3, 8]), st.integers(1, 9), st.booleans(), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_rank, drop_last, shuffle):
+    batch = world * per_rank
+    if drop_last and n < batch:
+        return
+    ranks = batches(n, world, batch, drop_last=drop_last, shuffle=shuffle)
+    order = whole_order(n, 7, 0) if shuffle else np.arange(n)
+    seen = []
+    for k, parts in enumerate(zip(*ranks, strict=True)):
+        place = slice(k * batch, (k + 1) * batch)
+        assert len({len(part.indices) for part in parts}) == 1, "ranks of unequal rows"
+        assert 0 < len(parts[0].indices) <= per_rank
+        real = np.concatenate([part.indices[: part.valid] for part in parts])
+        assert Counter(real.tolist()) == Counter(order[place].tolist())  # whatever the number of ranks
+        assert {(part.epoch, part.start, part.stop) for part in parts} == {(0, k * batch, min((k + 1) * batch, n))}
+        padding = np.concatenate([part.indices[part.valid :] for part in parts])
+        assert len(padding) < world and set(padding.tolist()) <= set(order[place].tolist())
+        seen += real.tolist()
+    kept = n - n % batch if drop_last else n
+    assert Counter(seen) == Counter(order[:kept].tolist()) and len(seen) == len(set(seen)) == kept
+
+
+def test_ranks_take_turns():
+    ranks = batches(20, 2, 8, shuffle=False)
+    assert [r.indices.tolist() for r in ranks[0]] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+    assert [r.indices.tolist() for r in ranks[1]] == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19]]
+    assert [[r.valid for r in requests] for requests in batches(5, 3, 3, shuffle=False)] == [[1, 1], [1, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("start", [0, 8, 5, 24])
+def test_a_restart_goes_on_where_asked_and_into_the_next_epochs(start):
+    straight = batches(30, 1, 8, epochs=3)[0]
+    (again,) = batches(30, 1, 8, epoch_start=(1, start), epochs=2)
+    order = np.concatenate([whole_order(30, 7, 1)[start:], whole_order(30, 7, 2)])
+    found = np.concatenate([r.indices for r in again])[: len(order)]
+    np.testing.assert_array_equal(found, order[: len(found)])
+    if start % 8 == 0:
+        expected = [(r.epoch, r.start) for r in straight[4 + start // 8 :]]
+        assert [(r.epoch, r.start) for r in again][: len(expected)] == expected
+
+
+def test_many_samples_are_ordered_in_pieces_that_fit_together():
+    (requests,) = batches(20_000, 1, 7)
+    np.testing.assert_array_equal(np.concatenate([r.indices for r in requests]), whole_order(20_000, 7, 0))

@@ -1,0 +1,247 @@
+"""RAMDataset: what LMDBDataset gives, from memory that is held once and vanishes with its last user."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
+from fastdata.data import records
+from fastdata.store.ram import SharedArray
+from stores import COUNT, deep, folder, script, sources, store
+from support import encode, picture, until
+
+
+def stored_bytes(path):
+    return int(LMDBDataset(path)._images.store.samples["96/bytes"].sum())
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 1, None])
+@pytest.mark.parametrize("decoded", [False, True])
+@pytest.mark.parametrize("codec", ["rgb", "jpeg"])
+def test_it_equals_the_store_bit_for_bit_whatever_is_held(codec, decoded, share):
+    path, options = store(codec), {"crop": RandomResizedCrop(40), "hflip": 0.5}
+    total = stored_bytes(store("rgb") if decoded else path)
+    ram = RAMDataset(path, decoded=decoded, max_bytes=None if share is None else int(share * total), **options)
+    held = ram._images.count
+    assert held == {0: 0, 1: COUNT, None: COUNT}.get(share, held) and (share != 0.5 or 10 < held < 32)
+    disk = LMDBDataset(path, **options)
+    assert torch.equal(ram.read_batch(range(COUNT), seed=1, epoch=1)[0], disk.read_batch(range(COUNT), seed=1, epoch=1)[0])
+    assert ram.targets.tolist() == disk.targets.tolist() and ram.name(7) == disk.name(7) and ram.classes == disk.classes
+    whole_ram, whole_disk = RAMDataset(path, decoded=decoded), LMDBDataset(path)
+    assert all(torch.equal(whole_ram[k][0], whole_disk[k][0]) for k in range(COUNT))
+
+
+def test_16_bits_and_other_sizes():
+    assert torch.equal(RAMDataset(deep(), decoded=True)[2][0], LMDBDataset(deep())[2][0])
+    assert torch.equal(RAMDataset(store(), size=64)[2][0], LMDBDataset(store(), size=64)[2][0])
+
+
+@pytest.fixture(scope="module")
+def files():
+    """PNG, JPEG with an orientation, gray, palette and transparent images, with Pillow's pixels of each."""
+    root = folder()
+    paths = sorted(sources().rglob("*.png"))[:4]
+    for k, mode in enumerate(["L", "P", "RGB", "CMYK"]):
+        image = Image.fromarray(picture(k, 50 + k, 70)).convert(mode)
+        paths.append(root / (f"{mode}.png" if mode != "CMYK" else "CMYK.tif"))
+        image.save(paths[-1])
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn right
+    paths.append(root / "turned.jpg")
+    Image.fromarray(picture(9, 40, 60)).save(paths[-1], quality=95, subsampling=2, exif=exif)
+    expected = []
+    for path in paths:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        expected.append(np.rot90(pixels, -1) if path.name == "turned.jpg" else pixels)
+    return paths, expected
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+@pytest.mark.parametrize("max_bytes", [None, 0, 100_000])
+def test_a_list_of_files_comes_as_pillow_reads_it(files, decoded, max_bytes):
+    paths, expected = files
+    dataset = RAMDataset(paths, np.arange(len(paths)) + 10, decoded=decoded, max_bytes=max_bytes)
+    assert dataset[-1][0].shape == (3, 60, 40) and dataset.name(2) == str(paths[2])
+    for k, pixels in enumerate(expected):
+        image, target = dataset[k]
+        assert target == 10 + k and image.dtype == torch.uint8
+        np.testing.assert_array_equal(image.permute(1, 2, 0), pixels, err_msg=str(paths[k]))
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(copy[3][0], dataset[3][0]) and copy.targets.tolist() == dataset.targets.tolist()
+
+
+def test_a_list_of_files_with_no_or_float_targets(files):
+    paths, _ = files
+    assert RAMDataset(paths[:2])[1][1] == -1
+    vectors = RAMDataset(paths[:2], [[0.5, 1], [2, 3]])
+    assert vectors[1][1].tolist() == [2, 3] and vectors.targets.dtype == np.float32 and len(vectors.classes) == 2
+    assert len(RAMDataset([])) == 0
+
+
+def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
+    monkeypatch.setattr(records, "free_memory", lambda: 50_000)
+    total = stored_bytes(store())
+    with pytest.raises(StoreError, match=rf"{total / 1e9:.2f} GB are to be held in memory, 0.00 GB are free: give max_bytes=40000"):
+        RAMDataset(store())
+    assert len(RAMDataset(store(), max_bytes=40_000)) == COUNT
+
+
+def test_a_damaged_record_is_named_when_it_is_decoded():
+    dataset = RAMDataset(store("jpeg"))
+    start = dataset._images._ends.array[5]
+    dataset._images._bytes.array[start : start + 200] = 0
+    with pytest.raises(FormatError, match=r"sample 5 of .*: .*; run fastdata verify"):
+        dataset[5]
+
+
+def descriptors():
+    return sorted(os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())  # noqa: PTH115
+
+
+def test_no_descriptor_is_left_when_a_dataset_goes():
+    gc.collect()
+    before = descriptors()
+    dataset = RAMDataset(store())
+    subset = dataset.subset(range(9))
+    copy = pickle.loads(pickle.dumps(subset))
+    assert len(descriptors()) > len(before)
+    first = copy[0][0]
+    del dataset, subset, copy
+    gc.collect()
+    assert descriptors() == before
+    assert first.sum() > 0
+
+
+def test_an_array_outlives_the_object_that_made_it():
+    array = SharedArray.of(np.arange(5)).array
+    gc.collect()
+    assert array.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("shape", [0, (0, 3), 7, (2, 3)])
+def test_shared_arrays_of_any_shape(shape):
+    values = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    copy = pickle.loads(pickle.dumps(shared := SharedArray.of(values)))
+    np.testing.assert_array_equal(copy.array, values)
+    if values.size:
+        shared.array.flat[0] = 9
+        assert copy.array.flat[0] == 9
+
+
+def test_a_reference_to_memory_that_is_gone_says_so():
+    shared = SharedArray(10)
+    data = pickle.dumps(shared)
+    del shared
+    with pytest.raises(StoreError, match=r"keep the dataset alive|is gone"):
+        pickle.loads(data)
+    other = SharedArray(10)  # takes the number of the descriptor, as a rule
+    with pytest.raises(StoreError, match=r"keep the dataset alive|is gone"):
+        pickle.loads(data)
+    del other
+
+
+MAKER = """
+import pickle, sys
+from fastdata import RAMDataset
+dataset = RAMDataset(sys.argv[1])
+print(pickle.dumps(dataset).hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_reads_the_same_memory_until_its_maker_is_gone():
+    with subprocess.Popen([sys.executable, "-c", MAKER, store()], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
+        data = bytes.fromhex(maker.stdout.readline().decode())
+        assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(store())[3][0])
+        maker.stdin.close()
+    with pytest.raises(StoreError, match=rf"process {maker.pid}, which holds this data .* is gone .*; make the dataset again"):
+        pickle.loads(data)
+
+
+HOLDER = """
+import sys, time
+from fastdata.store.ram import SharedArray
+held = SharedArray(200 << 20)
+held.array[:] = 7
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+def shmem():
+    return next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Shmem:"))
+
+
+def test_memory_vanishes_with_a_killed_process():
+    names = set(Path("/dev/shm").iterdir())
+    before = shmem()
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"ready\n"
+        assert shmem() - before > 150 << 20
+        assert not [n for n in set(Path("/dev/shm").iterdir()) - names if "fastdata" in n.name]
+        holder.send_signal(signal.SIGKILL)
+    until(lambda: shmem() - before < 100 << 20)  # others on this machine may hold some
+
+
+PSS = """
+import gc, json, os, sys, time
+from pathlib import Path
+import torch.multiprocessing as mp
+from fastdata import RAMDataset
+
+def pss(pid):
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss_Shmem:"))
+
+def touch(dataset, ready, go):
+    total = sum(int(dataset._images.decode(k, None).sum()) for k in range(len(dataset)))
+    ready.put(total)
+    go.wait()
+
+def main(method, *paths):
+    dataset = RAMDataset(paths, decoded=True)
+    context = mp.get_context(method)
+    ready, go = context.Queue(), context.Event()
+    workers = [context.Process(target=touch, args=(dataset, ready, go)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    totals = {ready.get() for _ in workers}
+    assert len(totals) == 1
+    held = sum(pss(pid) for pid in (os.getpid(), *(w.pid for w in workers)))
+    go.set()
+    for worker in workers:
+        worker.join()
+    print(json.dumps([held, int(dataset._images._ends.array[-1])]))
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_four_processes_hold_the_bytes_once(method):
+    path = folder() / "large.png"
+    path.write_bytes(encode(np.resize(picture(0, 64, 64), (1500, 1500, 3)), ".png"))
+    held, size = script(PSS, method, *[path] * 10)
+    assert size > 64 << 20 and 0.95 * size < held < 1.1 * size + (8 << 20)
+
+
+def test_the_crop_of_a_held_image_leaves_it_as_it_is():
+    dataset = RAMDataset(store(), decoded=True, crop=CenterCrop(20), hflip=1, transform=lambda p: p.__imul__(0))
+    before = dataset._images._bytes.array.copy()
+    assert dataset[0][0].sum() == 0
+    np.testing.assert_array_equal(dataset._images._bytes.array, before)
+    with pytest.raises(ValueError, match="read-only"):
+        LMDBDataset(store())._images.decode(0, lambda n: np.empty(n, np.uint8))[0] = 0

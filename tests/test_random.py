@@ -1,0 +1,119 @@
+"""Random numbers: the published known answers, and what the datasets rely on."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from fastdata.data.random import lent_generators, loose_seeds, philox, uniforms
+
+ONES = 0xFFFFFFFF
+KNOWN = [  # Random123, kat_vectors: philox4x32 10
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+def scalar_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
+    """The paper's round function, ten times, in Python's integers."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & ONES, (p0 >> 32) ^ c3 ^ k1, p0 & ONES
+        k0, k1 = (k0 + 0x9E3779B9) & ONES, (k1 + 0xBB67AE85) & ONES
+    return c0, c1, c2, c3
+
+
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
+def test_philox_gives_the_known_answers(counter, key, answer):
+    assert tuple(int(word) for word in philox(counter, key)) == answer
+    assert scalar_philox(counter, key) == answer
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (5, 3), (2**64 - 1, 2**32 - 1), (0x0123456789ABCDEF, 77)])
+def test_uniforms_are_philox_words_of_seed_epoch_id_and_draw(seed, epoch):
+    ids = np.array([0, 1, 7, 2**32 - 1, 2**32, 2**40 + 5])
+    found = uniforms(seed, epoch, ids, 7)
+    assert found.shape == (7, 6) and found.dtype == np.float64
+    for column, k in enumerate(ids.tolist()):
+        blocks = [scalar_philox((k & ONES, k >> 32, block, seed >> 32), (seed & ONES, epoch)) for block in range(2)]
+        assert (found[:, column] * 2**32).tolist() == [*blocks[0], *blocks[1][:3]]
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3, 4, 5, 22])
+def test_a_draw_does_not_depend_on_how_many_are_asked_for_or_in_what_company(draws):
+    ids = np.arange(50)
+    full = uniforms(9, 1, ids, 24)
+    np.testing.assert_array_equal(uniforms(9, 1, ids, draws), full[:draws])
+    np.testing.assert_array_equal(uniforms(9, 1, ids[[31, 4, 4]], draws), full[:draws, [31, 4, 4]])
+
+
+def test_uniforms_fill_the_unit_interval_evenly():
+    u = uniforms(3, 2, np.arange(100_000), 4)
+    assert u.min() >= 0 and u.max() < 1
+    for row in u:
+        counts = np.bincount((row * 1000).astype(int), minlength=1000)
+        chi2 = ((counts - 100) ** 2 / 100).sum()
+        assert 820 < chi2 < 1190  # 999 degrees of freedom, deviation 44.7: four of them
+        assert np.abs(np.sort(row) - np.arange(1, 100_001) / 100_000).max() < 1.95 / np.sqrt(100_000)  # Kolmogorov-Smirnov, 0.1 %
+
+
+@pytest.mark.parametrize("shift", ["sample", "draw", "epoch", "seed", "high seed"])
+def test_neighbours_are_uncorrelated(shift):
+    n = 100_000
+    a = uniforms(7, 4, np.arange(n), 2)
+    other = {
+        "sample": uniforms(7, 4, np.arange(1, n + 1), 2),
+        "draw": a[::-1],
+        "epoch": uniforms(7, 5, np.arange(n), 2),
+        "seed": uniforms(8, 4, np.arange(n), 2),
+        "high seed": uniforms(7 + 2**32, 4, np.arange(n), 2),
+    }[shift]
+    assert abs(np.corrcoef(a[0], other[0])[0, 1]) < 4.5 / np.sqrt(n)
+    table = np.histogram2d(a[0], other[0], bins=10, range=[[0, 1], [0, 1]])[0]
+    assert ((table - n / 100) ** 2 / (n / 100)).sum() < 99 + 5 * np.sqrt(2 * 99)
+
+
+def test_no_ids_give_no_numbers():
+    assert uniforms(0, 0, np.array([], np.int64), 5).shape == (5, 0)
+
+
+def test_seeds_for_users_code_are_64_bits_and_apart_from_our_own_numbers():
+    seeds = loose_seeds(3, 1, np.arange(20_000))
+    assert len(set(seeds)) == 20_000 and all(0 <= seed < 2**64 for seed in seeds) and max(seeds) > 2**63
+    ours = {int(u) for u in (uniforms(3, 1, np.arange(2000), 24) * 2**32).ravel()}
+    assert len(ours & {seed >> 32 for seed in seeds}) < 5  # by chance 0.2
+    assert len({loose_seeds(*key, [7])[0] for key in ((3, 1), (3, 2), (4, 1), (3 + 2**32, 1))}) == 4
+
+
+def draw() -> tuple[float, ...]:
+    return random.random(), float(np.random.rand()), float(torch.rand(1))  # noqa: NPY002
+
+
+def states() -> tuple[object, ...]:
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+
+
+def test_lent_generators_are_seeded_and_given_back_as_they_were(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPUs' generators belong to the training"))
+    before = states()
+    with lent_generators() as reseed:
+        reseed(2**64 - 5)
+        first = draw()
+        reseed(2**64 - 5)
+        assert draw() == first
+        reseed(6)
+        assert draw() != first
+    with pytest.raises(KeyError), lent_generators() as reseed:
+        reseed(1)
+        raise KeyError
+    assert states() == before

@@ -1,0 +1,49 @@
+"""Every command and snippet of the README runs as it stands, in order, beside a folder `images/`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+README = Path(__file__).parent.parent / "README.md"
+SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
+
+
+def _blocks() -> list[tuple[str, str]]:
+    return re.findall(r"^```(bash|python)\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def _images(root: Path) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(24):
+        path = root / "images" / ("cat", "dog")[k % 2] / f"{k}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        colours = rng.integers(0, 256, (6, 8, 3), np.uint8)
+        cv2.imwrite(str(path), cv2.resize(colours, (400, 300), interpolation=cv2.INTER_CUBIC))
+
+
+def test_every_snippet_runs(tmp_path: Path) -> None:
+    _images(tmp_path)
+    commands = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    ran = 0
+    for language, text in _blocks():
+        if language == "bash":
+            text = "\n".join(line for line in text.splitlines() if not line.startswith(SET_UP))
+        run = ["bash", "-euc", text] if language == "bash" else [sys.executable, "-W", "error", "-c", text]
+        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        ran += bool(text.strip())
+    assert ran >= 3
+    assert (tmp_path / "images.fds" / "manifest.json").is_file()
+
+
+def test_the_first_snippet_is_twelve_lines_at_most() -> None:
+    first = next(text for language, text in _blocks() if language == "python")
+    assert len([line for line in first.splitlines() if line.strip()]) <= 12

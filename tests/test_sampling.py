@@ -1,0 +1,215 @@
+"""Concatenation, and a change of crop: the same samples, still on the fast path."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+
+import fastdata
+from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
+from fastdata.data.images import ImageDataset
+from stores import store
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def test_a_concatenation_holds_the_samples_of_both_in_order() -> None:
+    first = LMDBDataset(store(), size=64, crop=CenterCrop(20)).subset([5, 1, 1])
+    second = RAMDataset(store(), size=96, crop=CenterCrop(20))
+    both = first + second
+    assert isinstance(both, ImageDataset) and len(both) == 3 + len(second)
+    for k in (0, 1, 2, 3, 7, len(both) - 1, -1):
+        part, local = (first, k) if 0 <= k < 3 else (second, k % len(both) - 3)
+        assert _same(both[k][0], part[local][0]) and both[k][1] == part[local][1] and both.name(k) == part.name(local)
+    np.testing.assert_array_equal(both.targets, np.concatenate([first.targets, second.targets]))
+    assert both.classes == first.classes
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_reads_a_concatenation_like_its_parts(num_workers: int) -> None:
+    part = LMDBDataset(store(), size=64, crop=CenterCrop(20))
+    made = part + part.subset([3, 0])
+    both = pickle.loads(pickle.dumps(made))
+    with Loader(both, 7, shuffle=True, num_workers=num_workers) as loader:
+        seen = []
+        for images, targets in loader:
+            seen.append(len(images))
+            assert images.is_contiguous(memory_format=torch.channels_last) and len(targets) == len(images)
+        assert sum(seen) == len(part) + 2
+
+
+def test_random_crops_of_a_concatenation_do_not_repeat() -> None:
+    one = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16)).subset([4])
+    with Loader(one + one, 2, num_workers=0) as loader:
+        images, _ = next(iter(loader))
+    assert not torch.equal(images[0], images[1]), "the same image at two places is two samples"
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    part = LMDBDataset(store(), crop=CenterCrop(20))
+    with pytest.raises(ValueError, match="make them equal with with_crop"):
+        _ = part + LMDBDataset(store(), crop=CenterCrop(21))
+    gray = fastdata.prep(_images(tmp_path), tmp_path / "gray.fds", gray=True).out
+    with pytest.raises(ValueError, match="do not go together: prepare the second with --classes of the first"):
+        _ = part + LMDBDataset(gray, crop=CenterCrop(20))
+
+
+def _images(root: Path) -> Path:
+    import cv2
+
+    (root / "in" / "a").mkdir(parents=True)
+    cv2.imwrite(str(root / "in" / "a" / "x.png"), np.full((30, 30, 3), 9, np.uint8))
+    return root / "in"
+
+
+def test_a_foreign_dataset_is_added_as_torch_does_it() -> None:
+    part = LMDBDataset(store(), crop=CenterCrop(20))
+    other = TensorDataset(torch.zeros(2, 3, 20, 20, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    assert isinstance(part + other, ConcatDataset) and len(part + other) == len(part) + 2
+
+
+def test_with_crop_changes_how_and_not_which() -> None:
+    train, val = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16), hflip=0.5).split(0.5, seed=3)
+    plain = val.with_crop(CenterCrop(24))
+    assert type(plain) is LMDBDataset and [plain.name(k) for k in range(len(plain))] == [val.name(k) for k in range(len(val))]
+    assert _same(plain[2][0], plain[2][0]) and plain[2][0].shape[1:] == (24, 24)
+    assert val[2][0].shape[1:] == (16, 16) and train.view.crop == RandomResizedCrop(16)
+    with pytest.raises(ValueError, match="hflip is 3"):
+        val.with_crop(None, hflip=3)
+
+
+def _looks(dataset: ImageDataset, sampler: list[int] | None, num_workers: int = 0) -> torch.Tensor:
+    with Loader(dataset, 4, sampler=sampler, num_workers=num_workers, seed=5) as loader:
+        return torch.cat([images for images, _ in loader])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sample_that_is_drawn_again_looks_otherwise_each_time(num_workers: int) -> None:
+    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
+    looks = _looks(dataset, [2, 4, 2, 2, 4, 2], num_workers)
+    assert len({look.numpy().tobytes() for look in looks}) == 6
+    assert torch.equal(looks[[0, 1]], _looks(dataset, [2, 4])), "the first time is the one of an epoch without repeats"
+
+
+def test_a_row_that_stands_in_a_subset_again_looks_otherwise_each_time() -> None:
+    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
+    twice = dataset.subset([2, 4, 2, 2])
+    looks = _looks(twice, None)
+    assert len({look.numpy().tobytes() for look in looks}) == 4
+    assert torch.equal(looks[:2], _looks(dataset.subset([2, 4]), None))
+    assert torch.equal(_looks(twice.subset([2, 3]), None), looks[2:]), "in a subset of it, samples keep their random numbers"
+    assert [twice.name(k) for k in range(4)] == [dataset.name(k) for k in (2, 4, 2, 2)]
+    assert twice.targets.tolist() == dataset.targets[[2, 4, 2, 2]].tolist()
+
+
+class _Noise(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(3) + index
+
+
+def test_a_foreign_dataset_draws_by_sample_whatever_the_batches_and_ranks() -> None:
+    def drawn(batch_size: int, rank: int, world_size: int) -> dict[int, list[float]]:
+        with Loader(_Noise(), batch_size, shuffle=True, num_workers=0, rank=rank, world_size=world_size) as loader:
+            return {int(row[0]): row.tolist() for batch in loader for row in batch}
+
+    alone = drawn(5, 0, 1)
+    assert len(alone) == 12 and drawn(3, 0, 1) == alone
+    assert {**drawn(2, 0, 2), **drawn(2, 1, 2)} == alone
+
+
+@pytest.mark.parametrize("kind", ["random", "weighted"])
+@pytest.mark.parametrize("stop", [1, 3, 7])
+def test_a_torch_sampler_resumes_exactly_in_any_epoch(kind: str, stop: int) -> None:
+    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
+
+    def loader() -> Loader:
+        sampler = RandomSampler(dataset) if kind == "random" else WeightedRandomSampler([1.0] * len(dataset), len(dataset))
+        return Loader(dataset, 12, sampler=sampler, num_workers=0, seed=2)
+
+    whole = loader()
+    passes = [[(b.ids.tolist(), b[0]) for b in whole] for _ in range(3)]
+    flat = [batch for one in passes for batch in one]
+    assert passes[0][0][0] != passes[1][0][0], "epochs differ"
+    first, done = loader(), 0
+    while done < stop:
+        for _ in first:
+            done += 1
+            if done == stop:
+                break
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    rest = [(b.ids.tolist(), b[0]) for b in second]
+    for (ids, images), (same_ids, same_images) in zip(rest, flat[stop:], strict=False):
+        assert ids == same_ids and torch.equal(images, same_images)
+    assert rest
+
+
+def test_a_sampler_that_changes_between_passes_is_asked_anew() -> None:
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16))
+    sampler = WeightedRandomSampler([1.0] * len(dataset), 24)
+    with Loader(dataset, 8, sampler=sampler, num_workers=2) as loader:
+        assert {int(k) for batch in loader for k in batch.ids} != {0}
+        sampler.weights = torch.tensor([1.0] + [0.0] * (len(dataset) - 1), dtype=torch.float64)
+        assert {int(k) for batch in loader for k in batch.ids} == {0}
+
+
+def test_a_sampler_with_a_generator_of_its_own_says_that_it_cannot_resume() -> None:
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16))
+
+    def loader() -> Loader:
+        return Loader(dataset, 12, sampler=RandomSampler(dataset, generator=torch.Generator()), num_workers=0)
+
+    one = loader()
+    next(iter(one))
+    with pytest.raises(ValueError, match="generator of its own"):
+        loader().load_state_dict(one.state_dict())
+    with pytest.raises(ValueError, match="sampler True, this loader has False"):
+        Loader(dataset, 12, num_workers=0).load_state_dict(one.state_dict())
+    with pytest.raises(ValueError, match="not the state of a Loader: it has no consumed"):
+        one.load_state_dict({"epoch": 1})
+
+
+def test_set_epoch_right_after_a_resume_keeps_the_place() -> None:
+    loader = Loader(LMDBDataset(store(), size=64, crop=CenterCrop(16)), 12, shuffle=True, num_workers=0)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    loader.set_epoch(state["epoch"])
+    assert next(iter(loader)).position == (0, 24)
+    loader.load_state_dict(state)
+    loader.set_epoch(4)
+    assert next(iter(loader)).position == (4, 12)
+
+
+@pytest.mark.parametrize("made", [None, np.zeros((16, 16), np.uint8), np.zeros((3, 16, 16), np.uint8)])
+def test_a_transform_must_return_pixels(made: object) -> None:
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16), transform=lambda pixels: made)
+    with pytest.raises(LoaderError, match=r"transform returned .*: it must return a numpy array \[H, W, 3\]"):
+        _ = dataset[0]
+
+
+def test_fast_decoding_is_simplejpeg_s_and_near_the_exact_one() -> None:
+    path = store("jpeg")
+    exact, fast = (LMDBDataset(path, size=64, crop=RandomResizedCrop(64, scale=(1, 1), fast=f)) for f in (False, True))
+    with Loader(exact, 8, num_workers=0) as one, Loader(fast, 8, num_workers=0) as two:
+        for (a, _), (b, _) in zip(one, two, strict=True):
+            difference = (a.int() - b.int()).abs().float().mean()
+            assert 0 < difference < 4
+
+
+def test_arguments_that_would_fail_later_are_named_at_once() -> None:
+    with pytest.raises(TypeError, match=r"such as LMDBDataset\(path\); got 'photos.fds'"):
+        Loader("photos.fds", 2)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="torch sees no GPU here"):
+            Loader(LMDBDataset(store(), crop=CenterCrop(16)), 2, device="cuda")
