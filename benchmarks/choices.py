@@ -1,0 +1,78 @@
+"""The small measurements behind decisions in docs/design.md and LOG.md, on real photos.
+
+python benchmarks/choices.py [--photos ../shared/data/photos]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from fastdata.codec.jpeg import encode_jpeg
+from fastdata.codec.source import SourceImage
+from fastdata.loader.order import EpochOrder
+from fastdata.prepare.images import resize, target_shape
+
+ROUNDS = 7
+
+
+def rates(contestants: dict[str, Callable[[Any], Any]], inputs: list[Any]) -> dict[str, float]:
+    """Milliseconds per input, median of interleaved rounds."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(ROUNDS):
+        for name, work in contestants.items():
+            started = time.perf_counter()
+            for item in inputs:
+                work(item)
+            times[name].append((time.perf_counter() - started) / len(inputs) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _scaled_difference(data: bytes) -> float:
+    """Mean absolute difference of the two ways to a short side of 128; 0 for photos too small to be scaled."""
+    source = SourceImage(data)
+    shape = target_shape(source.height, source.width, 128, "short", False)
+    full, scaled = resize(source.decode(), shape), resize(source.decode(at_least=shape), shape)
+    return float(np.abs(full.astype(np.int16) - scaled).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", type=Path, default=Path("../shared/data/photos"))
+    files = sorted(p for p in parser.parse_args().photos.rglob("*") if p.is_file())[:100]
+    cv2.setNumThreads(1)
+    small = []
+    for file in files:
+        image = SourceImage(file.read_bytes()).decode()
+        small.append(resize(image, target_shape(*image.shape[:2], 256, "short", False)))
+    quality = [cv2.IMWRITE_JPEG_QUALITY, 90]
+    encoders: dict[str, Callable[[Any], Any]] = {
+        "plain": lambda image: cv2.imencode(".jpg", image, quality)[1].tobytes(),
+        "optimised tables": lambda image: cv2.imencode(".jpg", image, [*quality, cv2.IMWRITE_JPEG_OPTIMIZE, 1])[1].tobytes(),
+        "grid": lambda image: cv2.imencode(".jpg", image, [*quality, cv2.IMWRITE_JPEG_RST_INTERVAL, 1])[1].tobytes(),
+        "grid and index (ours)": lambda image: encode_jpeg(image, quality=90),
+    }
+    print(f"JPEG, {len(files)} photos, short side 256, quality 90")
+    for name, ms in rates(encoders, small).items():
+        print(f"  {name}: {ms:.3f} ms, {statistics.mean(len(encoders[name](image)) for image in small):.0f} bytes")
+    differences = sorted(_scaled_difference(file.read_bytes()) for file in files)
+    print(
+        f"Scaled decode, then areas, to 128: mean difference from full decode and areas, in codes: "
+        f"median photo {statistics.median(differences):.2f}, worst {differences[-1]:.2f}"
+    )
+    order = EpochOrder(1_281_167, 0, shuffle=True)
+    print("Order of 1,281,167 samples, microseconds per 64 of them")
+    for count in (64, 4096):
+        ms = rates({"order": lambda n: order.at(0, np.arange(n))}, [count] * 20)["order"]
+        print(f"  {count} at a time: {ms * 1e3 * 64 / count:.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The pictures that prep_rates.py works on: photos, many times, and 12-megapixel mosaics of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+MOSAIC = 3000, 4000  # pixels, height and width
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def photos(folder: Path, work: Path) -> list[Path]:
+    """Copies of the photos of a folder, on the disk that is worked on; generated images where there are none."""
+    found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) if folder.is_dir() else []
+    if not found:
+        print(f"WARNING: no photos in {folder}; generated images take their place, whose rates are not those of photos")
+    work.mkdir()
+    copies = [work / f"{k:04d}.jpg" for k in range(len(found) or 40)]
+    for k, copy in enumerate(copies):
+        if found:
+            shutil.copyfile(found[k], copy)
+        else:
+            cv2.imwrite(str(copy), _generated(k))
+    return copies
+
+
+def _generated(seed: int) -> Array:
+    """Smooth colours with noise: its JPEG is about as large as a photo's."""
+    rng = np.random.default_rng(seed)
+    shape = (375, 500) if seed % 3 else (500, 375)
+    smooth = cv2.resize(rng.integers(0, 256, (9, 12, 3)).astype(np.float32), shape[::-1], interpolation=cv2.INTER_CUBIC)
+    return np.clip(smooth + rng.normal(0, 9, (*shape, 3)), 0, 255).astype(np.uint8)
+
+
+def repeated(files: list[Path], count: int, out: Path) -> list[str]:
+    """`count` hard links to the files in 20 class folders, in the order in which fastdata-prep takes them."""
+    links = [out / f"class{k % 20:02d}" / f"{k:06d}.jpg" for k in range(count)]
+    for k, link in enumerate(links):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        os.link(files[k % len(files)], link)
+    return sorted(map(str, links))
+
+
+def mosaics(files: list[Path], count: int, megabytes: float, out: Path) -> list[Path]:
+    """12-megapixel images of photos at their own scale, at the JPEG quality that comes nearest to a size."""
+    out.mkdir()
+    paths = [out / f"{k:03d}.jpg" for k in range(count)]
+    for k, path in enumerate(paths):
+        image = _mosaic(files, k)
+        low, high = 1, 100
+        while low < high:  # the least quality that reaches the size
+            middle = (low + high) // 2
+            if len(_jpeg(image, middle)) < megabytes * 1e6:
+                low = middle + 1
+            else:
+                high = middle
+        path.write_bytes(_jpeg(image, low))
+    return paths
+
+
+def _jpeg(image: Array, quality: int) -> bytes:
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+def _mosaic(files: list[Path], seed: int) -> Array:
+    rng, out, top = np.random.default_rng(seed), np.zeros((*MOSAIC, 3), np.uint8), 0
+    while top < MOSAIC[0]:
+        left, row = 0, 10_000
+        while left < MOSAIC[1]:
+            photo: Any = cv2.imread(str(files[rng.integers(len(files))]))
+            part = photo[: MOSAIC[0] - top, : MOSAIC[1] - left]
+            out[top : top + part.shape[0], left : left + part.shape[1]] = part
+            left, row = left + part.shape[1], min(row, part.shape[0])
+        top += row
+    return out

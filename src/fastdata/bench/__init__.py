@@ -1,0 +1,1 @@
+"""Measures all of it, beside the limits of the machine."""

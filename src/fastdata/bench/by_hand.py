@@ -1,0 +1,85 @@
+"""The contestant that a person writes by hand: a torch Dataset with cv2, under torch's DataLoader as its manual recommends it.
+
+Its bytes come from the memory-mapped store, which saves opening a file for each image: that is to its advantage.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from fastdata.bench.loaders import AHEAD, HFLIP, Streamed, Task
+from fastdata.codec.pixels import decode_record
+from fastdata.data.records import StoreImages
+from fastdata.loader.fetch import quiet_worker
+
+__all__ = ["ByHand", "by_hand"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ByHand(Dataset[tuple[torch.Tensor, Any]]):
+    """What a person writes: encoded bytes, cv2, a random crop, a flip, a tensor [C, H, W]."""
+
+    def __init__(self, task: Task) -> None:
+        self.records, self.crop = StoreImages(task.path, task.size), task.crop
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        image = self._decode(index)
+        top, left, h, w = _random_box(*image.shape[:2])
+        how = cv2.INTER_AREA if self.crop < h and self.crop < w else cv2.INTER_LINEAR  # as fastdata decides
+        image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop), interpolation=how)
+        if image.ndim == 2:
+            image = image[:, :, None]
+        if random.random() < HFLIP:
+            image = image[:, ::-1]
+        target = self.records.targets[index]
+        return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), int(target) if target.ndim == 0 else target
+
+    def _decode(self, index: int) -> Array:
+        data, form = self.records.get(index), self.records.form
+        if form.codec == "rgb":
+            return decode_record(data, form, *(int(side[0]) for side in self.records.sides(np.array([index]))))
+        flags = cv2.IMREAD_UNCHANGED if form.channels == 1 else cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
+        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        return image if form.channels == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # type: ignore[no-any-return]
+
+
+def _random_box(height: int, width: int) -> tuple[int, int, int, int]:
+    """torchvision.transforms.RandomResizedCrop.get_params with its defaults: top, left, height, width."""
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return random.randint(0, height - h), random.randint(0, width - w), h, w
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def by_hand(task: Task, workers: int, image_bytes: float) -> Streamed:
+    """torch's DataLoader, as its manual recommends it, over the hand-written dataset."""
+    dataset = ByHand(task)
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(
+            dataset,
+            task.batch_size,
+            shuffle=True,
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=AHEAD,
+            worker_init_fn=quiet_worker,
+        )
+
+    name = f"DataLoader + cv2, {workers} worker{'s' * (workers != 1)}"
+    return Streamed(name, "other", make, workers, samples=len(dataset), image_bytes=image_bytes)

@@ -1,0 +1,199 @@
+"""Measuring contestants against each other, fairly: interleaved rounds, medians, ratios within a round, the machine beside them.
+
+Other programs, clocks and caches change over minutes. So contestants take turns, a ratio is formed within each round, and the
+median over the rounds is reported with the least and the greatest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+from fastdata.machine import available_cores
+
+__all__ = ["Run", "interleave", "machine", "summarize", "table", "tree_cpu_s", "tree_pss", "write_json", "write_markdown"]
+
+PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+LIBRARIES = ("fastdata", "torch", "numpy", "opencv-python-headless", "simplejpeg", "lmdb")
+
+
+class Run(NamedTuple):
+    """One measurement. seconds: of the wall clock; cpu_s: of all processes that took part; bytes: of compressed input."""
+
+    images: int
+    seconds: float
+    cpu_s: float
+    bytes: float = 0.0
+
+
+Measure = Callable[[float], Run]
+Key = TypeVar("Key")
+
+
+def interleave(contestants: Mapping[Key, Measure], *, seconds: float, repeats: int, warmup: int = 1) -> dict[Key, list[Run]]:
+    """Let each contestant measure itself once a round.
+
+    Args:
+        contestants: by name; called with `seconds`.
+        seconds: how long a measurement shall take.
+        repeats: rounds that count.
+        warmup: rounds before, which do not: caches fill, memory is allocated.
+
+    Returns:
+        One Run a round for each name.
+    """
+    runs: dict[Key, list[Run]] = {name: [] for name in contestants}
+    for number in range(-warmup, repeats):
+        for name, measure in contestants.items():
+            _settle()
+            run = measure(seconds)
+            if number >= 0:
+                runs[name].append(run)
+    return runs
+
+
+def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[str, Any]]:
+    """One plain dict a contestant: rates, cost, and the ratio of its rate to that of `reference`, formed within each round."""
+    base = [run.images / run.seconds for run in runs[reference]]
+    return [
+        {
+            "name": name,
+            "images_per_s": _spread([run.images / run.seconds for run in done]),
+            "ratio": _spread([run.images / run.seconds / other for run, other in zip(done, base, strict=True)]),
+            "mb_per_s": median(run.bytes / run.seconds / 1e6 for run in done),
+            "cpu_ms_per_image": median(1e3 * run.cpu_s / run.images for run in done),
+            "cores_busy": median(run.cpu_s / run.seconds for run in done),
+        }
+        for name, done in runs.items()
+    ]
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    return {"median": median(values), "min": min(values), "max": max(values), "rounds": list(values)}
+
+
+def _tree() -> list[int]:
+    """This process and, behind it, all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for pid in (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()):
+        if fields := _stat(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
+    found = [os.getpid()]
+    for pid in found:
+        found.extend(children.get(pid, ()))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third on (man 5 proc); empty for a process that is gone."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def tree_cpu_s(pids: Iterable[int] | None = None) -> float:
+    """CPU seconds that living processes have used so far, in steps of 1/100 s each; by default this one and its descendants."""
+    stats = (_stat(pid) for pid in (_tree() if pids is None else pids))
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields) / TICKS_PER_S
+
+
+def tree_pss() -> int | None:
+    """Bytes that this process and its descendants hold, shared pages counted once (PSS); None where the kernel does not tell."""
+    total = 0
+    for pid in _tree():
+        try:
+            lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        except OSError as error:
+            if isinstance(error, ProcessLookupError) or not (PROC / str(pid)).exists():
+                continue  # it has ended
+            return None
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def _settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
+    """Wait until the descendants of this process are idle: what one contestant makes ahead shall not slow the next."""
+    end, before, now = time.monotonic() + limit_s, -1.0, tree_cpu_s(_tree()[1:])
+    while now != before and time.monotonic() < end:
+        time.sleep(step_s)
+        before, now = now, tree_cpu_s(_tree()[1:])
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on, without what would name the machine."""
+    import torch
+
+    found = {
+        "cpu": _cpu(),
+        "cores": available_cores(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "command": _command(),
+    }
+    return found | {name: metadata.version(name) for name in LIBRARIES}
+
+
+def _cpu() -> str:
+    lines = (PROC / "cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file belongs to, "-dirty" if something was changed; None when it is installed."""
+    here = Path(__file__)
+    try:
+        for command in ("ls-files --error-unmatch " + here.name, "describe --always --dirty --abbrev=12 --exclude=*"):
+            done = subprocess.run(
+                ["git", *command.split()], cwd=here.parent, capture_output=True, text=True, timeout=10, check=True
+            )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
+    arguments = [Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:]]  # where things lie is the machine's business
+    return f"{name} {shlex.join(arguments)}".strip()
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table that also reads well in a terminal: names to the left, figures to the right."""
+    widths = [max(len(line[k]) for line in (headers, *rows)) for k in range(len(headers))]
+
+    def line(cells: Sequence[str]) -> str:
+        return (
+            "| "
+            + " | ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(cells, widths, strict=True)))
+            + " |"
+        )
+
+    rule = "|" + "|".join("-" * (w + 2) if k == 0 else "-" * (w + 1) + ":" for k, w in enumerate(widths)) + "|"
+    return [line(headers), rule, *map(line, rows)]
+
+
+def write_json(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
+    """Write a result as JSON."""
+    Path(path).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+
+
+def write_markdown(path: str | os.PathLike[str], title: str, lines: Iterable[str], found: Mapping[str, Any]) -> None:
+    """Write lines as Markdown, below a title and above what `machine` found."""
+    about = [f"- {name}: {value}" for name, value in found.items() if value is not None]
+    Path(path).write_text("\n".join([f"# {title}", "", *lines, "", *about]) + "\n")

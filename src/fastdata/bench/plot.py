@@ -1,0 +1,88 @@
+"""The chart of `fastdata bench`: images/s of each contestant as bars, and the decode limit as a line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fastdata.errors import MissingExtraError
+
+__all__ = ["draw", "require_matplotlib"]
+
+COLORS = {"limit": "#9aa0a6", "ours": "#1a73e8", "other": "#e8710a"}
+MEANINGS = {"limit": "decoding alone", "ours": "fastdata.Loader", "other": "torch DataLoader by hand"}
+DPI = 150
+
+
+def require_matplotlib() -> None:
+    """Raise MissingExtraError if it is absent: better before minutes of measuring than behind them."""
+    try:
+        if importlib.util.find_spec("matplotlib") is not None:
+            return
+    except ImportError:
+        pass
+    raise MissingExtraError("matplotlib")
+
+
+def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Draw the result of `fastdata bench` as a PNG; the whiskers go from the least to the greatest round.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure  # not pyplot: nothing of the caller's matplotlib is touched
+    from matplotlib.patches import Patch
+
+    rows = sorted(result["results"], key=lambda row: row["images_per_s"]["median"])
+    rates = [row["images_per_s"] for row in rows]
+    middle = [rate["median"] for rate in rates]
+    figure = Figure(figsize=(9.0, 1.9 + 0.42 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    reach = [[m - r["min"] for m, r in zip(middle, rates, strict=True)], [r["max"] - m for m, r in zip(middle, rates, strict=True)]]
+    axes.barh(range(len(rows)), middle, height=0.66, color=[COLORS[row["kind"]] for row in rows])
+    axes.errorbar(middle, range(len(rows)), xerr=reach, fmt="none", ecolor="#3c4043", elinewidth=1, capsize=2.5)
+    limit = next(row for row in rows if row["kind"] == "limit")["images_per_s"]["median"]
+    axes.axvline(limit, color="#3c4043", linestyle="--", linewidth=1, zorder=0)
+    right = max(rate["max"] for rate in rates)
+    for k, (row, rate) in enumerate(zip(rows, rates, strict=True)):
+        share = "" if row["kind"] == "limit" else f"  ({row['ratio']['median']:.2f} of the limit)"
+        axes.annotate(
+            f"{rate['median']:,.0f}{share}",
+            (rate["max"], k),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    axes.set_xlim(0, right * 1.32)
+    axes.set_xlabel("images/s (median; whiskers: least and greatest round)")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#e8eaed")
+    axes.set_axisbelow(True)
+    kinds = [kind for kind in COLORS if any(row["kind"] == kind for row in rows)]
+    figure.legend(
+        handles=[Patch(color=COLORS[kind], label=MEANINGS[kind]) for kind in kinds],
+        loc="outside lower center",
+        ncols=len(kinds),
+        frameon=False,
+        fontsize=9,
+    )
+    figure.suptitle(_title(result), fontsize=10.5, x=0.01, ha="left")
+    figure.savefig(path, dpi=DPI, format="png")
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    store, task, found = result["store"], result["settings"], result["machine"]
+    what = f"{store['images']:,} images, size {store['size']}, {store['codec']}, {store['image_bytes'] / 1e3:.0f} kB each"
+    how = f"random crops of {task['crop']}, batches of {task['batch_size']}"
+    name = store["name"] if len(store["name"]) <= 36 else store["name"][:33] + "..."
+    return f"{name}: {what}\n{how}; {found['cores']} cores, {found['cpu']}"
