@@ -26,7 +26,7 @@ check: $(INSTALLED)
 	$(RUN) -m pytest -q tests/test_imports.py
 
 bench: $(INSTALLED)
-	$(RUN) benchmarks/prep_rates.py
+	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
