@@ -62,6 +62,16 @@ def main() -> None:
     print(f"JPEG, {len(files)} photos, short side 256, quality 90")
     for name, ms in rates(encoders, small).items():
         print(f"  {name}: {ms:.3f} ms, {statistics.mean(len(encoders[name](image)) for image in small):.0f} bytes")
+    work: dict[str, Callable[[Any], Any]] = {
+        "decode": lambda image: SourceImage(image[0]).decode(),
+        "area filter to 256": lambda image: resize(image[1], image[2]),
+        "OpenCV's bilinear to 256": lambda image: cv2.resize(image[1], image[2][::-1], interpolation=cv2.INTER_LINEAR),
+    }
+    photos = [
+        (data, pixels := SourceImage(data).decode(), target_shape(*pixels.shape[:2], 256, "short", False))
+        for data in map(Path.read_bytes, files)
+    ]
+    print("Steps of preparing, ms a photo: " + ", ".join(f"{name} {ms:.2f}" for name, ms in rates(work, photos).items()))
     differences = sorted(_scaled_difference(file.read_bytes()) for file in files)
     print(
         f"Scaled decode, then areas, to 128: mean difference from full decode and areas, in codes: "

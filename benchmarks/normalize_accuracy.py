@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fastdata import GPUNormalize
+from fastdata.gpu import normalize
 
 CHANNELS = 2000
 rng = np.random.default_rng(0)
@@ -24,11 +25,18 @@ def rounded(y: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     return np.rint(y / unit) * unit
 
 
-print(f"{CHANNELS} channels, mean in [0, 1], std in [0.05, 1]")
-for dtype in (torch.bfloat16, torch.float16, torch.float32):
+def off(dtype: torch.dtype) -> str:
+    """How many codes are the other neighbour."""
     out = GPUNormalize(mean.tolist(), std.tolist(), dtype=dtype)(codes).double().numpy()[:, 0]
-    if dtype == torch.float32:
-        print(f"float32: largest error {np.max(np.abs(out - exact) / np.maximum(1, np.abs(exact))):.1e} x max(1, |y|)")
-    else:
-        off = out != rounded(exact, dtype)
-        print(f"{dtype}: {off.sum()} of {off.size} codes are the other neighbour, in {off.any(1).sum()} channels")
+    wrong = out != rounded(exact, dtype)
+    return f"{wrong.sum()} of {wrong.size} codes are the other neighbour, in {wrong.any(1).sum()} channels"
+
+
+print(f"{CHANNELS} channels, mean in [0, 1], std in [0.05, 1]")
+for dtype in (torch.bfloat16, torch.float16):
+    print(f"{dtype}: {off(dtype)}")
+    steps, normalize._STEPS = normalize._STEPS, []
+    print(f"{dtype}, constants rounded to nearest: {off(dtype)}")
+    normalize._STEPS = steps
+out = GPUNormalize(mean.tolist(), std.tolist())(codes).double().numpy()[:, 0]
+print(f"float32: largest error {np.max(np.abs(out - exact) / np.maximum(1, np.abs(exact))):.1e} x max(1, |y|)")

@@ -82,7 +82,7 @@ def _scan_start(head: bytes) -> int:
 
 
 def _index_segments(lengths: Array) -> bytes:
-    """Most lengths fit into a byte; those that don't are listed behind. Two bytes each would make a photo 1.4 % larger."""
+    """Most lengths fit into a byte; those that don't are listed behind. Two bytes each would make a photo about 1 % larger."""
     long = np.flatnonzero(lengths > 0xFF)
     rest = np.zeros(len(long), LONG)
     rest["place"], rest["high"] = long, lengths[long] >> 8

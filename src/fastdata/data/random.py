@@ -1,7 +1,7 @@
 """Counter-based random numbers: a value depends on (seed, epoch, sample, draw) and on nothing else.
 
 Philox4x32-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); constants and known answers from
-their Random123 library. Vectorised over numpy arrays: one generator object per sample would cost ten times as much.
+their Random123 library. Vectorised over numpy arrays: a generator object for each sample would cost many times as much.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def loose_seeds(seed: int, epoch: int, ids: Any) -> list[int]:
 def lent_generators() -> Iterator[Callable[[int], None]]:
     """Yields a function that seeds what users' code draws from: random, numpy, and torch on the CPU. Then all is as it was.
 
-    torch.manual_seed would cost 40 times as much, and reset the GPUs' generators, which belong to the training.
+    torch.manual_seed is slower, and would reset the GPUs' generators, which belong to the training.
     """
     # in a worker nobody else draws from them
     kept = None if get_worker_info() else (torch.get_rng_state(), random.getstate(), np.random.get_state())  # noqa: NPY002
