@@ -325,3 +325,15 @@ def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp
     assert run(*PREP, tmp_path / "in", out).returncode == 0
     prep(tmp_path / "in", tmp_path / "o.fds")
     assert tree(out) == tree(tmp_path / "o.fds")
+
+
+def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp_path: Path) -> None:
+    """The message says that what is finished is kept; the command that it prints has --overwrite in it."""
+    out = tmp_path / "o.fds"
+    process = start(*PREP, large, out, *OPTIONS, "--overwrite")
+    until(lambda: len(tables(out)) >= 4)
+    kill_group(process)
+    before = _states(out)
+    assert before and not (out / "manifest.json").exists()
+    assert run(*PREP, large, out, *OPTIONS, "--overwrite").returncode == 0
+    assert _is_untouched(before)

@@ -323,3 +323,27 @@ def test_two_hundred_thousand_files_in_one_folder_are_listed(tmp_path: Path) -> 
         shutil.rmtree(folder)
     assert [s.name for s in sources] == [f"{k:06d}.jpg" for k in range(200_000)]
     assert {(s.label, s.size, s.problem) for s in sources} == {(-1, 0, "")}
+
+
+def test_splits_reuse_the_classes_of_the_training_set(tmp_path: Path) -> None:
+    """Also where another split's name stands before it in the alphabet, and has no classes."""
+    for name in ("dev", "test", "train/ant", "train/bee"):
+        _put(tmp_path / "in" / name / "x.jpg", b"")
+    with pytest.raises(
+        PrepError, match=r"in-train\.fds\n.*dev in-dev\.fds --classes in-train\.fds\n.*test .*--classes in-train\.fds"
+    ):
+        list_sources(tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"), [(["0.0", "1.0"], "not all whole, such as '0.0'.*--labels"), (["cat", " "], "rows with an empty label")]
+)
+def test_labels_that_would_become_wrong_classes_are_refused(tmp_path: Path, labels: list[str], message: str) -> None:
+    (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{k}.jpg,{label}\n" for k, label in enumerate(labels)))
+    with pytest.raises(PrepError, match=message):
+        list_sources(tmp_path / "t.csv")
+
+
+def test_spaces_around_a_label_do_not_make_another_class(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\n0.jpg,cat\n1.jpg, cat\n2.jpg,dog\n")
+    assert list_sources(tmp_path / "t.csv").labels.names == ("cat", "dog")
