@@ -457,12 +457,12 @@ def test_pixels_are_counted_before_decoding(name: str) -> None:
         (b"\x89PNG\r\n\x1a\n", "truncated"),
         (b"P6 60000 60000 255\n", "too-large"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0) + b"\0" * 4, "truncated"),
-        (b"\0\0\0\x0cjP  \r\n\x87\n", "unsupported"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "truncated"),
         (b"#?RADIANCE\n", "unsupported"),
         (_encode("F", "TIFF"), "unsupported"),
         (_tiff(_random(1, np.uint8, 255), 1, tags={339: ("H", [2])}), "unsupported"),
         (_tiff(_random(3, np.uint8, 255), 8), "unsupported"),
-        (_encode("L", "TIFF", compression="jpeg"), "unsupported"),
+        (_encode("1", "TIFF", compression="group4"), "unsupported"),
     ],
 )
 def test_what_is_refused(data: bytes, reason: str) -> None:

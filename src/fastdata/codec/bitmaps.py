@@ -1,4 +1,4 @@
-"""GIF, BMP and binary PNM, read here from first byte to last.
+"""GIF, BMP and Sun raster, read here from first byte to last.
 
 OpenCV reads them too, but draws GIF frames onto a background of its own and does not notice when a file ends early.
 """
@@ -19,11 +19,11 @@ from fastdata.codec.stored import Pixels, look_up
 from fastdata.codec.unpack import split_bits, unpack_lzw
 from fastdata.errors import CodecError
 
-__all__ = ["PNM", "read_bmp", "read_gif", "read_pnm"]
+__all__ = ["read_bmp", "read_gif", "read_sun"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-PNM = re.compile(rb"P([56])(?:\s+|#[^\n]*\n)+(\d{1,9})(?:\s+|#[^\n]*\n)+(\d{1,9})(?:\s+|#[^\n]*\n)+(\d{1,5})\s")
+SUN_RUNS = re.compile(rb"[^\x80]+|\x80\x00|\x80[\x01-\xff].", re.S)  # literal bytes, one byte 0x80, a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,26 +167,44 @@ def _masked(packed: Array, mask: int) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PnmHeader(Header):
+class SunHeader(Header):
     format = "other"
-    channels: int
-    largest: int
+    bits: int
+    packed: bool
+    reversed: bool  # blue, green, red
+    palette: bytes
     start: int
 
     def pixels(self, data: bytes) -> Pixels:
-        shape = (self.height, self.width, 3) if self.channels == 3 else (self.height, self.width)
-        dtype = np.dtype(np.uint8 if self.largest == 255 else ">u2")
-        count = self.height * self.width * self.channels
-        if len(data) - self.start < count * dtype.itemsize:
-            raise CodecError("the PNM ends inside its pixels", "truncated")
-        values = np.frombuffer(data, dtype, count, self.start)
-        return Pixels(values.astype(dtype.newbyteorder("=")).reshape(shape))
+        row, stride = -(-self.width * self.bits // 8), -(-self.width * self.bits // 16) * 2
+        size = stride * self.height
+        raw = _sun_runs(data, self.start, size) if self.packed else data[self.start : self.start + size]
+        if len(raw) < size:
+            raise CodecError("the Sun raster ends inside its pixels", "truncated")
+        rows = np.frombuffer(raw, np.uint8, size).reshape(self.height, stride)[:, :row]
+        if self.bits <= 8:
+            return look_up(split_bits(rows, self.bits)[:, : self.width], self.palette)
+        color = rows.reshape(self.height, self.width, 3)
+        return Pixels(np.ascontiguousarray(color[..., ::-1] if self.reversed else color))
 
 
-def read_pnm(data: bytes) -> PnmHeader:
-    """The header of binary PGM (P5) or PPM (P6) with values of full bytes."""
-    found = PNM.match(data)
-    if not found or int(found[4]) not in (255, 65535):
-        raise unsupported("PNM with this largest value")
-    channels = 1 if found[1] == b"5" else 3
-    return PnmHeader(height=int(found[3]), width=int(found[2]), channels=channels, largest=int(found[4]), start=found.end())
+def read_sun(data: bytes) -> SunHeader:
+    """The header of a Sun raster. Where 32 bits have their padding readers do not agree, so these are refused."""
+    width, height, bits, _, kind, map_kind, map_size = struct.unpack_from(">7I", data, 4)
+    if kind > 3 or bits not in (1, 8, 24) or map_kind > 1 or map_size > 768 or (bits > 8 and map_size):
+        raise unsupported(f"Sun raster of type {kind} with {bits} bits and this palette")
+    start, third = 32 + map_size, map_size // 3
+    gray = b"\xff\0" if bits == 1 else bytes(range(256))  # where there is no palette: a set bit is black
+    planes = [data[32 + k * third : 32 + (k + 1) * third] if map_size else gray for k in range(3)]
+    palette = bytes(chain.from_iterable(zip(*planes, strict=False)))
+    return SunHeader(height=height, width=width, bits=bits, packed=kind == 2, reversed=kind != 3, palette=palette, start=start)
+
+
+def _sun_runs(data: bytes, start: int, size: int) -> bytes:
+    out = bytearray()
+    for found in SUN_RUNS.finditer(data, start):
+        run = found[0]
+        out += run if run[0] != 0x80 else b"\x80" if run[1] == 0 else run[2:] * (run[1] + 1)
+        if len(out) >= size:
+            break
+    return bytes(out)

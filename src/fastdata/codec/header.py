@@ -21,7 +21,7 @@ __all__ = ["ORIENTATION", "Header", "exif_orientation", "read_tags", "unsupporte
 Tags = dict[int, tuple[int, ...]]
 
 ORIENTATION = 274
-INTEGERS = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}  # TIFF type: struct code
+INTEGERS = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 16: "Q", 17: "q", 18: "Q"}  # TIFF type: struct code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +44,27 @@ def unsupported(what: str) -> CodecError:
 
 
 def read_tags(block: bytes, wanted: Collection[int]) -> Tags:
-    """Those integer tags that are `wanted` and not empty, from the first directory of a TIFF block."""
+    """Those integer tags that are `wanted` and not empty, from the first directory of a TIFF or BigTIFF block."""
     order = {b"II": "<", b"MM": ">"}.get(block[:2])
     if order is None:
         raise CodecError("neither II nor MM", "undecodable")
+    big = struct.unpack_from(order + "H", block, 2)[0] == 43  # BigTIFF: sizes and offsets of eight bytes
+    number, length, word = ("Q", "Q", 8) if big else ("H", "I", 4)
+
+    def offset(at: int) -> int:
+        return min(int(struct.unpack_from(order + length, block, at)[0]), len(block))
+
     tags: Tags = {}
-    start = struct.unpack_from(order + "I", block, 4)[0]
-    entries = struct.unpack_from(order + "H", block, start)[0]
-    for at in range(start + 2, start + 2 + 12 * entries, 12):
-        tag, kind, count = struct.unpack_from(order + "HHI", block, at)
+    start = offset(word)
+    first = start + struct.calcsize(order + number)
+    entries = struct.unpack_from(order + number, block, start)[0]
+    step = 4 + 2 * word
+    for at in range(first, first + step * entries, step):
+        tag, kind, count = struct.unpack_from(order + "HH" + length, block, at)
         if tag in wanted and kind in INTEGERS and count:
             layout = f"{order}{count}{INTEGERS[kind]}"
-            inside = struct.calcsize(layout) <= 4
-            where = at + 8 if inside else struct.unpack_from(order + "I", block, at + 8)[0]
+            inside = struct.calcsize(layout) <= word
+            where = at + 4 + word if inside else offset(at + 4 + word)
             tags.setdefault(tag, struct.unpack_from(layout, block, where))
     return tags
 

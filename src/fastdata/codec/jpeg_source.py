@@ -19,11 +19,11 @@ from fastdata.codec.header import Header, exif_orientation, unsupported
 from fastdata.codec.stored import Pixels, cmyk_to_rgb
 from fastdata.errors import CodecError
 
-__all__ = ["JpegHeader", "read_jpeg"]
+__all__ = ["JpegHeader", "decode_jpeg", "join_tables", "read_jpeg"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SOI, EOI, SOS, APP0, APP1 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1
+SOI, EOI, SOS, APP0, APP1, APP15 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xEF
 END_OF_IMAGE = bytes([0xFF, EOI])
 FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})  # sequential and progressive, Huffman and arithmetic
 PROGRESSIVE = (0xC2, 0xCA)
@@ -41,13 +41,11 @@ class JpegHeader(Header):
 
     def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Pixels:
         """As `SourceImage.decode` describes; `least` is (height, width) as stored."""
-        if self.progressive and data.count(bytes([0xFF, SOS])) > MAX_SCANS:
-            raise CodecError(f"a JPEG of more than {MAX_SCANS} scans", "too-large")
         den = self._scale(least)
         height, width = -(-self.height // den), -(-self.width // den)
         space, channels = ("CMYK", 4) if self.components == 4 else ("GRAY", 1) if gray else ("RGB", 3)
         buffer = _buffer(scratch, height * width * channels)
-        decoded = _decode(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
+        decoded = decode_jpeg(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
         if decoded.shape != (height, width, channels):
             raise CodecError(f"the JPEG decoded to {decoded.shape}, its header says otherwise", "undecodable")
         return Pixels(cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded)
@@ -101,17 +99,32 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         at = end
 
 
+def join_tables(tables: bytes, piece: bytes, *, ycc: bool) -> bytes:
+    """A strip or tile of a TIFF as a JPEG by itself; whether the colours are YCbCr is for the TIFF to say, not for markers."""
+    parts = [bytes([0xFF, SOI]), struct.pack(">HH5s6xB", 0xFFEE, 14, b"Adobe", ycc)]
+    for stream in (tables, piece):
+        for marker, start, end in _segments(stream):
+            if marker == SOS:
+                parts.append(stream[start:])
+                break
+            if marker not in (SOI, EOI) and not APP0 <= marker <= APP15:
+                parts.append(stream[start:end])
+    return b"".join(parts)
+
+
 def _buffer(scratch: Array | None, size: int) -> Array | None:
     if scratch is None or scratch.dtype != np.uint8 or not scratch.flags.c_contiguous or not scratch.flags.writeable:
         return None
     return scratch.reshape(-1) if scratch.size >= size else None
 
 
-def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
+def decode_jpeg(data: bytes, header: JpegHeader, **options: Any) -> Array:
     """Decodes without tolerating any warning, after mending what is known to be harmless.
 
     libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage behind it.
     """
+    if header.progressive and data.count(bytes([0xFF, SOS])) > MAX_SCANS:
+        raise CodecError(f"a JPEG of more than {MAX_SCANS} scans", "too-large")
     mended, warning = data, ""
     for _ in range(3):  # as it is; mended; mended of the filler that another oddity hid
         try:
@@ -121,6 +134,8 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
         before, mended = mended, _mend(mended, header, warning)
         if mended == before:
             break
+    if "subsampling level" in warning:
+        raise unsupported(f"JPEG of {header.components} components with these sampling factors")
     cut = "remature end" in warning or END_OF_IMAGE not in data
     raise CodecError(f"the JPEG is damaged: {warning}", "truncated" if cut else "undecodable")
 

@@ -1,7 +1,8 @@
 """Any image a user has, as upright pixels.
 
 `SourceImage` reads the header of encoded bytes, refuses what is no image, too large or damaged, and decodes the rest:
-JPEG, PNG, WebP, BMP, TIFF, GIF, binary PGM/PPM and (where OpenCV has it) AVIF. The content decides, never a file name.
+JPEG, PNG, WebP, BMP, TIFF, GIF, JPEG 2000, PNM, PAM, Sun raster and (where OpenCV has it) AVIF. The content decides, never a
+file name.
 Embedded ICC profiles are ignored: values are taken as they are stored. CMYK JPEG counts as inverted with and without an
 Adobe marker, as image viewers do. Of animations and multi-page files the first picture counts; it alone has to be complete.
 """
@@ -15,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codec.bitmaps import PNM, read_bmp, read_gif, read_pnm
+from fastdata.codec.bitmaps import read_bmp, read_gif, read_sun
 from fastdata.codec.header import Header, unsupported
+from fastdata.codec.jp2 import read_jp2
 from fastdata.codec.jpeg_source import JpegHeader, read_jpeg
 from fastdata.codec.opencv_source import read_avif, read_png, read_webp
+from fastdata.codec.pnm import read_pam, read_pnm
 from fastdata.codec.stored import flatten, to_bits, to_channels, upright
 from fastdata.codec.tiff import read_tiff
 from fastdata.errors import CodecError
@@ -32,19 +35,19 @@ READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), read_png),
     (re.compile(rb"RIFF.{4}WEBP", re.S), read_webp),
     (re.compile(rb"GIF8[79]a"), read_gif),
-    (re.compile(rb"II\*\0|MM\0\*"), read_tiff),
+    (re.compile(rb"II[*+]\0|MM\0[*+]"), read_tiff),
     (re.compile(rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.S), read_bmp),
-    (PNM, read_pnm),
+    (re.compile(rb"P[1-6][\s#]"), read_pnm),
+    (re.compile(rb"P7\n"), read_pam),
+    (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"), read_jp2),
+    (re.compile(rb"\x59\xa6\x6a\x95"), read_sun),
     (re.compile(rb".{4}ftyp(?!avis)(?:.{4}){0,60}?avif", re.S), read_avif),
 )
 KNOWN_UNSUPPORTED = (
-    (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "JPEG 2000"),
     (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), "JPEG XL"),
     (re.compile(rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1|avis)", re.S), "HEIF or an image sequence"),
     (re.compile(rb"#\?(?:RADIANCE|RGBE)|\x76\x2f\x31\x01|P[Ff]\s"), "a floating-point image"),
-    (re.compile(rb"P[12347]\s"), "PNM other than binary P5 and P6"),
-    (re.compile(rb"II\x2b\0|MM\0\x2b"), "BigTIFF"),
-    (re.compile(rb"8BPS|\0\0[\x01\x02]\0|\x59\xa6\x6a\x95|DDS |qoif|%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
+    (re.compile(rb"8BPS|\0\0[\x01\x02]\0|P7 |DDS |qoif|%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
 )
 
 

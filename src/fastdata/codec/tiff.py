@@ -1,10 +1,11 @@
-"""TIFF: grey, RGB, palette and CMYK in strips or tiles, plain, LZW, deflate or PackBits.
+"""TIFF and BigTIFF: grey, RGB, palette and CMYK in strips or tiles, plain, LZW, deflate, PackBits or JPEG (there YCbCr too).
 
 Read here and not by OpenCV, which turns, premultiplies, drops alpha or hides damage depending on the layout.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.codec.header import ORIENTATION, Header, Tags, read_tags, unsupported
+from fastdata.codec.jpeg_source import decode_jpeg, join_tables, read_jpeg
 from fastdata.codec.stored import Pixels, cmyk_to_rgb, look_up
 from fastdata.codec.unpack import inflate, split_bits, unpack_bits, unpack_tiff_lzw
 from fastdata.errors import CodecError
@@ -26,15 +28,17 @@ class Tag(IntEnum):
     FILL_ORDER, STRIPS, SAMPLES, ROWS, STRIP_BYTES = 266, 273, 277, 278, 279
     PLANAR, PREDICTOR, PALETTE = 284, 317, 320
     TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 322, 323, 324, 325
-    INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
+    INKS, EXTRA, SAMPLE_FORMAT, JPEG_TABLES = 332, 338, 339, 347
     TURN = ORIENTATION
 
 
-PLAIN, LZW, PACKBITS = 1, 5, 32773
+PLAIN, LZW, JPEG, PACKBITS = 1, 5, 7, 32773
 DEFLATE = (8, 32946)
-WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK = 0, 1, 2, 3, 5
-COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4}  # samples of colour
+WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
+COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
 PREMULTIPLIED, STRAIGHT = 1, 2  # kinds of extra samples that are alpha
+JPEG_SPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # by samples; the last is any four values as they are
+MIRRORED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,8 @@ class TiffHeader(Header):
     piece: tuple[int, int]  # rows and columns of a strip or tile
     offsets: tuple[int, ...]
     counts: tuple[int, ...]
+    mirrored: bool  # the first pixel is the lowest bit
+    tables: bytes  # of all JPEG pieces
 
     def pixels(self, data: bytes) -> Pixels:
         values, full = self._samples(data), (1 << self.bits) - 1
@@ -65,7 +71,7 @@ class TiffHeader(Header):
         alpha = None if self.alpha is None else np.ascontiguousarray(values[..., self.alpha])
         if self.photometric == CMYK:
             color = cmyk_to_rgb(full - values[..., :4])
-        elif self.photometric == RGB:
+        elif self.photometric in (RGB, YCC):
             color = np.ascontiguousarray(values[..., :3])
         else:
             color = np.ascontiguousarray(full - values[..., 0] if self.photometric == WHITE_IS_0 else values[..., 0])
@@ -92,12 +98,24 @@ class TiffHeader(Header):
 
     def _piece(self, packed: bytes, tall: int, row: int, depth: int) -> Array:
         """One strip or tile, [rows, columns, depth]; of packed bits there may be more columns."""
-        raw = self._unpacked(packed, tall, row)
+        if self.compression == JPEG:
+            return self._jpeg(packed, tall, depth)
+        raw = self._unpacked(packed.translate(MIRRORED) if self.mirrored else packed, tall, row)
         if self.bits == 16:
             block = np.frombuffer(raw, self.order + "u2").astype(np.uint16).reshape(tall, -1, depth)
         else:
             block = split_bits(np.frombuffer(raw, np.uint8).reshape(tall, row), self.bits).reshape(tall, -1, depth)
         return np.cumsum(block, axis=1, dtype=block.dtype) if self.differences else block
+
+    def _jpeg(self, packed: bytes, tall: int, depth: int) -> Array:
+        stream = join_tables(self.tables, packed, ycc=self.photometric == YCC)
+        try:
+            header = read_jpeg(stream)
+        except struct.error:
+            raise CodecError("the TIFF holds a JPEG that ends inside its header", "truncated") from None
+        if header.components != depth or header.width != self.piece[1] or not tall <= header.height <= self.piece[0]:
+            raise CodecError("the TIFF holds a JPEG of another shape", "undecodable")
+        return decode_jpeg(stream, header, colorspace=JPEG_SPACES[depth])[:tall]
 
     def _unpacked(self, packed: bytes, rows: int, row: int) -> bytes:
         size = rows * row
@@ -140,11 +158,13 @@ def read_tiff(data: bytes) -> TiffHeader:
         planar=_first(tags, Tag.PLANAR, 1) == 2 and samples > 1,
         alpha=alpha,
         premultiplied=premultiplied,
-        palette=tags.get(Tag.PALETTE, ()),
+        palette=tuple(value & 0xFFFF for value in tags.get(Tag.PALETTE, ())),
         tiled=tiled,
         piece=(rows, columns),
         offsets=tags.get(Tag.TILES if tiled else Tag.STRIPS, ()),
         counts=tags.get(Tag.TILE_BYTES if tiled else Tag.STRIP_BYTES, ()),
+        mirrored=_first(tags, Tag.FILL_ORDER, 1) == 2,
+        tables=bytes(value & 255 for value in tags.get(Tag.JPEG_TABLES, ())),
     )
 
 
@@ -171,15 +191,20 @@ def _check(tags: Tags) -> None:
     bits, colors, predictor = tags.get(Tag.BITS, (1,)), COLORS.get(photometric), _first(tags, Tag.PREDICTOR, 1)
     if set(tags.get(Tag.SAMPLE_FORMAT, (1,))) != {1}:
         raise unsupported("TIFF with signed or floating-point samples")
-    if compression not in (PLAIN, LZW, PACKBITS, *DEFLATE):
+    if compression not in (PLAIN, LZW, JPEG, PACKBITS, *DEFLATE):
         raise unsupported(f"TIFF with compression {compression}")
     if colors is None or _first(tags, Tag.INKS, 1) != 1:
         raise unsupported(f"TIFF with photometric interpretation {photometric}")
+    planar = _first(tags, Tag.PLANAR, 1) == 2
+    if photometric == YCC and (compression != JPEG or samples != 3 or planar):
+        raise unsupported("TIFF with YCbCr other than in JPEG of three interleaved samples")
+    if compression == JPEG and (bits[0] != 8 or (samples not in JPEG_SPACES and not planar)):
+        raise unsupported(f"TIFF with JPEG of {samples} samples of {bits[0]} bits")
     if not colors <= samples <= colors + 4:
         raise unsupported(f"TIFF with {samples} samples per pixel")
     if len(set(bits)) != 1 or bits[0] not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16)):
         raise unsupported(f"TIFF with samples of {bits[0]} bits")
-    if _first(tags, Tag.FILL_ORDER, 1) != 1 or predictor not in (1, 2) or (predictor == 2 and bits[0] < 8):
+    if _first(tags, Tag.FILL_ORDER, 1) not in (1, 2) or predictor not in (1, 2) or (predictor == 2 and bits[0] < 8):
         raise unsupported("TIFF with this bit order or predictor")
     if photometric == INDEXED and (samples > 1 or bits[0] > 8 or len(tags.get(Tag.PALETTE, ())) < 3 << bits[0]):
         raise unsupported("TIFF with this palette")

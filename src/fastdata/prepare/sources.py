@@ -17,8 +17,8 @@ from fastdata.store.format import Labels, read_manifest
 __all__ = ["Source", "SourceList", "list_sources"]
 
 EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .pbm .pgm .ppm .pnm .ras .hdr .exr "
-    ".heic .heif .jxl .psd .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
+    ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
+    ".hdr .exr .pfm .heic .heif .jxl .psd .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 
