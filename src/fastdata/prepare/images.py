@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 
 from fastdata.codec.pixels import CODECS, encode_record
 from fastdata.codec.source import SourceImage
+from fastdata.prepare.resize import center, resize, target_shape
 
-__all__ = ["ImageOptions", "Record", "prepare_image", "resize", "target_shape"]
+__all__ = ["ImageOptions", "Record", "prepare_image"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Shape = tuple[int, int]
 
 RESIZE_MODES = ("short", "long", "crop", "stretch")
 
@@ -63,40 +62,6 @@ class Record:
     width: int
 
 
-def target_shape(height: int, width: int, size: int | None, mode: str, upscale: bool) -> Shape:
-    """The (height, width) to resize to; for mode "crop" before cropping.
-
-    short: the short side becomes `size`; long: the long side; crop: as short; stretch: both. Sides are rounded to nearest.
-    Without `upscale` an image that is smaller keeps its size (stretch: each side by itself).
-    """
-    if size is None:
-        return height, width
-    if mode == "stretch":
-        return (size, size) if upscale else (min(size, height), min(size, width))
-    side = max(height, width) if mode == "long" else min(height, width)
-    if side <= size and not upscale:
-        return height, width
-    return max(1, (2 * height * size + side) // (2 * side)), max(1, (2 * width * size + side) // (2 * side))
-
-
-def resize(image: Array, shape: Shape) -> Array:
-    """Resize to (height, width): pixel areas averaged where a side shrinks, bicubic where it grows."""
-    height, width = image.shape[:2]
-    less = min(height, shape[0]), min(width, shape[1])
-    if less != (height, width):
-        image = cv2.resize(image, less[::-1], interpolation=cv2.INTER_AREA)
-    if less != shape:
-        image = cv2.resize(image, shape[::-1], interpolation=cv2.INTER_CUBIC)
-    return image
-
-
-def _center(image: Array, size: int) -> Array:
-    height, width = image.shape[:2]
-    side = min(size, height, width)  # a smaller image, not enlarged: the largest square
-    top, left = (height - side) // 2, (width - side) // 2
-    return np.ascontiguousarray(image[top : top + side, left : left + side])
-
-
 def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None = None) -> list[Record]:
     """Make one record per size, all from one decode. A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8.
 
@@ -115,10 +80,10 @@ def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None =
     made: dict[int | None, Record] = {}
     larger = image  # the size before, where this one is at most half of it: nearly as exact, and far fewer pixels to average
     for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
-        halved = 2 * shape[0] <= larger.shape[0] and 2 * shape[1] <= larger.shape[1]
+        halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # but for rounding
         resized = resize(larger if halved else image, shape)
         larger = resized if resized.size < image.size else image
         if options.resize == "crop" and size is not None:
-            resized = _center(resized, size)
+            resized = center(resized, size)
         made[size] = Record(encode_record(resized, options.codec, quality=options.quality), *resized.shape[:2])
     return [made[size] for size in options.sizes]
