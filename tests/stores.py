@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from PIL import Image
 
 import fastdata
 from fastdata.store.store import Store
@@ -93,17 +95,20 @@ def deep() -> Path:
 
 
 def whole(path: Path, size: int | None = None) -> list[Array]:
-    """Every image of a store of codec rgb, [H, W, C], read from its records without the datasets."""
+    """Every image of a store of codec rgb or jpeg, [H, W, C], read from its records without the datasets."""
     opened = Store(path)
     variant = opened.variant(size)
     reader, rows, name = opened.reader(variant), opened.samples, variant.name
-    dtype = np.dtype(variant.form.dtype)
-    return [
-        np.frombuffer(bytes(reader.get(k)), dtype).reshape(
-            int(rows[f"{name}/height"][k]), int(rows[f"{name}/width"][k]), variant.form.channels
-        )
-        for k in range(len(opened))
-    ]
+    images = []
+    for k in range(len(opened)):
+        record = bytes(reader.get(k))
+        if variant.form.codec == "jpeg":
+            with Image.open(io.BytesIO(record)) as file:
+                pixels = np.asarray(file)
+        else:
+            pixels = np.frombuffer(record, variant.form.dtype)
+        images.append(pixels.reshape(int(rows[f"{name}/height"][k]), int(rows[f"{name}/width"][k]), variant.form.channels))
+    return images
 
 
 def sha(batches: Any) -> list[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fastdata.codec import jpeg
 from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, restart_interval, segment_lengths
-from fastdata.codec.pixels import PixelFormat, decode_record, encode_record
+from fastdata.codec.pixels import PixelFormat, Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
 from support import Array, encode, picture
 
@@ -223,13 +223,20 @@ def test_big_endian_pixels_are_stored_little_endian() -> None:
     assert encode_record(image, "rgb") == b"\x01\x00\x02\x01"
 
 
-def test_scratch_is_used_where_it_is_large_enough() -> None:
-    image, form = picture(0, 40, 50), PixelFormat("jpeg", 3, "uint8")
-    data, scratch = encode_record(image, "jpeg"), np.zeros(40 * 50 * 3, np.uint8)
-    found = decode_record(data, form, 40, 50, scratch=scratch)
-    assert np.shares_memory(found, scratch)
-    np.testing.assert_array_equal(found, decode_record(data, form, 40, 50))
-    assert not np.shares_memory(decode_record(data, form, 40, 50, scratch=scratch[:-1]), scratch)
+@pytest.mark.parametrize("width", [*range(1, 40), 64, 72, 80])
+@pytest.mark.parametrize("gray", [False, True])
+def test_every_width_is_decoded_alike_into_scratch_memory(width: int, gray: bool) -> None:
+    image = picture(0, 40, width)
+    data, scratch = encode_jpeg(image[:, :, 0].copy() if gray else image), np.zeros(40 * 80 * 7, np.uint8)
+    for shrink in (1, 2) if width > 8 else (1,):
+        size = 40 // shrink, -(-width // shrink)
+        found = decode_jpeg(data, gray=gray, size=size, scratch=lambda _: scratch)
+        assert np.shares_memory(found, scratch)
+        with Image.open(io.BytesIO(data)) as opened:
+            opened.draft(None, (width // shrink, 40 // shrink))
+            np.testing.assert_array_equal(found[:, :, 0] if gray else found, np.asarray(opened))
+    with pytest.raises(CodecError):
+        decode_jpeg(data, gray=gray, size=(41, width), scratch=lambda _: scratch)
 
 
 @pytest.mark.parametrize(("codec", "dtype"), FORMS)
@@ -244,7 +251,7 @@ def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
             with pytest.raises(CodecError):
                 decode_record(data, form, height, width)
             with pytest.raises(CodecError):
-                decode_record(data, form, height, width, scratch=np.zeros(max(height * width * 3, 1), np.uint8))
+                decode_window(data, form, height, width, Window(0, 0, height, width), lambda n: np.zeros(n, np.uint8))
     gray = encode_record(picture(0, 20, 30)[:, :, 0].copy(), codec)
     if codec == "rgb":
         with pytest.raises(CodecError):

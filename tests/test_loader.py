@@ -313,7 +313,8 @@ def test_a_closed_loader_goes_on_where_it_was():
 def test_set_size_between_epochs_keeps_the_workers():
     dataset = LMDBDataset(store(), crop=CenterCrop(60))
     want = {
-        size: LMDBDataset(store(), size=size, crop=CenterCrop(60)).read_batch(range(COUNT), seed=0, epoch=0)[0] for size in (64, 96)
+        size: torch.from_numpy(LMDBDataset(store(), size=size, crop=CenterCrop(60)).read_batch(range(COUNT), seed=0, epoch=0)[0])
+        for size in (64, 96)
     }
 
     def images(loader):

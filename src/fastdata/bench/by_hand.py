@@ -36,8 +36,7 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         image = self._decode(index)
         top, left, h, w = _random_box(*image.shape[:2])
-        how = cv2.INTER_AREA if self.crop < h and self.crop < w else cv2.INTER_LINEAR  # as fastdata decides
-        image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop), interpolation=how)
+        image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop))
         if image.ndim == 2:
             image = image[:, :, None]
         if random.random() < HFLIP:

@@ -130,7 +130,7 @@ class Streamed:
         """The pixels of one batch must be those that the dataset makes without any loader."""
         if isinstance(self._loader, Loader):
             images, _ = self._loader.dataset.read_batch(batch.ids, seed=self._loader.seed, epoch=batch.position[0])
-            if not np.array_equal(images.numpy(), batch[0].permute(0, 2, 3, 1).numpy()):
+            if not np.array_equal(images, batch[0].permute(0, 2, 3, 1).numpy()):
                 raise LoaderError(f"{self.name} delivered pixels that are not the dataset's")
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> No
 
 
 def _rendered(dataset: ImageDataset, chunks: list[Array]) -> Iterator[Array]:
-    return (dataset.read_batch(chunk, seed=0, epoch=epoch)[0].numpy() for epoch in itertools.count() for chunk in chunks)
+    return (dataset.read_batch(chunk, seed=0, epoch=epoch)[0] for epoch in itertools.count() for chunk in chunks)
 
 
 def _counted(batches: Iterator[Array], seconds: float) -> tuple[int, float]:

@@ -7,16 +7,18 @@ rgb    the bare pixels, [H, W, C] in C order, uint8 or little-endian uint16; the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 
-from fastdata.codec.jpeg import decode_jpeg, encode_jpeg
+from fastdata.codec.cut import cut_jpeg
+from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
 
-__all__ = ["CODECS", "PixelFormat", "decode_record", "encode_record"]
+__all__ = ["CODECS", "PixelFormat", "Region", "Window", "decode_record", "decode_window", "encode_record"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,6 +34,29 @@ class PixelFormat:
     dtype: str
 
 
+class Window(NamedTuple):
+    """What of an image is wanted: a box inside it, not empty, in its pixels.
+
+    shrink: 2, 4 or 8: so many pixels a side may come as one, as a JPEG decoder gives them away. fast: less exact JPEG.
+    """
+
+    top: int
+    left: int
+    height: int
+    width: int
+    shrink: int = 1
+    fast: bool = False
+
+
+class Region(NamedTuple):
+    """Pixels [H, W, C] that hold a window. The first one stands at (top, left) of the image; each is `shrink` of it a side."""
+
+    pixels: Array
+    top: int = 0
+    left: int = 0
+    shrink: int = 1
+
+
 def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
     """Encode RGB [H, W, 3] or grey [H, W], uint8 or uint16 (not for jpeg), as one record."""
     if codec == "jpeg":
@@ -44,12 +69,8 @@ def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
     return data.tobytes()
 
 
-def decode_record(
-    data: bytes | memoryview, form: PixelFormat, height: int, width: int, *, scratch: Array | None = None, fast: bool = False
-) -> Array:
-    """Decode one record to [H, W, C] of the format's dtype; read-only, and a view of `data` or `scratch` where that saves a copy.
-
-    `fast` trades exactness for time, in JPEG records.
+def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, width: int) -> Array:
+    """Decode one record to [H, W, C] of the format's dtype; read-only, and a view of `data` where that saves a copy.
 
     Raises:
         CodecError: the bytes are damaged, or hold an image of another size.
@@ -60,14 +81,38 @@ def decode_record(
         if len(data) != height * width * form.channels * dtype.itemsize:
             raise CodecError(f"a raw record of {len(data)} bytes does not hold {shape} {form.dtype}")
         return np.frombuffer(data, dtype).reshape(shape)
-    if form.codec == "jpeg":
-        large = scratch is not None and scratch.size >= height * width * form.channels
-        image = decode_jpeg(data, gray=form.channels == 1, fast=fast, scratch=scratch if large else None)
-    else:
-        image = _decode_png(data, form)
+    image = decode_jpeg(data, gray=form.channels == 1) if form.codec == "jpeg" else _decode_png(data, form)
     if image.shape != shape or image.dtype != form.dtype:
         raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, the index says {shape} {form.dtype}")
     return image
+
+
+def decode_window(
+    data: bytes | memoryview, form: PixelFormat, height: int, width: int, window: Window, scratch: Callable[[int], Array]
+) -> Region:
+    """Decode as little of a record as holds the window; each pixel is what decoding the whole at that scale gives.
+
+    Args:
+        data: the record.
+        form, height, width: as for `decode_record`.
+        window: what is wanted.
+        scratch: gives flat uint8 memory of at least a size, which the result may lie in.
+
+    Raises:
+        CodecError: the bytes are damaged, or hold an image of another size.
+    """
+    if form.codec != "jpeg":
+        return Region(decode_record(data, form, height, width))
+    cut = None
+    if (window.height, window.width) != (height, width):
+        cut = cut_jpeg(data, *window[:4], exact=not window.fast and window.shrink == 1)
+    if cut is None and jpeg_size(data) != (height, width):
+        raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
+    jpeg, top, left, tall, wide = cut or (data, 0, 0, height, width)
+    shrink = window.shrink if max(tall, wide) > 8 else 1  # of smaller images two scales have the same size
+    size = -(-tall // shrink), -(-wide // shrink)
+    pixels = decode_jpeg(jpeg, gray=form.channels == 1, fast=window.fast, size=size, scratch=scratch)
+    return Region(pixels, top, left, shrink)
 
 
 def _decode_png(data: bytes | memoryview, form: PixelFormat) -> Array:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from fastdata.data.crops import Crop
 from fastdata.data.joined import JoinedImages
 from fastdata.data.random import ROW_BITS, ROW_MASK, lent_generators, loose_seeds, occurrences, repeated, uniforms
 from fastdata.data.records import FileImages, Images, MemoryImages, StoreImages
-from fastdata.data.view import Transform, View, scratch, some
-from fastdata.errors import LoaderError
-from fastdata.store.ram import SharedArray
+from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, stack
+from fastdata.data.view import Transform, View
+from fastdata.shared import SharedArray
 
 __all__ = ["ImageDataset", "LMDBDataset", "RAMDataset"]
 
@@ -66,61 +66,42 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         row = self.rows(_checked(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64).numpy()
-        pixels = torch.from_numpy(self._render(row[None], u, None)[0]).permute(2, 0, 1)
+        (pixels,) = render_each(self._images, self.view, row[None], u)
         target = self._images.targets[row]
-        return pixels, int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
+        return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
     def read_batch(
-        self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        indices: Array,
+        *,
+        seed: int,
+        epoch: int,
+        repeats: Array | None = None,
+        allocate: Allocate = np.empty,
+        timing: Timing | None = None,
+    ) -> tuple[Array, Array]:
         """A batch as the Loader takes it: images [n, H, W, C] and targets int64 [n] or float32 [n, columns].
 
-        Inside a DataLoader's worker the images lie in shared memory already, so that handing them over copies nothing.
-        `repeats` says which time in this epoch each sample comes; every time it looks otherwise.
+        `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
+        the memory for the images; `timing` is added to.
         """
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
         u = uniforms(seed, epoch, keys, self.view.draws)
-        batch: list[torch.Tensor] = []
-
-        def allocate(shape: tuple[int, ...]) -> Array:
-            batch.append(_empty(shape, getattr(torch, self._images.form.dtype)))
-            return batch[0].numpy()
-
         if self.view.transform is None:
-            samples = self._render(rows, u, allocate)
+            images = render_batch(self._images, self.view, rows, u, allocate, timing)
         else:  # a transform that draws random numbers draws the same for the same (seed, epoch, sample)
             seeds = loose_seeds(seed, epoch, keys)
             with lent_generators() as reseed:
-                samples = self._render(rows, u, None, lambda k: reseed(seeds[k]))
-        images = batch[0] if batch else _stacked(samples)
-        return images, torch.from_numpy(self._images.targets[rows])
+                samples = render_each(self._images, self.view, rows, u, timing, lambda k: reseed(seeds[k]))
+            images = stack(samples, allocate)
+        return images, self._images.targets[rows]
 
-    def _render(
-        self,
-        rows: Array,
-        u: Array,
-        allocate: Callable[[tuple[int, ...]], Array] | None,
-        before_transform: Callable[[int], None] = lambda k: None,
-    ) -> Sequence[Array]:
-        """The samples, [H, W, C] each; with `allocate`, in one array."""
-        boxes, shapes, flips = self.view.plan(u, *self._images.sides(rows))
-        form, transform = self._images.form, self.view.transform
-        fast = self.view.crop is not None and self.view.crop.fast
-        out: Any = [None] * len(rows)
-        if allocate is not None:
-            if len(set(shapes)) > 1:
-                raise self.view.unequal(shapes)
-            out = allocate((len(rows), *shapes[0], form.channels))
-        for k, row in enumerate(rows.tolist()):
-            target = np.empty((*shapes[k], form.channels), form.dtype) if out[k] is None else out[k]
-            self.view.render(self._images.decode(row, scratch, fast), boxes[k], flips[k], target)
-            if transform is not None:
-                before_transform(k)
-                target = _as_sample(transform(target), form.channels)
-            if allocate is None:
-                out[k] = target
-        return out  # type: ignore[no-any-return]
+    def sample_bytes(self) -> int:
+        """Bytes of the largest sample, before a transform."""
+        form = self._images.form
+        pixels = self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
+        return pixels * form.channels * np.dtype(form.dtype).itemsize
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""
@@ -264,27 +245,3 @@ def _checked(index: int, count: int) -> int:
     if not -count <= index < count:
         raise IndexError(f"index {index}, but the dataset has {count} samples")
     return index % count
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor; in a worker, in shared memory, as torch's own default_collate does it."""
-    if get_worker_info() is None:
-        return torch.empty(shape, dtype=dtype)
-    size = dtype.itemsize * int(np.prod(shape))
-    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=dtype).set_(storage).view(shape)
-
-
-def _as_sample(made: Any, channels: int) -> Array:
-    """What a user's transform returned, if it can be a sample."""
-    if not isinstance(made, np.ndarray) or made.ndim != 3 or made.shape[2] != channels:
-        found = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
-        raise LoaderError(f"transform returned {found}: it must return a numpy array [H, W, {channels}], as it gets one")
-    return np.ascontiguousarray(made)
-
-
-def _stacked(samples: Sequence[Array]) -> torch.Tensor:
-    shapes = {sample.shape for sample in samples}
-    if len(shapes) > 1:
-        raise LoaderError(f"transform returned arrays of different shapes, {some(shapes)}: a batch needs one")
-    return torch.from_numpy(np.stack(samples))

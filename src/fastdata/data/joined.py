@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fastdata.data.records import Images
-from fastdata.store.ram import SharedArray
+from fastdata.codec.pixels import Region, Window
+from fastdata.data.records import Images, Scratch
+from fastdata.shared import SharedArray
 
 __all__ = ["JoinedImages"]
 
@@ -69,9 +70,13 @@ class JoinedImages:
         local = index - self._starts[k]
         return images, local if rows is None else int(rows.array[local])
 
-    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+    def get(self, index: int) -> memoryview:
         images, local = self._find(index)
-        return images.decode(local, scratch, fast)
+        return images.get(local)
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+        images, local = self._find(index)
+        return images.decode(local, data, window, scratch)
 
     def name(self, index: int) -> str:
         images, local = self._find(index)

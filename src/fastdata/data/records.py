@@ -11,17 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from fastdata.codec.pixels import PixelFormat, decode_record
+from fastdata.codec.pixels import PixelFormat, Region, Window, decode_window
 from fastdata.codec.source import SourceImage
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.machine import available_cores, free_memory
+from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
-from fastdata.store.ram import SharedArray
 from fastdata.store.store import Store
 
 __all__ = ["FileImages", "Images", "MemoryImages", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Scratch = Callable[[int], Array]
 
 FILL_STEP = 64  # images a task: a million futures would weigh more than what they load
 
@@ -44,8 +46,11 @@ class Images(Protocol):
     def sides(self, ids: Array) -> tuple[Array, Array]:
         """Heights and widths, int64 [n] each."""
 
-    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
-        """Pixels [H, W, C]. `scratch(size)` is flat uint8 memory that the result may lie in; `fast`: less exact JPEG."""
+    def get(self, index: int) -> memoryview:
+        """The stored bytes, valid while this object lives."""
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+        """Of what `get` gave, pixels that hold the window, and perhaps more; `scratch(size)` is flat uint8 memory for them."""
 
     def name(self, index: int) -> str:
         """Where an image came from."""
@@ -77,13 +82,10 @@ class StoreImages:
     def get(self, index: int) -> memoryview:
         return self._reader.get(index)
 
-    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
-        return self.decode_bytes(index, self.get(index), scratch, fast)
-
-    def decode_bytes(self, index: int, data: memoryview, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         h, w = int(self._height[index]), int(self._width[index])
         try:
-            return decode_record(data, self.form, h, w, scratch=scratch(h * w * self.form.channels), fast=fast)
+            return decode_window(data, self.form, h, w, window, scratch)
         except CodecError as error:
             raise FormatError(f"sample {index} of {self.store.path}: {error}; run fastdata verify {self.store.path}") from None
 
@@ -147,12 +149,9 @@ class FileImages:
     def get(self, index: int) -> memoryview:
         return memoryview(self._read(self.paths[index]))
 
-    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
-        return self.decode_bytes(index, self.get(index), scratch, fast)
-
-    def decode_bytes(self, index: int, data: memoryview, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         try:
-            return self._parse(self.paths[index], bytes(data)).decode()
+            return Region(self._parse(self.paths[index], bytes(data)).decode())
         except CodecError as error:
             raise StoreError(
                 f"{self.paths[index]} can't be decoded: {error}; leave it out, or let fastdata-prep sort it out"
@@ -222,13 +221,19 @@ class MemoryImages:
     def _load(self, first: int) -> int:
         stop = min(first + FILL_STEP, self.count)
         for k in range(first, stop):
-            pixels = self.rest.decode(k, lambda size: np.empty(size, np.uint8)) if self.decoded else None
-            data = self.rest.get(k) if pixels is None else np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
+            record = self.rest.get(k)
+            data = self._pixels(k, record) if self.decoded else np.frombuffer(record, np.uint8)
             start, end = self._ends.array[k : k + 2]
             if len(data) != end - start:
                 raise StoreError(f"image {k} has {len(data)} bytes, {end - start} were expected: it changed while it was read")
-            self._bytes.array[start:end] = np.frombuffer(data, np.uint8)
+            self._bytes.array[start:end] = data
         return stop - first
+
+    def _pixels(self, index: int, record: memoryview) -> Array:
+        heights, widths = self.rest.sides(np.array([index]))
+        window = Window(0, 0, int(heights[0]), int(widths[0]))
+        pixels = self.rest.decode(index, record, window, lambda size: np.empty(size, np.uint8)).pixels
+        return np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
 
     def __len__(self) -> int:
         return len(self.rest)
@@ -250,15 +255,18 @@ class MemoryImages:
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self.rest.sides(ids)
 
-    def decode(self, index: int, scratch: Callable[[int], Array], fast: bool = False) -> Array:
+    def get(self, index: int) -> memoryview:
         if index >= self.count:
-            return self.rest.decode(index, scratch, fast)
+            return self.rest.get(index)
         start, end = self._ends.array[index : index + 2]
-        data = self._bytes.array[start:end]
-        if not self.decoded:
-            return self.rest.decode_bytes(index, data.data, scratch, fast)
+        return self._bytes.array[start:end].data
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+        if not self.decoded or index >= self.count:
+            return self.rest.decode(index, data, window, scratch)
         heights, widths = self.rest.sides(np.array([index]))
-        return data.view(self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels)
+        pixels = np.frombuffer(data, self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels)
+        return Region(pixels)
 
 
 def _bar(what: str, total: int) -> Any:

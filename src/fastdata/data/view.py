@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 
-from fastdata.data.crops import Crop
+from fastdata.codec.pixels import Region, Window
+from fastdata.data.crops import Crop, Resize
+from fastdata.data.resample import resample
 from fastdata.errors import LoaderError
 
-__all__ = ["View", "scratch", "some"]
+__all__ = ["Sample", "View", "some"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -21,16 +23,14 @@ Transform = Callable[[Array], Array]
 
 FLIP_DRAWS = 2
 
-_local = threading.local()
-_NONE: Array = np.empty(0, np.uint8)
 
+class Sample(NamedTuple):
+    """What becomes of an image: the box, what of it lies inside, (height, width) of the output, flips (horizontal, vertical)."""
 
-def scratch(size: int) -> Array:
-    """Flat memory of this thread, kept: a fresh array for each image would cost more in page faults than a core brings in."""
-    memory: Array = getattr(_local, "memory", _NONE)
-    if memory.size < size:
-        memory = _local.memory = np.empty(max(size, 1 << 20), np.uint8)
-    return memory
+    box: tuple[int, int, int, int]
+    window: Window
+    shape: Shape
+    flip: tuple[bool, bool]
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,57 @@ class View:
         """Random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
-    def plan(self, u: Array, heights: Array, widths: Array) -> tuple[list[list[int]], list[Shape], list[tuple[bool, bool]]]:
-        """Box, output (height, width) and flips (horizontal, vertical) of each image, from uniform numbers [draws, n]."""
-        flips = list(zip((u[0] < self.hflip).tolist(), (u[1] < self.vflip).tolist(), strict=True))
+    def plan(self, u: Array, heights: Array, widths: Array) -> list[Sample]:
+        """What becomes of each image of a batch, from uniform numbers [draws, n] and the images' sizes, int64 [n]."""
         if self.crop is None:
-            whole = list(zip(heights.tolist(), widths.tolist(), strict=True))
-            return [[0, 0, h, w] for h, w in whole], whole, flips
-        boxes = self.crop.boxes(u[FLIP_DRAWS:], heights, widths)
-        return boxes.tolist(), self.crop.shapes(boxes), flips
-
-    def render(self, pixels: Array, box: list[int], flip: tuple[bool, bool], out: Array) -> None:
-        """Write one sample, [H, W, C], before the transform."""
-        top, left, h, w = box
-        if out.shape[:2] != (h, w):
-            shrinks = out.shape[0] <= h and out.shape[1] <= w
-            how = cv2.INTER_AREA if shrinks and self.crop is not None and self.crop.antialias else cv2.INTER_LINEAR
-            cv2.resize(pixels[top : top + h, left : left + w], out.shape[1::-1], dst=out, interpolation=how)
-        elif top < 0 or left < 0 or top + h > pixels.shape[0] or left + w > pixels.shape[1]:
-            out[...] = 0
-            y0, y1 = (min(max(y, 0), pixels.shape[0]) for y in (top, top + h))  # the box may miss the image altogether
-            x0, x1 = (min(max(x, 0), pixels.shape[1]) for x in (left, left + w))
-            out[y0 - top : y1 - top, x0 - left : x1 - left] = pixels[y0:y1, x0:x1]
+            boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
+            shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
         else:
-            out[...] = pixels[top : top + h, left : left + w]
-        if any(flip):
-            cv2.flip(out, -1 if all(flip) else int(flip[0]), dst=out)
+            boxes = self.crop.boxes(u[FLIP_DRAWS:], heights, widths)
+            shapes = self.crop.shapes(boxes)
+        windows = self._windows(boxes, np.array(shapes), heights, widths)
+        flips = zip((u[0] < self.hflip).tolist(), (u[1] < self.vflip).tolist(), strict=True)
+        return list(map(Sample, map(tuple, boxes.tolist()), windows, shapes, flips))
 
-    def unequal(self, shapes: list[Shape]) -> LoaderError:
+    def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
+        """Pixels of the largest output; `sides` gives the heights and widths of all images, where these matter."""
+        crop = self.crop
+        if crop is not None and not (isinstance(crop, Resize) and isinstance(crop.size, int)):
+            return math.prod(crop.shape)
+        heights, widths = sides()
+        if crop is None:
+            return int((heights * widths).max())
+        aspect = float((np.maximum(heights, widths) / np.minimum(heights, widths)).max())
+        return math.ceil(crop.shape[0] ** 2 * aspect)
+
+    def _windows(self, boxes: Array, shapes: Array, heights: Array, widths: Array) -> list[Window]:
+        """The boxes as far as they lie in the images, and how much smaller these may be decoded."""
+        ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.stack([heights, widths], axis=1))
+        starts = np.maximum(boxes[:, :2], 0)
+        antialias, fast = (self.crop.antialias, self.crop.fast) if self.crop else (False, False)
+        factor = (boxes[:, 2:] / shapes).min(axis=1) / (2 if antialias else 1)
+        shrink = np.select([factor >= 8, factor >= 4, factor >= 2], [8, 4, 2], 1)
+        rows = np.column_stack([starts, ends - starts, shrink]).tolist()
+        return [Window(y, x, h, w, times, fast) for y, x, h, w, times in rows]
+
+    def render(self, sample: Sample, region: Region | None, out: Array) -> None:
+        """Write one sample, [H, W, C], before the transform; `region` holds its window, None if that is empty."""
+        top, left, h, w = sample.box
+        if out.shape[:2] != (h, w):
+            assert region is not None and self.crop is not None  # crops that resize stay inside the image
+            box = ((top - region.top) / region.shrink, (left - region.left) / region.shrink, h / region.shrink, w / region.shrink)
+            resample(region.pixels, box, out, antialias=self.crop.antialias)
+        else:
+            if sample.window[2:4] != (h, w):
+                out[...] = 0
+            if region is not None:
+                y, x, rows, columns = sample.window[:4]
+                inner = region.pixels[y - region.top :, x - region.left :][:rows, :columns]
+                out[y - top : y - top + rows, x - left : x - left + columns] = inner
+        if any(sample.flip):
+            cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
+
+    def unequal(self, shapes: set[Shape]) -> LoaderError:
         """What to say when outputs of these shapes are to be one batch."""
         if self.crop is None:
             what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop"

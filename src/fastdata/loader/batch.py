@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.data.rendering import Timing
+
 __all__ = ["Batch", "Stats", "to_device"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,13 +32,37 @@ class Batch(tuple[Any, ...]):
 
 @dataclass
 class Stats:
-    """What a loader has done so far, in this process. wait_s: seconds the consumer waited for a batch; work_s: seconds that
-    workers spent making them."""
+    """What a loader has done so far, in this process.
+
+    Attributes:
+        batches, samples: delivered.
+        wait_s: seconds that the consumer waited for a batch.
+        work_s: seconds that workers spent making them, of which
+        read_s, decode_s, resize_s: waiting for the images' bytes; decoding; resizing, cropping and flipping.
+        slots, slots_in_use: batches that shared memory holds room for, and how many of these are being filled, waiting or held.
+        slot_bytes: shared memory of all slots.
+        copies: batches that were handed out as a copy, because the consumer held too many.
+    """
 
     batches: int = 0
     samples: int = 0
     wait_s: float = 0.0
     work_s: float = 0.0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    resize_s: float = 0.0
+    slots: int = 0
+    slots_in_use: int = 0
+    slot_bytes: int = 0
+    copies: int = 0
+
+    def add(self, wait_s: float, work_s: float, timing: Timing) -> None:
+        """Count the times of one more batch."""
+        self.wait_s += wait_s
+        self.work_s += work_s
+        self.read_s += timing.read_s
+        self.decode_s += timing.decode_s
+        self.resize_s += timing.resize_s
 
 
 def to_device(data: Any, device: torch.device) -> Any:

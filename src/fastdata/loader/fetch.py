@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cv2
@@ -16,6 +16,8 @@ from torch.utils.data import default_collate, get_worker_info
 
 from fastdata.data.images import ImageDataset
 from fastdata.data.random import lent_generators, loose_seeds, repeated
+from fastdata.data.rendering import Timing
+from fastdata.loader.slots import Place
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "one_cv2_thread", "quiet_worker"]
 
@@ -34,6 +36,7 @@ class Request:
         valid: rows that are real; the others repeat.
         size: stored size to read; None: the dataset's own.
         seed: of the loader.
+        slot: where the images are to be written; None: into fresh memory.
     """
 
     generation: int
@@ -45,53 +48,74 @@ class Request:
     valid: int
     size: int | None
     seed: int
+    slot: int | None = None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A batch on its way to the loader. images: whether data[0] is [n, H, W, C], to be shown as [n, C, H, W].
+    """A batch on its way to the loader.
 
-    error: of a worker, for the loader to raise if it still wants this batch.
+    images: whether data[0] is [n, H, W, C], to be shown as [n, C, H, W]. in_slot: its shape and dtype, when it was written into the
+    slot of the request and data[0] is None. error: of a worker, for the loader to raise if it still wants this batch.
     """
 
     request: Request
     images: bool
-    work_s: float
+    in_slot: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+    work_s: float = 0.0
+    timing: Timing = field(default_factory=Timing)
     error: Any = None
 
 
 class Fetch(torch.utils.data.Dataset[Any]):
     """A dataset that takes whole requests, as torch's DataLoader hands them to `__getitems__`."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, place: Place | None = None) -> None:
+        self.dataset, self.place = dataset, place
         self._sized: dict[int, Any] = {}
 
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
         started = time.perf_counter()
-        data, error = None, None
         try:
-            data = self._read(request)
+            reply, data = self._images(request) if isinstance(self.dataset, ImageDataset) else self._items(request)
         except Exception:
             if get_worker_info() is None:
                 raise
             error = ExceptionWrapper(where="in a worker of fastdata's Loader")  # type: ignore[no-untyped-call]
-        return Reply(request, isinstance(self.dataset, ImageDataset), time.perf_counter() - started, error), data
+            reply, data = Reply(request, images=False, error=error), None
+        return replace(reply, work_s=time.perf_counter() - started), data
 
-    def _read(self, request: Request) -> Any:
-        indices, repeats = request.indices, request.repeats
-        if isinstance(self.dataset, ImageDataset):
-            return self._at(request.size).read_batch(indices, seed=request.seed, epoch=request.epoch, repeats=repeats)
-        seeds = loose_seeds(request.seed, request.epoch, repeated(indices, repeats))
+    def _images(self, request: Request) -> tuple[Reply, Any]:
+        timing, fresh = Timing(), list[torch.Tensor]()
+
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+            array = None
+            if request.slot is not None and self.place is not None:
+                array = self.place.array(request.slot, shape, dtype)
+            if array is None:
+                fresh.append(_empty(shape, dtype))
+                array = fresh[0].numpy()
+            return array
+
+        images, targets = self._at(request.size).read_batch(
+            request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats, allocate=allocate, timing=timing
+        )
+        in_slot = None if fresh else (images.shape, images.dtype)
+        return Reply(request, images=True, in_slot=in_slot, timing=timing), (fresh[0] if fresh else None, targets)
+
+    def _items(self, request: Request) -> tuple[Reply, Any]:
+        indices = request.indices.tolist()
+        seeds = loose_seeds(request.seed, request.epoch, repeated(request.indices, request.repeats))
         with lent_generators() as reseed:
             if hasattr(self.dataset, "__getitems__"):  # takes the batch as one, so its random numbers depend on the batch
                 reseed(seeds[0])
-                return default_collate(self.dataset.__getitems__(indices.tolist()))
-            items = []
-            for index, seed in zip(indices.tolist(), seeds, strict=True):
-                reseed(seed)
-                items.append(self.dataset[index])
-        return default_collate(items)
+                items = self.dataset.__getitems__(indices)
+            else:
+                items = []
+                for index, seed in zip(indices, seeds, strict=True):
+                    reseed(seed)
+                    items.append(self.dataset[index])
+        return Reply(request, images=False), default_collate(items)
 
     def _at(self, size: int | None) -> Any:
         if size is None:
@@ -99,6 +123,15 @@ class Fetch(torch.utils.data.Dataset[Any]):
         if size not in self._sized:
             self._sized[size] = self.dataset.with_size(size)
         return self._sized[size]
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
+    """A tensor; in a worker, in shared memory, as torch's own default_collate does it."""
+    kind, size = torch.from_numpy(np.empty(0, dtype)).dtype, dtype.itemsize * int(np.prod(shape))
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=kind)
+    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=kind).set_(storage).view(shape)
 
 
 def as_is(data: Any) -> Any:

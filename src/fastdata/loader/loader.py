@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from multiprocessing.connection import wait
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from fastdata.data.images import ImageDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch, Stats, to_device
-from fastdata.loader.fetch import Fetch, Reply, as_is, one_cv2_thread, quiet_worker
+from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
 from fastdata.loader.requests import Requests
+from fastdata.loader.workers import Workers
 
 __all__ = ["Loader"]
 
@@ -95,7 +95,7 @@ class Loader:
         self._requests = Requests(
             EpochOrder(self.num_samples, seed, shuffle), self.part, self.global_batch_size, self.epoch_stop, sampler
         )
-        self._batches: Any = None
+        self._workers: Workers | None = None
 
     def _set_sizes(self, batch_size: int | None, global_batch_size: int | None) -> None:
         """How many samples an epoch has, and how many of them make a global batch."""
@@ -189,14 +189,18 @@ class Loader:
 
     def stats(self) -> Stats:
         """What was delivered so far, and where the time went."""
-        return Stats(**vars(self._stats))
+        stats, slots = replace(self._stats), self._workers and self._workers.slots
+        if slots:
+            stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
+            stats.copies += slots.copies
+        return stats
 
     def __iter__(self) -> Iterator[Any]:
         if not self._resumed:
             self._consumed = 0
         self._resumed = False
         self._pass += 1
-        if not self._alive():
+        if self._workers is not None and not self._workers.alive():
             self.close()  # one died since the last batch: this pass starts new ones
         return self._deliver(self._pass)
 
@@ -204,7 +208,7 @@ class Loader:
         if self.sampler is not None:
             self._in_flight = (-1, 0, None)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
-            if self._batches is None or self._in_flight != self._place():
+            if self._workers is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
             reply, data = self._receive(self._requests.generation)
             self._consumed = reply.request.stop
@@ -226,69 +230,44 @@ class Loader:
     def _receive(self, generation: int) -> tuple[Reply, Any]:
         started = time.perf_counter()
         try:
-            if self._batches is None:
-                with one_cv2_thread():
-                    self._batches = iter(self._dataloader())
-            while True:
-                reply, data = next(self._batches)
-                if reply.request.generation == generation:
-                    break
-            if reply.error is not None:
-                reply.error.reraise()
+            if self._workers is None:
+                self._workers = self._start()
+            reply, data = self._workers.receive(generation)
         except BaseException as error:
-            died = self._died(error)
+            died = self._workers is not None and self._workers.died(error)
             self.close()  # the workers end with their error; another pass starts new ones
             if died:
                 place = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
                 raise LoaderError(f"{place}: a worker died: {error}; if memory ran out, use fewer workers") from error
             raise
-        self._stats.wait_s += time.perf_counter() - started
-        self._stats.work_s += reply.work_s
+        self._stats.add(time.perf_counter() - started, reply.work_s, reply.timing)
         return reply, data
 
-    def _died(self, error: BaseException) -> bool:
-        """Whether this is how a dead worker shows: torch's own message, or a connection that broke while a batch was fetched."""
-        try:
-            return "DataLoader worker" in str(error) or (isinstance(error, OSError | EOFError) and not self._alive(within=1))
-        except RuntimeError:  # from torch's signal handler, which has heard of it this moment
-            return True
-
-    def _alive(self, within: float = 0) -> bool:
-        """Whether no worker has ended, or ends within some seconds: its connections break a moment earlier."""
-        workers = getattr(self._batches, "_workers", ())
-        return not wait([worker.sentinel for worker in workers], within)
+    def _start(self) -> Workers:
+        rows = -(-self.global_batch_size // (1 if self.sampler is not None else self.part.world_size))
+        return Workers(self.dataset, self._requests, rows, self.num_workers, self.prefetch_factor, pin_memory=self.pin_memory)
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request
         self._stats.batches += 1
         self._stats.samples += request.valid
         if self.device is not None:
-            data = to_device(data, self.device)
-        if reply.images:
-            data = (data[0].permute(0, 3, 1, 2), *data[1:])
+            host, data = data, to_device(data, self.device)
+            if reply.images and self._workers is not None:
+                self._workers.keep_while_copied(host[0])
         if type(data) not in (tuple, list):
             return data
         batch = Batch(data)
         batch.valid, batch.ids, batch.position = request.valid, request.indices, (request.epoch, request.stop)
         return batch
 
-    def _dataloader(self) -> DataLoader[Any]:
-        return DataLoader(
-            Fetch(self.dataset),
-            batch_sampler=self._requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
-            num_workers=self.num_workers,
-            collate_fn=as_is,
-            pin_memory=self.pin_memory,
-            prefetch_factor=self.prefetch_factor if self.num_workers else None,
-            worker_init_fn=quiet_worker,
-            generator=torch.Generator(),  # torch's own generator stays as the user left it
-        )
-
     def close(self) -> None:
-        """End the workers. Another pass starts new ones."""
-        if self._batches is not None and self.num_workers:
-            self._batches._shutdown_workers()  # not left to the garbage collector: an error's traceback may hold the iterator
-        self._batches = None
+        """End the workers. Another pass starts new ones; batches that are still held keep their memory."""
+        if self._workers is not None:
+            self._workers.close()
+            if self._workers.slots is not None:
+                self._stats.copies += self._workers.slots.copies
+        self._workers = None
 
     def __enter__(self) -> Loader:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fastdata.data.random import lent_generators, loose_seeds, occurrences
 from fastdata.errors import LoaderError
 from fastdata.loader.fetch import Request
 from fastdata.loader.order import EpochOrder, Part
+from fastdata.loader.slots import Slots
 
 __all__ = ["Requests"]
 
@@ -30,11 +32,15 @@ class Requests:
         global_batch_size: samples of a batch on all ranks.
         stop: where an epoch ends.
         sampler: this rank's indices, instead of `order` and `part`.
+
+    Attributes:
+        slots: to take one for each request from, or None.
     """
 
     def __init__(self, order: EpochOrder, part: Part, global_batch_size: int, stop: int, sampler: Iterable[int] | None) -> None:
         self._order, self._part, self._batch, self._stop = order, part, global_batch_size, stop
         self._sampler: Any = sampler
+        self.slots: Slots | None = None
         self.generation = 0
         self.restart(0, 0, None)
 
@@ -51,7 +57,8 @@ class Requests:
                 if self._start >= self._stop:
                     self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
                 self._ready.extend(self._sampled() if self._sampler is not None else self._ordered())
-            yield self._ready.popleft()
+            request = self._ready.popleft()
+            yield request if self.slots is None else replace(request, slot=self.slots.take())
 
     def _bounds(self) -> tuple[int, int]:
         start, self._start = self._start, min(self._start + self._batch, self._stop)

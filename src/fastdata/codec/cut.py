@@ -1,0 +1,137 @@
+"""Crop before decode: a box of a JPEG on the restart grid is cut out of its compressed bytes.
+
+The cells that a box touches, under a header with their height and width and with restart markers counted anew, are a JPEG by
+themselves. So all that lies outside of the box is never entropy-decoded, transformed or converted.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.codec.jpeg import read_index, scan_start
+
+__all__ = ["Cut", "cut_jpeg"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SOI = b"\xff\xd8"
+SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
+MARGIN = 1  # pixel: interpolated colours look at the next sample, half of which lies right beside the box
+NARROW = 5  # libjpeg upsamples pictures up to four pixels wide in another way
+MOST_GRIDS = 4096  # headers that are remembered, about 1 kB each
+RESTARTS = (0xD0 + (np.arange(1 << 16) & 7)).astype(np.uint8)
+
+
+class Cut(NamedTuple):
+    """A JPEG of `height` and `width`, whose first pixel stands at (`top`, `left`) of the one that it was cut from."""
+
+    data: Array
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class _Grid(NamedTuple):
+    """Of a header behind the index: its two parts, between which height and width belong, and the cells in pixels."""
+
+    before: bytes
+    after: bytes
+    height: int
+    width: int
+    cell_height: int
+    cell_width: int
+    upsampled: bool  # the colours are stored at lower resolution
+
+
+def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: int, *, exact: bool = True) -> Cut | None:
+    """The smallest cut that decodes, inside the box, to the very pixels that the whole JPEG decodes to.
+
+    Args:
+        data: a JPEG with the index of docs/format.md.
+        top, left, height, width: the box, inside the image and not empty.
+        exact: False: for a decoder that repeats samples of colour instead of interpolating them; a little smaller.
+
+    Returns:
+        None: there is no index, or it or the box does not fit the file: decode the whole.
+    """
+    index = read_index(data)
+    if index is None:
+        return None
+    lengths, at = index
+    grid, scan = _read_grid(data, at)
+    if grid is None or top + height > grid.height or left + width > grid.width:
+        return None
+    _, _, full_height, full_width, tall, wide, upsampled = grid
+    columns = -(-full_width // wide)
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    if len(lengths) != columns * -(-full_height // tall) or ends[-1] != len(data) - scan:
+        return None
+    margin = MARGIN if exact and upsampled else 0
+    row, row_end = max(top - margin, 0) // tall, -(-min(top + height + margin, full_height) // tall)
+    column, column_end = max(left - margin, 0) // wide, -(-min(left + width + margin, full_width) // wide)
+    if margin and column and full_width - column * wide < NARROW:
+        column -= 1
+    y, x = row * tall, column * wide
+    new_height, new_width = min(row_end * tall, full_height) - y, min(column_end * wide, full_width) - x
+    starts = ends[row * columns + column : row_end * columns : columns].tolist()
+    stops = ends[row * columns + column_end : row_end * columns + 1 : columns].tolist()
+    head = b"".join((grid.before, _SIDES.pack(new_height, new_width), grid.after))
+    body = memoryview(data)[scan:]
+    out = np.frombuffer(bytearray().join([head, *[body[a:b] for a, b in zip(starts, stops, strict=True)]]), np.uint8)
+    markers = lengths.reshape(-1, columns)[row:row_end, column:column_end].cumsum()
+    markers += len(head) - 1
+    out[markers] = RESTARTS[: len(markers)]
+    out[-1] = EOI
+    return Cut(out, y, x, new_height, new_width)
+
+
+_SIDES = struct.Struct(">HH")
+_grids: dict[bytes, _Grid | None] = {}
+_lengths: set[int] = set()  # of the headers in `_grids`: one, for the images of one store
+
+
+def _read_grid(data: bytes | memoryview, at: int) -> tuple[_Grid | None, int]:
+    """The grid, and where the scan begins; `at` is where the index ends. Images of a store share headers, so each is read once."""
+    for length in tuple(_lengths):
+        found = _grids.get(bytes(data[at : at + length]))
+        if found is not None:
+            return found, at + length
+    try:
+        scan = scan_start(data, at)
+    except IndexError:
+        return None, at
+    if len(_grids) >= MOST_GRIDS:
+        _grids.clear()
+        _lengths.clear()
+    grid = _grids[bytes(data[at:scan])] = _parse(bytes(data[at:scan]))
+    _lengths.add(scan - at)
+    return grid, scan
+
+
+def _parse(header: bytes) -> _Grid | None:
+    at, frame, interval = 0, -1, 0
+    while at < len(header):
+        if header[at + 1] == SOF0:
+            frame = at
+        elif header[at + 1] == DRI:
+            interval = int.from_bytes(header[at + 4 : at + 6], "big")
+        at += 2 + int.from_bytes(header[at + 2 : at + 4], "big")
+    if frame < 0 or not interval:
+        return None
+    height, width = _SIDES.unpack_from(header, frame + 5)
+    components, factors = header[frame + 9], header[frame + 11]  # the first component's; those of the others are 1
+    across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
+    return _Grid(
+        before=SOI + header[: frame + 5],
+        after=header[frame + 9 :],
+        height=height,
+        width=width,
+        cell_height=8 * down,
+        cell_width=8 * across * interval,
+        upsampled=across * down > 1,
+    )

@@ -1,0 +1,104 @@
+"""From stored images to samples: read, decode, crop, resize, flip, transform."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastdata.data.records import Images
+from fastdata.data.view import Sample, View, some
+from fastdata.errors import LoaderError
+
+__all__ = ["Allocate", "Timing", "render_batch", "render_each", "stack"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+
+_local = threading.local()
+_NONE: Array = np.empty(0, np.uint8)
+
+
+@dataclass
+class Timing:
+    """Seconds that a batch took: waiting for the bytes of its images, decoding, and resizing and flipping."""
+
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    resize_s: float = 0.0
+
+
+def render_batch(images: Images, view: View, rows: Array, u: Array, allocate: Allocate, timing: Timing | None = None) -> Array:
+    """Samples that are not transformed, [n, H, W, C]; u: uniform numbers [view.draws, n]."""
+    plan = view.plan(u, *images.sides(rows))
+    shapes = {sample.shape for sample in plan}
+    if len(shapes) > 1:
+        raise view.unequal(shapes)
+    out = allocate((len(rows), *plan[0].shape, images.form.channels), np.dtype(images.form.dtype))
+    timing = timing or Timing()
+    for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
+        _render(images, view, row, sample, target, timing)
+    return out
+
+
+def render_each(
+    images: Images,
+    view: View,
+    rows: Array,
+    u: Array,
+    timing: Timing | None = None,
+    before_transform: Callable[[int], None] = lambda k: None,
+) -> list[Array]:
+    """The samples, [H, W, C] each, transformed."""
+    form, made, timing = images.form, [], timing or Timing()
+    for k, (row, sample) in enumerate(zip(rows.tolist(), view.plan(u, *images.sides(rows)), strict=True)):
+        pixels: Array = np.empty((*sample.shape, form.channels), form.dtype)
+        _render(images, view, row, sample, pixels, timing)
+        if view.transform is not None:
+            before_transform(k)
+            pixels = _as_sample(view.transform(pixels), form.channels)
+        made.append(pixels)
+    return made
+
+
+def _render(images: Images, view: View, row: int, sample: Sample, out: Array, timing: Timing) -> None:
+    started = perf_counter()
+    data = images.get(row)
+    bytes(data[:: mmap.PAGESIZE])  # waits for the disk here, not in the decoder
+    read = perf_counter()
+    inside = sample.window.height > 0 and sample.window.width > 0
+    region = images.decode(row, data, sample.window, _scratch) if inside else None
+    decoded = perf_counter()
+    view.render(sample, region, out)
+    timing.read_s += read - started
+    timing.decode_s += decoded - read
+    timing.resize_s += perf_counter() - decoded
+
+
+def _scratch(size: int) -> Array:
+    """Flat memory of this thread, kept: a fresh array for each image would cost more in page faults than a core brings in."""
+    memory: Array = getattr(_local, "memory", _NONE)
+    if memory.size < size:
+        memory = _local.memory = np.empty(max(size, 1 << 20), np.uint8)
+    return memory
+
+
+def _as_sample(made: Any, channels: int) -> Array:
+    """What a user's transform returned, if it can be a sample."""
+    if not isinstance(made, np.ndarray) or made.ndim != 3 or made.shape[2] != channels:
+        found = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
+        raise LoaderError(f"transform returned {found}: it must return a numpy array [H, W, {channels}], as it gets one")
+    return np.ascontiguousarray(made)
+
+
+def stack(samples: Sequence[Array], allocate: Allocate) -> Array:
+    """Samples of one shape as a batch [n, H, W, C]."""
+    shapes = {sample.shape for sample in samples}
+    if len(shapes) > 1:
+        raise LoaderError(f"transform returned arrays of different shapes, {some(shapes)}: a batch needs one")
+    return np.stack(samples, out=allocate((len(samples), *samples[0].shape), np.result_type(*samples)))

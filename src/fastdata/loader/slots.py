@@ -1,0 +1,107 @@
+"""Slots: shared memory that workers write batches into and the consumer reads in place.
+
+A slot is lent out as a tensor and comes back when the last view of that tensor is gone. The number of slots is fixed. When the
+consumer keeps so many batches that none would be left for the next one, a batch is handed out as a copy instead, so that a
+batch never changes while anyone holds it, and memory never grows.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.shared import SharedArray
+
+__all__ = ["Place", "Slots"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+HELD = 2  # batches that a consumer may hold without a copy: the one in use, and the one before until its name is bound anew
+
+
+class Place:
+    """The slots as a worker sees them: memory to write batches into."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.memory = SharedArray((count, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE))
+
+    def array(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        """The memory of a slot as an array, new each time; None where that does not fit."""
+        size = int(np.prod(shape)) * dtype.itemsize
+        row = self.memory.array[slot]
+        return row[:size].view(dtype).reshape(shape) if size <= row.size else None
+
+
+class Slots:
+    """Keeps account of the slots; in the process of the consumer only.
+
+    Args:
+        in_flight: batches that are asked for and not yet handed out.
+        size: bytes of a batch.
+        pinned: page-lock them, for copies to a GPU that overlap with its work.
+    """
+
+    def __init__(self, in_flight: int, size: int, *, pinned: bool = False) -> None:
+        self.count = in_flight + HELD + 1  # one more, so that the next request finds one before a batch is handed out
+        self.place = Place(self.count, size)
+        self._free = deque(range(self.count))
+        self._copying: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+        self.copies = 0
+        if pinned:
+            self._pin()
+
+    @property
+    def nbytes(self) -> int:
+        return self.place.memory.array.nbytes
+
+    @property
+    def in_use(self) -> int:
+        """Slots that are being filled, or waiting, or in the hands of the consumer."""
+        return self.count - len(self._free)
+
+    def take(self) -> int:
+        """A free slot for the next request."""
+        self._reclaim()
+        return self._free.popleft()
+
+    def give_back(self, slot: int) -> None:
+        self._free.append(slot)
+
+    def hand_out(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
+        """The batch in a slot. The slot comes back when nobody holds the tensor, or a view of it, any more."""
+        array = self.place.array(slot, shape, dtype)
+        assert array is not None
+        self._reclaim()
+        if not self._free:
+            self.copies += 1
+            self.give_back(slot)
+            return torch.from_numpy(array.copy())
+        weakref.finalize(array, self._free.append, slot).atexit = False
+        return torch.from_numpy(array)
+
+    def keep_while_copied(self, batch: torch.Tensor) -> None:
+        """Hold a batch until the copy to the GPU that was just queued is done."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._copying.append((event, batch))
+
+    def _reclaim(self) -> None:
+        """Let go of the batches that are copied; wait for one (host sync) only when no slot is left."""
+        while self._copying and (self._copying[0][0].query() or not self._free):  # type: ignore[no-untyped-call]
+            event, _ = self._copying.popleft()
+            event.synchronize()
+
+    def _pin(self) -> None:
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        start = self.place.memory.array.ctypes.data
+        code = int(cudart.cudaHostRegister(start, self.nbytes, 0))
+        if code:
+            raise RuntimeError(
+                f"CUDA could not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code}): use pin_memory=False"
+            )
+        weakref.finalize(self, cudart.cudaHostUnregister, start).atexit = False

@@ -1,0 +1,100 @@
+"""The processes that make batches: torch's DataLoader over an endless list of requests, and the slots that it fills."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from fastdata.data.images import ImageDataset
+from fastdata.loader.fetch import Fetch, Reply, Request, as_is, one_cv2_thread, quiet_worker
+from fastdata.loader.requests import Requests
+from fastdata.loader.slots import Slots
+
+__all__ = ["Workers"]
+
+
+class Workers:
+    """Workers of one life: they end with an error, or with `close`.
+
+    Args:
+        dataset: what to read; images travel in slots, items of other datasets as torch's DataLoader sends them.
+        requests: what is asked for, in order.
+        rows: the most samples of a batch.
+        num_workers: processes; 0: batches are made when they are received.
+        prefetch_factor: batches that each makes ahead.
+        pin_memory: page-lock the batches, where there is a GPU.
+    """
+
+    def __init__(
+        self, dataset: Any, requests: Requests, rows: int, num_workers: int, prefetch_factor: int, *, pin_memory: bool
+    ) -> None:
+        self.slots: Slots | None = None
+        if isinstance(dataset, ImageDataset):
+            pinned = pin_memory and torch.cuda.is_available()
+            self.slots = Slots(max(1, num_workers * prefetch_factor), rows * dataset.sample_bytes(), pinned=pinned)
+        requests.slots = self.slots
+        loader = DataLoader(
+            Fetch(dataset, self.slots.place if self.slots else None),
+            batch_sampler=requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
+            num_workers=num_workers,
+            collate_fn=as_is,
+            pin_memory=pin_memory and self.slots is None,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            worker_init_fn=quiet_worker,
+            generator=torch.Generator(),  # torch's own generator stays as the user left it
+        )
+        with one_cv2_thread():
+            self._batches: Any = iter(loader)
+
+    def receive(self, generation: int) -> tuple[Reply, Any]:
+        """The next batch of this generation: (images [n, C, H, W], targets), or what the dataset's items collate to.
+
+        Raises whatever went wrong, in a worker or with it.
+        """
+        while True:
+            reply, data = next(self._batches)
+            if reply.request.generation == generation:
+                break
+            self._give_back(reply.request)
+        if reply.error is not None:
+            reply.error.reraise()
+        return reply, self._images(reply, *data) if reply.images else data
+
+    def _images(self, reply: Reply, fresh: torch.Tensor | None, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """From its slot or, where it did not fit, from fresh memory."""
+        slot, images = reply.request.slot, fresh
+        if reply.in_slot is not None and self.slots is not None and slot is not None:
+            images = self.slots.hand_out(slot, *reply.in_slot)
+        else:
+            self._give_back(reply.request)
+        assert images is not None
+        return images.permute(0, 3, 1, 2), torch.from_numpy(targets)
+
+    def _give_back(self, request: Request) -> None:
+        if request.slot is not None and self.slots is not None:
+            self.slots.give_back(request.slot)
+
+    def keep_while_copied(self, images: torch.Tensor) -> None:
+        """These are on their way to a GPU: their slot is not to be used before they have arrived."""
+        if self.slots is not None and torch.cuda.is_available():
+            self.slots.keep_while_copied(images)
+
+    def died(self, error: BaseException) -> bool:
+        """Whether this is how a dead worker shows: torch's own message, or a connection that broke while a batch was fetched."""
+        try:
+            return "DataLoader worker" in str(error) or (isinstance(error, OSError | EOFError) and not self.alive(within=1))
+        except RuntimeError:  # from torch's signal handler, which has heard of it this moment
+            return True
+
+    def alive(self, within: float = 0) -> bool:
+        """Whether no worker has ended, or ends within some seconds: its connections break a moment earlier."""
+        workers = getattr(self._batches, "_workers", ())
+        return not wait([worker.sentinel for worker in workers], within)
+
+    def close(self) -> None:
+        """End them now; not left to the garbage collector, since an error's traceback may hold the iterator."""
+        if hasattr(self._batches, "_shutdown_workers"):
+            self._batches._shutdown_workers()

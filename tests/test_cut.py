@@ -1,0 +1,178 @@
+"""Crop before decode: what is cut out of the compressed bytes decodes to the pixels of the whole."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata.codec import jpeg
+from fastdata.codec.cut import cut_jpeg
+from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, restart_interval, segment_lengths
+from fastdata.codec.pixels import PixelFormat, Window, decode_window, encode_record
+from fastdata.errors import CodecError
+from support import Array, picture
+
+PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
+SAMPLINGS = {
+    "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    "4:2:2": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+}
+MCU = {"4:2:0": 16, "4:2:2": 16, "4:4:4": 8, "grey": 8}
+
+
+def _encoded(image: Array, sampling: str, quality: int = 90, cells: int = 0) -> bytes:
+    """On the grid, with the index; `cells` a row, or as many as `encode_jpeg` makes."""
+    mcus = -(-image.shape[1] // MCU[sampling])
+    interval = mcus // cells if cells and mcus % cells == 0 else restart_interval(image.shape[1], MCU[sampling])
+    params = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
+    if sampling != "grey":
+        params += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling]]
+        image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    return jpeg._with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1))
+
+
+def _pillow(data: bytes) -> Array:
+    with Image.open(io.BytesIO(data)) as opened:
+        return np.asarray(opened)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[Array, str, int, int, tuple[int, int, int, int]]:
+    height, width = draw(st.integers(1, 140)), draw(st.integers(1, 140))
+    top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
+    box = top, left, draw(st.integers(1, height - top)), draw(st.integers(1, width - left))
+    sampling = draw(st.sampled_from([*SAMPLINGS, "grey"]))
+    image = picture(draw(st.integers(0, 5)), height, width)
+    image = image[:, :, 0].copy() if sampling == "grey" else image
+    return image, sampling, draw(st.sampled_from([20, 75, 90, 100])), draw(st.sampled_from([0, 1, 2, 3])), box
+
+
+def _fresh(size: int) -> Array:
+    return np.empty(size, np.uint8)
+
+
+def _narrow(width: int, left: int) -> Any:
+    """A box at the right edge, where a cut of its cells alone would be a few pixels wide."""
+    return picture(1, 40, width), "4:2:0", 90, 0, (3, left, 30, width - left)
+
+
+@given(_cases())
+@example(_narrow(17, 16))
+@example(_narrow(20, 18))
+@example(_narrow(36, 34))
+@settings(max_examples=600, deadline=None)
+def test_a_cut_decodes_to_the_pixels_of_pillow_s_full_decode(case: Any) -> None:
+    image, sampling, quality, cells, (top, left, height, width) = case
+    data = _encoded(image, sampling, quality, cells)
+    found = cut_jpeg(data, top, left, height, width)
+    assert found is not None
+    pixels = _pillow(found.data.tobytes())
+    assert pixels.shape[:2] == (found.height, found.width)
+    y, x = top - found.top, left - found.left
+    np.testing.assert_array_equal(pixels[y : y + height, x : x + width], _pillow(data)[top : top + height, left : left + width])
+    np.testing.assert_array_equal(decode_jpeg(found.data, gray=sampling == "grey").reshape(pixels.shape), pixels)
+
+
+@given(_cases())
+@settings(max_examples=300, deadline=None)
+def test_a_cut_for_the_fast_decode_gives_its_pixels(case: Any) -> None:
+    image, sampling, quality, cells, (top, left, height, width) = case
+    data, gray = _encoded(image, sampling, quality, cells), sampling == "grey"
+    found = cut_jpeg(data, top, left, height, width, exact=False)
+    assert found is not None
+    y, x = top - found.top, left - found.left
+    pixels = decode_jpeg(found.data, gray=gray, fast=True)[y : y + height, x : x + width]
+    np.testing.assert_array_equal(pixels, decode_jpeg(data, gray=gray, fast=True)[top : top + height, left : left + width])
+
+
+@given(_cases(), st.sampled_from([1, 2, 4, 8]), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int, fast: bool) -> None:
+    image, _, quality, _, (top, left, height, width) = case
+    form = PixelFormat("jpeg", 1 if image.ndim == 2 else 3, "uint8")
+    data = encode_record(image, "jpeg", quality=quality)
+    region = decode_window(data, form, *image.shape[:2], Window(top, left, height, width, shrink, fast), _fresh)
+    assert region.shrink == shrink or region.pixels.shape[0] <= 8
+    times = region.shrink
+    sides = tuple(-(-side // times) for side in image.shape[:2])
+    whole = decode_jpeg(data, gray=image.ndim == 2, fast=fast, size=sides, scratch=_fresh)
+    assert whole.shape[:2] == sides and region.top % times == region.left % times == 0
+    y, x = region.top // times, region.left // times
+    inner = np.s_[top // times : -(-(top + height) // times), left // times : -(-(left + width) // times)]
+    pasted = np.zeros_like(whole)
+    pasted[y : y + region.pixels.shape[0], x : x + region.pixels.shape[1]] = region.pixels
+    np.testing.assert_array_equal(pasted[inner], whole[inner])
+
+
+def test_photos_cut_anywhere() -> None:
+    files = sorted(PHOTOS.rglob("*.JPEG"))[::25]
+    rng = np.random.default_rng(0)
+    for image in [_pillow(path.read_bytes()) for path in files] or [picture(k, 333, 500) for k in range(4)]:
+        data = encode_jpeg(image)
+        whole = _pillow(data)
+        for _ in range(10):
+            (top, bottom), (left, right) = (np.sort(rng.choice(side + 1, 2, replace=False)) for side in image.shape[:2])
+            found = cut_jpeg(data, int(top), int(left), int(bottom - top), int(right - left))
+            assert found is not None and len(found.data) < len(data)
+            y, x = int(top) - found.top, int(left) - found.left
+            pixels = decode_jpeg(found.data)[y : y + bottom - top, x : x + right - left]
+            np.testing.assert_array_equal(pixels, whole[top:bottom, left:right])
+
+
+def test_only_the_cells_that_a_box_touches_are_kept() -> None:
+    data = encode_jpeg(picture(0, 160, 160))
+    found = cut_jpeg(data, 33, 49, 14, 30)  # and a pixel more on each side, for the colours
+    assert found is not None
+    assert (found.top, found.left, found.height, found.width) == (32, 48, 16, 32)
+    lengths = segment_lengths(data)
+    assert lengths is not None
+    scan = found.data.tobytes().split(b"\xff\xda")[1][10 + 2 :]
+    assert len(scan) == int(lengths.reshape(10, 10)[2, 3:5].sum())
+    higher = cut_jpeg(data, 32, 49, 14, 30)
+    assert higher is not None and (higher.top, higher.height) == (16, 32)
+
+
+def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> None:
+    image = picture(2, 70, 90)
+    plain = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_RST_INTERVAL, 1])[1].tobytes()
+    good = encode_jpeg(image)
+    at = good.index(b"fastdata\0") + 14
+    wrong_count = good[:at] + (31).to_bytes(4, "little") + good[at + 4 :]
+    wrong_sum = good[: at + 4] + bytes([good[at + 4] ^ 1]) + good[at + 5 :]
+    form, memory = PixelFormat("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
+    for data in (plain, wrong_count, wrong_sum):
+        assert cut_jpeg(data, 1, 2, 30, 40) is None
+        region = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
+        assert (region.top, region.left) == (0, 0)
+        np.testing.assert_array_equal(region.pixels, _pillow(data))
+
+
+def test_a_record_of_another_size_is_an_error() -> None:
+    form, memory = PixelFormat("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
+    data = encode_jpeg(picture(2, 70, 90))
+    for height, width in ((60, 90), (70, 100), (90, 70), (140, 180), (139, 179)):
+        for window in (Window(0, 0, height, width), Window(height - 20, width - 20, 20, 20), Window(0, 0, height, width, 2)):
+            if window.top + 20 > 70 or window.left + 20 > 90 or window.height == height:
+                with pytest.raises(CodecError):
+                    decode_window(data, form, height, width, window, lambda _: memory)
+
+
+def test_damage_inside_the_box_is_found() -> None:
+    """A cut puts its own markers where the index says, so the old ones must be looked at by nobody but the index."""
+    data = bytearray(encode_jpeg(picture(2, 96, 96)))
+    start = data.index(b"\xff\xda") + 14
+    for k in range(4):
+        data[start + 40 + k] = 0xFF
+    found = cut_jpeg(bytes(data), 0, 0, 40, 40)
+    assert found is not None
+    with pytest.raises(CodecError):
+        decode_jpeg(found.data)
