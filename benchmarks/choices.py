@@ -20,6 +20,8 @@ from fastdata.codec.source import SourceImage
 from fastdata.loader.order import EpochOrder
 from fastdata.prepare.resize import resize, target_shape
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 ROUNDS = 7
 
 
