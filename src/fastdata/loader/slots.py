@@ -21,7 +21,7 @@ __all__ = ["Place", "Slots"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-HELD = 2  # batches that a consumer may hold without a copy: the one in use, and the one before until its name is bound anew
+HELD = 3  # batches without a copy in the consumer's hands: the new one, the one before until its name is bound anew, one put by
 
 
 class Place:

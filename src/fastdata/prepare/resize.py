@@ -12,7 +12,7 @@ __all__ = ["center", "resize", "target_shape"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 
-NEARLY = 1.25  # a side shrinks this many times: below, a slight blur is nearer to areas than two samples, and cheaper
+NEARLY = 1.32  # a side shrinks this many times: below, a slight blur is as near to areas as two samples, and cheaper
 SPREAD = 14.0  # of the blur: least squares over photos, for factors from 1.05 to 1.3
 
 

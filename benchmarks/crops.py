@@ -1,0 +1,142 @@
+"""What a random crop costs, step by step, and how far its pixels are from Pillow's: behind docs/design.md and LOG.md.
+
+python benchmarks/crops.py [--photos ../shared/data/photos] [--short 256]
+
+One core. Times are medians of interleaved rounds over the same boxes, drawn as RandomResizedCrop(224) draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+import torch
+from choices import rates
+from PIL import Image
+
+from fastdata.codec.cut import cut_jpeg
+from fastdata.codec.jpeg import encode_jpeg
+from fastdata.codec.pixels import PixelFormat, Window, decode_window
+from fastdata.codec.source import SourceImage
+from fastdata.data.crops import RandomResizedCrop, Resize
+from fastdata.data.random import uniforms
+from fastdata.data.resample import resample
+from fastdata.data.view import View
+from fastdata.prepare.resize import resize, target_shape
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SIDE = 224
+RGB = PixelFormat("jpeg", 3, "uint8")
+FACTORS = (1.3, 2, 3, 4, 6, 8, 12, 16)
+_memory: Array = np.empty(1 << 24, np.uint8)
+
+
+def scratch(_: int) -> Array:
+    return _memory
+
+
+def steps(records: list[bytes], seed: int = 0) -> None:
+    """Time and bytes of each step of a crop."""
+    sizes = np.array([simplejpeg.decode_jpeg_header(record)[:2] for record in records])
+    crop, everything = RandomResizedCrop(SIDE), np.arange(len(records))
+    boxes = [tuple(box) for box in crop.boxes(uniforms(seed, 0, everything, crop.draws), sizes[:, 0], sizes[:, 1]).tolist()]
+    cuts = [cut_jpeg(record, *box) for record, box in zip(records, boxes, strict=True)]
+    pixels = [simplejpeg.decode_jpeg(record) for record in records]
+    shrinking = [k for k, box in enumerate(boxes) if max(box[2:]) > SIDE]
+    narrow = [k for k, cut in enumerate(cuts) if cut.width % 32 == 16]
+    out: Array = np.empty((SIDE, SIDE, 3), np.uint8)
+    batch: Array = np.empty((64, SIDE, SIDE, 3), np.uint8)
+
+    def view(k: int) -> Array:
+        top, left, h, w = boxes[k]
+        return pixels[k][top : top + h, left : left + w]
+
+    def line(title: str, indices: Any, **contestants: Any) -> None:
+        times = rates(contestants, list(indices))
+        print(f"  {title}: " + ", ".join(f"{name.replace('_', ' ')} {1e3 * ms:.1f}" for name, ms in times.items()) + " us")
+
+    share = sum(len(cut.data) for cut in cuts) / sum(map(len, records))
+    print(f"{len(records)} photos; a cut has {share:.2f} of the bytes")
+    print(f"{len(shrinking)} boxes shrink; {len(narrow)} cuts end at a 16th pixel")
+    line(
+        "JPEG to pixels",
+        everything,
+        decode_all=lambda k: simplejpeg.decode_jpeg(records[k], buffer=_memory),
+        cut=lambda k: cut_jpeg(records[k], *boxes[k]),
+        decode_the_cut=lambda k: decode_window(records[k], RGB, *sizes[k].tolist(), Window(*boxes[k]), scratch),
+    )
+    line(
+        "those cuts, decoded",
+        narrow,
+        RGB=lambda k: simplejpeg.decode_jpeg(cuts[k].data, "RGB", buffer=_memory),
+        RGBA=lambda k: simplejpeg.decode_jpeg(cuts[k].data, "RGBA", buffer=_memory),
+        grey=lambda k: simplejpeg.decode_jpeg(cuts[k].data, "GRAY", buffer=_memory),
+    )
+    for title, indices in (("resize of boxes that shrink", shrinking), ("of all boxes", everything)):
+        line(
+            title,
+            indices,
+            antialiased=lambda k: resample(pixels[k], boxes[k], out, antialias=True),
+            bilinear=lambda k: resample(pixels[k], boxes[k], out, antialias=False),
+            OpenCV_area=lambda k: cv2.resize(view(k), (SIDE, SIDE), dst=out, interpolation=cv2.INTER_AREA),
+        )
+    images = torch.from_numpy(batch).permute(0, 3, 1, 2)
+    line(
+        "a flip",
+        range(64),
+        in_the_slot=lambda k: cv2.flip(batch[k], 1, dst=batch[k]),
+        by_torch_in_a_batch_of_64=lambda k: images.flip(3) if k == 0 else None,
+    )
+
+
+def errors(photos: list[Array]) -> None:
+    """Mean absolute difference of whole photos shrunk by the Loader from Pillow's BILINEAR of the decoded photo, in codes."""
+    records = [encode_jpeg(photo) for photo in photos]
+    for antialias in (True, False):
+        print(f"antialias={antialias}: median photo / worst photo / largest difference of a pixel, in codes")
+        for factor in FACTORS:
+            found = [_error(record, factor, antialias) for record in records]
+            means, largest = [mean for mean, _, _ in found], max(worst for _, worst, _ in found)
+            scales = sorted({shrink for _, _, shrink in found})
+            print(
+                f"  {factor:4} times smaller, decoded at 1/{scales}: "
+                f"{statistics.median(means):.2f} / {max(means):.2f} / {largest:.0f}"
+            )
+
+
+def _error(record: bytes, factor: float, antialias: bool) -> tuple[float, float, int]:
+    height, width = simplejpeg.decode_jpeg_header(record)[:2]
+    shape = round(height / factor), round(width / factor)
+    view = View(Resize(shape, antialias=antialias))
+    (sample,) = view.plan(np.zeros((2, 1)), np.array([height]), np.array([width]))
+    out: Array = np.empty((*shape, 3), np.uint8)
+    view.render(sample, decode_window(record, RGB, height, width, sample.window, scratch), out)
+    whole = Image.fromarray(simplejpeg.decode_jpeg(record))
+    apart = np.abs(out.astype(float) - np.asarray(whole.resize(shape[::-1], Image.Resampling.BILINEAR)))
+    return float(apart.mean()), float(apart.max()), sample.window.shrink
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, default=Path("../shared/data/photos"))
+    parser.add_argument("--short", type=int, default=256)
+    options = parser.parse_args()
+    files = sorted(p for p in options.photos.rglob("*") if p.is_file())[:200]
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+    photos = []
+    for file in files:
+        image = SourceImage(file.read_bytes()).decode()
+        photos.append(resize(image, target_shape(*image.shape[:2], options.short, "short", False)))
+    steps([encode_jpeg(photo) for photo in photos])
+    errors(photos)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Slots: batches in shared memory that nobody overwrites while someone looks."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from fastdata.loader.slots import Slots
+from stores import COUNT, sha, store
+
+
+def augmented(**options):
+    return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5, **options)
+
+
+def same(loader):
+    """The bytes of an epoch, each batch looked at and let go at once."""
+    return [sha([batch])[0] for batch in loader]
+
+
+KEPT = {
+    "the tensor": lambda images: images,
+    "a row": lambda images: images[1],
+    "a channel": lambda images: images[:, 1],
+    "detached": lambda images: images.detach(),
+    "numpy": lambda images: images.numpy(),
+    "a slice of numpy": lambda images: images.numpy()[2:, :, ::2],
+    "dlpack": lambda images: torch.from_dlpack(images),
+    "its storage": lambda images: images.untyped_storage(),
+    "channels last": lambda images: images.permute(0, 2, 3, 1),
+}
+
+
+def content(kept):
+    if isinstance(kept, torch.UntypedStorage):
+        return bytes(kept)
+    return (kept.numpy() if isinstance(kept, torch.Tensor) else kept).tobytes()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", KEPT)
+def test_whatever_is_kept_of_a_batch_never_changes(name, workers):
+    with Loader(augmented(), 6, shuffle=True, num_workers=workers) as loader:
+        kept, then = [], []
+        for k, (images, _) in enumerate(batch for _ in range(3) for batch in loader):
+            if k % 3 == 0:
+                kept.append(KEPT[name](images))
+                then.append(content(kept[-1]))
+            del images
+            assert [content(k) for k in kept] == then
+    gc.collect()
+    assert [content(k) for k in kept] == then, "and not when the loader is closed"
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_ordinary_loop_needs_no_copies_and_gets_every_slot_back(workers):
+    with Loader(augmented(), 6, shuffle=True, num_workers=workers) as loader:
+        for _ in range(4):
+            for images, targets in loader:
+                assert len(images) == len(targets)
+        stats = loader.stats()
+        in_flight = max(1, 2 * workers)
+        assert (stats.copies, stats.slots) == (0, in_flight + 4)
+        assert stats.slot_bytes % (4096 * stats.slots) == 0 and stats.slot_bytes >= stats.slots * 6 * 16 * 16 * 3
+        del images, targets
+        gc.collect()
+        assert loader.stats().slots_in_use <= in_flight
+
+
+def test_who_keeps_more_than_the_slots_gets_copies_and_memory_stays_bounded():
+    with Loader(augmented(), 6, shuffle=True, num_workers=2) as loader:
+        kept = [batch for _ in range(3) for batch in loader]
+        stats = loader.stats()
+        assert stats.slots == 8 and stats.slots_in_use <= 8
+        lent = {batch[0].untyped_storage().data_ptr() for batch in kept}
+        assert len(lent) == len(kept) and stats.copies >= len(kept) - 4
+        del kept
+        gc.collect()
+        assert loader.stats().slots_in_use <= 4
+        before = loader.stats().copies
+        for _ in loader:
+            pass
+        assert loader.stats().copies == before
+
+
+def test_passes_that_are_left_early_leak_no_slot():
+    with Loader(augmented(), 6, shuffle=True, num_workers=2) as loader:
+        first = same(loader)
+        loader.set_epoch(0)
+        for _ in range(12):
+            for batch in loader:
+                assert sha([batch])[0] == first[0]
+                break
+        assert same(loader) == first
+        assert loader.stats().copies == 0 and loader.stats().slots_in_use <= 5
+
+
+def bad(pixels):
+    if int(pixels.sum()) % 5 == 0:
+        raise OSError("a bad one")
+    return pixels
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_of_workers_leak_no_slot(workers):
+    with Loader(augmented(transform=bad), 6, shuffle=True, num_workers=workers) as loader:
+        for _ in range(6):
+            with pytest.raises(OSError, match="a bad one"):
+                list(loader)
+        assert loader.stats().slots == 0, "the workers have ended, and their slots with them"
+
+
+def grow(pixels):
+    return np.repeat(np.repeat(pixels, 2, 0), 2, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_does_not_fit_into_a_slot_comes_in_memory_of_its_own(workers):
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(20), transform=grow)
+    want = dataset.read_batch(range(COUNT), seed=0, epoch=0)[0]
+    assert want.shape[1:] == (40, 40, 3) and want.dtype == np.float32
+    with Loader(dataset, 5, num_workers=workers) as loader:
+        for _ in range(3):
+            assert np.array_equal(torch.cat([images for images, _ in loader]).permute(0, 2, 3, 1), want)
+        assert loader.stats().slots_in_use <= max(1, 2 * workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whole_images_of_a_larger_size_than_the_slots_were_made_for(workers):
+    path = store("rgb", size=(32, 48), resize="crop")
+    want = {size: LMDBDataset(path, size=size).read_batch(range(COUNT), seed=0, epoch=0)[0] for size in (32, 48)}
+    with Loader(LMDBDataset(path, size=32), 5, num_workers=workers) as loader:
+        for size in (32, 48, 32):
+            loader.set_size(size)
+            assert np.array_equal(torch.cat([images for images, _ in loader]).permute(0, 2, 3, 1), want[size])
+
+
+def test_stats_say_where_the_time_of_the_workers_went():
+    with Loader(augmented(), 6, num_workers=1) as loader:
+        started = time.perf_counter()
+        for _ in range(3):
+            for _ in loader:
+                pass
+        stats, wall = loader.stats(), time.perf_counter() - started
+    assert min(stats.read_s, stats.decode_s, stats.resize_s) > 0
+    assert stats.read_s + stats.decode_s + stats.resize_s < stats.work_s < wall
+    assert stats.decode_s > stats.read_s
+
+
+def test_slots_are_aligned_to_pages_and_apart_from_each_other():
+    slots = Slots(2, 5000)
+    assert slots.count == 6 and slots.nbytes == 6 * 8192
+    arrays = [slots.place.array(slots.take(), (50, 100), np.dtype(np.uint8)) for _ in range(4)]
+    for k, array in enumerate(arrays):
+        assert array.ctypes.data % 4096 == 0
+        array[...] = k
+    assert [int(array.max()) for array in arrays] == [0, 1, 2, 3] == [int(array.min()) for array in arrays]
+    assert slots.place.array(0, (50, 200), np.dtype(np.uint8)) is None
+    assert slots.place.array(0, (2048, 2), np.dtype(np.uint16)).nbytes == 8192
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copies_to_the_gpu_are_whole_before_their_slot_is_used_again(workers):
+    """The consumer's stream is kept busy, so that the copies run long after they were queued."""
+    with Loader(augmented(), 6, shuffle=True, num_workers=workers) as loader:
+        want = [images.clone() for _ in range(3) for images, _ in loader]
+    found = []
+    with Loader(augmented(), 6, shuffle=True, num_workers=workers, device="cuda") as loader:
+        for _ in range(3):
+            for images, _ in loader:
+                assert images.is_cuda and images.is_contiguous(memory_format=torch.channels_last)
+                torch.cuda._sleep(20_000_000)
+                found.append(images)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(found, want, strict=True))
