@@ -30,7 +30,7 @@ class SharedArray:
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> None:
-        if not hasattr(os, "memfd_create"):
+        if not self.possible():
             raise StoreError("keeping data in shared memory needs Linux (memfd_create); use LMDBDataset here")
         layout = np.zeros(0, dtype).dtype, (shape,) if isinstance(shape, int) else shape
         size = layout[0].itemsize * int(np.prod(layout[1]))
@@ -41,6 +41,11 @@ class SharedArray:
             os.close(descriptor)
             raise StoreError(f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
         self._attach(descriptor, *layout)
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether this system has such memory."""
+        return hasattr(os, "memfd_create")
 
     @classmethod
     def of(cls, values: Array) -> SharedArray:

@@ -22,6 +22,8 @@ Shape = tuple[int, int]
 Transform = Callable[[Array], Array]
 
 FLIP_DRAWS = 2
+SHRINK = {8: 8, 4: 4, 2: 2}  # a box so many times as large as the output: pixels a side that the decoder may make one
+SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/crops.py)
 
 
 class Sample(NamedTuple):
@@ -86,8 +88,9 @@ class View:
         ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.stack([heights, widths], axis=1))
         starts = np.maximum(boxes[:, :2], 0)
         antialias, fast = (self.crop.antialias, self.crop.fast) if self.crop else (False, False)
-        factor = (boxes[:, 2:] / shapes).min(axis=1) / (2 if antialias else 1)
-        shrink = np.select([factor >= 8, factor >= 4, factor >= 2], [8, 4, 2], 1)
+        factor = (boxes[:, 2:] / shapes).min(axis=1)
+        from_factor = SHRINK_ANTIALIASED if antialias else SHRINK
+        shrink = np.select([factor >= least for least in from_factor], list(from_factor.values()), 1)
         rows = np.column_stack([starts, ends - starts, shrink]).tolist()
         return [Window(y, x, h, w, times, fast) for y, x, h, w, times in rows]
 

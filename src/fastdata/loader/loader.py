@@ -210,7 +210,7 @@ class Loader:
         while self._goes_on(this_pass):
             if self._workers is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
-            reply, data = self._receive(self._requests.generation)
+            reply, data = self._receive()
             self._consumed = reply.request.stop
             self._in_flight = self._place()
             yield self._batch(reply, data)
@@ -227,12 +227,12 @@ class Loader:
     def _place(self) -> tuple[int, int, int | None]:
         return self._epoch, self._consumed, self._size
 
-    def _receive(self, generation: int) -> tuple[Reply, Any]:
+    def _receive(self) -> tuple[Reply, Any]:
         started = time.perf_counter()
         try:
             if self._workers is None:
                 self._workers = self._start()
-            reply, data = self._workers.receive(generation)
+            reply, data = self._workers.receive(self._requests.generation)
         except BaseException as error:
             died = self._workers is not None and self._workers.died(error)
             self.close()  # the workers end with their error; another pass starts new ones
@@ -245,7 +245,18 @@ class Loader:
 
     def _start(self) -> Workers:
         rows = -(-self.global_batch_size // (1 if self.sampler is not None else self.part.world_size))
-        return Workers(self.dataset, self._requests, rows, self.num_workers, self.prefetch_factor, pin_memory=self.pin_memory)
+        for _ in range(2):
+            workers = Workers(
+                self.dataset, self._requests, rows, self.num_workers, self.prefetch_factor, pin_memory=self.pin_memory
+            )
+            if workers.started():
+                return workers
+            workers.kill()
+            self._requests.restart(*self._place())
+        raise LoaderError(
+            "workers hang while they start: a thread of this program held a lock when it was forked. Start the loader before "
+            "such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
+        )
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request

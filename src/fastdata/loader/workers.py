@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from fastdata.data.images import ImageDataset
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, one_cv2_thread, quiet_worker
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import Slots
+from fastdata.shared import SharedArray
 
 __all__ = ["Workers"]
+
+
+START_S = 30.0  # a forked worker begins within milliseconds
+
+
+class Greeting:
+    """What a forked worker does first: it says that it lives.
+
+    A thread that holds a lock of the interpreter or of a library while this process forks leaves it locked in the child for ever.
+    Python 3.11 itself may wait for such a lock before it runs the child's first line, for instance beside threads of gloo.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.heard = SharedArray(workers)
+
+    def __call__(self, worker: int) -> None:
+        self.heard.array[worker] = 1
+        quiet_worker(worker)
 
 
 class Workers:
@@ -32,7 +54,11 @@ class Workers:
         self, dataset: Any, requests: Requests, rows: int, num_workers: int, prefetch_factor: int, *, pin_memory: bool
     ) -> None:
         self.slots: Slots | None = None
-        if isinstance(dataset, ImageDataset):
+        method = multiprocessing.get_start_method() if num_workers else ""
+        self._greeting = Greeting(num_workers) if method == "fork" else None
+        if method == "forkserver":  # the workers then share what they import; no effect on a server that runs already
+            multiprocessing.get_context(method).set_forkserver_preload(["__main__", Fetch.__module__])
+        if isinstance(dataset, ImageDataset) and SharedArray.possible():
             pinned = pin_memory and torch.cuda.is_available()
             self.slots = Slots(max(1, num_workers * prefetch_factor), rows * dataset.sample_bytes(), pinned=pinned)
         requests.slots = self.slots
@@ -43,11 +69,19 @@ class Workers:
             collate_fn=as_is,
             pin_memory=pin_memory and self.slots is None,
             prefetch_factor=prefetch_factor if num_workers else None,
-            worker_init_fn=quiet_worker,
+            worker_init_fn=self._greeting or quiet_worker,
             generator=torch.Generator(),  # torch's own generator stays as the user left it
         )
         with one_cv2_thread():
             self._batches: Any = iter(loader)
+
+    def started(self) -> bool:
+        """Whether the workers are at work; or have ended, which `receive` reports."""
+        end = time.monotonic() + START_S
+        while self._greeting is not None and not self._greeting.heard.array.all() and self.alive(within=0.001):
+            if time.monotonic() > end:
+                return False
+        return True
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
         """The next batch of this generation: (images [n, C, H, W], targets), or what the dataset's items collate to.
@@ -98,3 +132,11 @@ class Workers:
         """End them now; not left to the garbage collector, since an error's traceback may hold the iterator."""
         if hasattr(self._batches, "_shutdown_workers"):
             self._batches._shutdown_workers()
+
+    def kill(self) -> None:
+        """End workers that do not listen."""
+        signal_handling._remove_worker_pids(id(self._batches))  # type: ignore[attr-defined]  # or torch would report their end as an accident
+        self._batches._worker_pids_set = False
+        for worker in self._batches._workers:
+            worker.kill()
+        self.close()
