@@ -536,6 +536,16 @@ print(json.dumps([batches, cv2.getNumThreads()]))
 """
 
 
+def test_the_garbage_collector_is_left_as_it_was():
+    for frozen in (False, True):
+        gc.freeze() if frozen else gc.unfreeze()
+        before = gc.get_freeze_count()
+        with Loader(augmented(), 8, num_workers=1) as loader:
+            next(iter(loader))
+            assert gc.get_freeze_count() > 0 if frozen else gc.get_freeze_count() == before == 0
+        gc.unfreeze()
+
+
 def test_workers_start_although_opencv_has_threads_in_this_process():
     assert script(POOL, store(), timeout=60) == [6, 4]
 

@@ -52,7 +52,8 @@ def _shifted(pixels: Array, by: tuple[float, float]) -> Array:
 def _resize(pixels: Array, size: tuple[float, float], out: Array, kernel: Any) -> None:
     """With a torch kernel; `size` is what of `pixels` becomes all of `out`, and may end inside of a pixel."""
     scales = out.shape[0] / size[0], out.shape[1] / size[1]
-    into, source = _planes(out), _planes(pixels if pixels.flags.writeable else pixels.copy())
+    whole = pixels.flags.c_contiguous and pixels.flags.writeable
+    into, source = _planes(out), _planes(pixels if whole else pixels.copy())  # torch's own copy would wake its threads for it
     if out.dtype == np.uint8:
         kernel(source, out.shape[:2], False, *scales, out=into)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from fastdata.data.random import lent_generators, loose_seeds, repeated
 from fastdata.data.rendering import Timing
 from fastdata.loader.slots import Place
 
-__all__ = ["Fetch", "Reply", "Request", "as_is", "one_cv2_thread", "quiet_worker"]
+__all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -141,16 +142,23 @@ def as_is(data: Any) -> Any:
 
 def quiet_worker(_: int) -> None:
     """One thread a worker: the workers are the parallelism."""
-    if cv2.getNumThreads() != 1:  # a forked worker has it from `one_cv2_thread`
+    if cv2.getNumThreads() != 1:  # a forked worker has it from `ready_to_fork`
         cv2.setNumThreads(1)
 
 
 @contextmanager
-def one_cv2_thread() -> Iterator[None]:
-    """For the time of a fork: a child that inherits OpenCV's pool hangs in setNumThreads, waiting for threads it does not have."""
-    threads = cv2.getNumThreads()
+def ready_to_fork() -> Iterator[None]:
+    """For the time of a fork.
+
+    A child that inherits OpenCV's pool would hang in setNumThreads, waiting for threads that it does not have. And the marks of
+    the garbage collector would give each child a copy of the pages that all Python objects lie in: about 35 MB.
+    """
+    threads, frozen = cv2.getNumThreads(), gc.get_freeze_count()
     cv2.setNumThreads(1)
+    gc.freeze()
     try:
         yield
     finally:
         cv2.setNumThreads(threads)
+        if not frozen:
+            gc.unfreeze()

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from fastdata.data.images import ImageDataset
-from fastdata.loader.fetch import Fetch, Reply, Request, as_is, one_cv2_thread, quiet_worker
+from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import Slots
 from fastdata.shared import SharedArray
@@ -57,7 +57,7 @@ class Workers:
         method = multiprocessing.get_start_method() if num_workers else ""
         self._greeting = Greeting(num_workers) if method == "fork" else None
         if method == "forkserver":  # the workers then share what they import; no effect on a server that runs already
-            multiprocessing.get_context(method).set_forkserver_preload(["__main__", Fetch.__module__])
+            multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
         if isinstance(dataset, ImageDataset) and SharedArray.possible():
             pinned = pin_memory and torch.cuda.is_available()
             self.slots = Slots(max(1, num_workers * prefetch_factor), rows * dataset.sample_bytes(), pinned=pinned)
@@ -72,7 +72,7 @@ class Workers:
             worker_init_fn=self._greeting or quiet_worker,
             generator=torch.Generator(),  # torch's own generator stays as the user left it
         )
-        with one_cv2_thread():
+        with ready_to_fork():
             self._batches: Any = iter(loader)
 
     def started(self) -> bool:

@@ -1,0 +1,123 @@
+"""How long a Loader over a million samples takes to its first batch, how much memory its processes take, and the planner's share.
+
+python benchmarks/first_batch.py STORE [--samples 1000000] [--workers 2] [--method fork]
+
+The million is synthetic: one shard with the records of STORE, linked many times. torch is imported before the clock starts; every
+measurement is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fastdata.store.format import FileSum, file_sum, shard_file
+from fastdata.store.shards import ShardWriter
+from fastdata.store.store import Store
+
+SHARD, RUNS = 8_000, 5
+
+
+def synthetic(source: Path, out: Path, samples: int) -> Path:
+    """A store of so many samples, which are those of `source` again and again."""
+    store = Store(source)
+    variant = store.variant(None)
+    reader = store.reader(variant)
+    (out / variant.name).mkdir(parents=True)
+    writer = ShardWriter(out / "temporary")
+    for k in range(SHARD):
+        writer.append(bytes(reader.get(k % len(store))))
+    first = out / shard_file(variant.name, 0)
+    total = writer.finish(first)
+    shards = samples // SHARD
+    for k in range(1, shards):
+        os.link(first, out / shard_file(variant.name, k))
+    rows = np.tile(np.asarray(store.samples)[np.arange(SHARD) % len(store)], shards)
+    files: dict[str, FileSum] = {}
+    np.save(out / "samples.npy", rows)
+    names = (source / "names.txt").read_bytes().splitlines(keepends=True)
+    (out / "names.txt").write_bytes(b"".join(names[k % len(names)] for k in range(SHARD)) * shards)
+    (out / "rejects.jsonl").write_bytes(b"")
+    for name in store.manifest.files:
+        files[name] = file_sum(out / name)
+    manifest = dataclasses.replace(
+        store.manifest,
+        num_samples=shards * SHARD,
+        num_rejects=0,
+        shard_samples=(SHARD,) * shards,
+        variants=(dataclasses.replace(variant, shards=(total,) * shards),),
+        files=files,
+    )
+    (out / "manifest.json").write_bytes(manifest.to_json())
+    return out
+
+
+def measure(path: str, workers: int, method: str) -> dict[str, float]:
+    """In a fresh process: seconds to the first batch, MB of all processes, share of planning."""
+    import torch
+
+    from fastdata import LMDBDataset, Loader, RandomResizedCrop
+    from fastdata.bench.harness import tree_pss
+    from fastdata.data.random import uniforms
+
+    torch.multiprocessing.set_start_method(method)
+    started = time.perf_counter()
+    dataset = LMDBDataset(path, crop=RandomResizedCrop(224), hflip=0.5)
+    loader = Loader(dataset, 64, shuffle=True, num_workers=workers)
+    batches = iter(loader)
+    next(batches)
+    first = time.perf_counter() - started
+    for _ in range(40):
+        next(batches)
+    stats = loader.stats()
+    per_batch = stats.work_s / (stats.batches or 1)
+    rows = np.arange(64)
+    started = time.perf_counter()
+    for epoch in range(50):
+        u = uniforms(0, epoch, rows, dataset.view.draws)
+        dataset.view.plan(u, *dataset._images.sides(rows))
+    planning = (time.perf_counter() - started) / 50
+    found = {
+        "first_s": first,
+        "pss_mb": tree_pss() / 1e6,
+        "ring_mb": stats.slot_bytes / 1e6,
+        "planning": planning / per_batch,
+        "batch_ms": 1e3 * per_batch,
+    }
+    loader.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--method", choices=["fork", "forkserver", "spawn"], default="fork")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(str(options.store), options.workers, options.method)))
+        return
+    with tempfile.TemporaryDirectory(dir=options.store.absolute().parent) as folder:
+        path = synthetic(options.store, Path(folder) / "million.fds", options.samples)
+        command = [sys.executable, __file__, str(path), "--workers", str(options.workers), "--method", options.method, "--measure"]
+        runs = [json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(RUNS)]
+        count = len(Store(path))
+    print(f"{count} samples, {options.workers} workers, {options.method}: medians of {RUNS}")
+    for name in runs[0]:
+        print(f"  {name}: {statistics.median(run[name] for run in runs):.3f}")
+
+
+if __name__ == "__main__":
+    main()
