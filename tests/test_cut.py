@@ -95,6 +95,7 @@ def test_a_cut_for_the_fast_decode_gives_its_pixels(case: Any) -> None:
 
 
 @given(_cases(), st.sampled_from([1, 2, 4, 8]), st.booleans())
+@example((picture(0, 1, 17), "4:2:0", 20, 0, (0, 16, 1, 1)), 2, False)  # a cut too small for another scale
 @settings(max_examples=300, deadline=None)
 def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int, fast: bool) -> None:
     image, _, quality, _, (top, left, height, width) = case
@@ -160,10 +161,14 @@ def test_a_record_of_another_size_is_an_error() -> None:
     form, memory = PixelFormat("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
     data = encode_jpeg(picture(2, 70, 90))
     for height, width in ((60, 90), (70, 100), (90, 70), (140, 180), (139, 179)):
-        for window in (Window(0, 0, height, width), Window(height - 20, width - 20, 20, 20), Window(0, 0, height, width, 2)):
-            if window.top + 20 > 70 or window.left + 20 > 90 or window.height == height:
-                with pytest.raises(CodecError):
-                    decode_window(data, form, height, width, window, lambda _: memory)
+        for window in (
+            Window(0, 0, height, width),
+            Window(height - 20, width - 20, 20, 20),
+            Window(0, 0, height, width, 2),
+            Window(0, 0, 20, 20),
+        ):
+            with pytest.raises(CodecError):
+                decode_window(data, form, height, width, window, lambda _: memory)
 
 
 def test_damage_inside_the_box_is_found() -> None:
@@ -176,3 +181,19 @@ def test_damage_inside_the_box_is_found() -> None:
     assert found is not None
     with pytest.raises(CodecError):
         decode_jpeg(found.data)
+
+
+@given(st.integers(0, 620), st.integers(0, 255))
+@settings(max_examples=500, deadline=None)
+@example(-1, 0)
+def test_a_damaged_header_is_a_codec_error_or_harmless(at: int, value: int) -> None:
+    form, data = PixelFormat("jpeg", 3, "uint8"), bytearray(HEALTHY)
+    data[at if at >= 0 else data.index(b"\xff\xc0") + 11] = value  # the sampling factors, for one
+    try:
+        region = decode_window(bytes(data), form, 70, 90, Window(1, 2, 30, 40), _fresh)
+    except CodecError:
+        return
+    assert region.pixels.dtype == np.uint8
+
+
+HEALTHY = encode_jpeg(picture(2, 70, 90))

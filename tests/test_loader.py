@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from fastdata import CenterCrop, CodecError, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
+from fastdata import CenterCrop, CodecError, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, Resize
 from fastdata.loader import ranks
-from stores import COUNT, floats, folder, once, script, sha, square, store, unlabelled
+from stores import COUNT, deep, floats, folder, once, script, sha, square, store, unlabelled
 from support import children, until
 
 pytestmark = [
@@ -472,6 +472,52 @@ def test_an_error_of_the_users_keeps_its_type_and_its_place(workers):
     if workers:
         assert re.search(r"Traceback.*in fails\n", str(caught.value), re.DOTALL)
     no_children(before)
+
+
+def raises_its_own(pixels):
+    class Local(Exception):
+        pass
+
+    raise Local("nobody else knows this class")
+
+
+def test_an_error_whose_class_does_not_travel_is_an_error_all_the_same():
+    with Loader(augmented(raises_its_own), 8, num_workers=1) as loader:
+        with pytest.raises(LoaderError, match=r"(?s)raises_its_own.*nobody else knows this class"):
+            list(loader)
+
+
+def test_a_sampler_that_ends_early_leaves_no_workers():
+    before = set(children(os.getpid()))
+    loader = Loader(augmented(), 4, sampler=Short(), num_workers=2)
+    with pytest.raises(LoaderError, match="the sampler ended after") as kept:
+        list(loader)
+    assert set(children(os.getpid())) == before
+    assert kept.value
+
+
+def test_errors_of_the_users_come_at_once():
+    started = time.monotonic()
+    with Loader(BadAtTheEnd(), 16, num_workers=1) as loader, pytest.raises(OSError, match="sample 15 is bad"):
+        list(loader)
+    assert time.monotonic() - started < 0.9
+
+
+def test_torch_s_defaults_may_be_others():
+    path = deep()
+    dataset = LMDBDataset(path, crop=Resize((11, 13)))
+    want = torch.from_numpy(dataset.read_batch(range(6), seed=0, epoch=0)[0])
+    for workers in (0, 1):
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        try:
+            with Loader(dataset, 3, num_workers=workers) as loader:
+                found = [images for images, _ in loader]
+            assert dataset[0][0].device.type == "cpu"
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+        assert torch.equal(torch.cat(found).permute(0, 2, 3, 1), want)
 
 
 class BadAtTheEnd(torch.utils.data.Dataset):

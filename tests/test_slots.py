@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,11 @@ from stores import COUNT, sha, store
 
 def augmented(**options):
     return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5, **options)
+
+
+def shared_maps():
+    """How many pieces of our shared memory this process has mapped."""
+    return sum("memfd:fastdata" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 def same(loader):
@@ -108,11 +114,14 @@ def bad(pixels):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_errors_of_workers_leak_no_slot(workers):
+    gc.collect()
+    before = shared_maps()
     with Loader(augmented(transform=bad), 6, shuffle=True, num_workers=workers) as loader:
         for _ in range(6):
             with pytest.raises(OSError, match="a bad one"):
                 list(loader)
-        assert loader.stats().slots == 0, "the workers have ended, and their slots with them"
+        gc.collect()
+        assert shared_maps() == before, "the workers have ended, and their slots with them"
 
 
 def grow(pixels):
@@ -162,6 +171,77 @@ def test_slots_are_aligned_to_pages_and_apart_from_each_other():
     assert [int(array.max()) for array in arrays] == [0, 1, 2, 3] == [int(array.min()) for array in arrays]
     assert slots.place.array(0, (50, 200), np.dtype(np.uint8)) is None
     assert slots.place.array(0, (2048, 2), np.dtype(np.uint16)).nbytes == 8192
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_closed_loader_has_no_slots_left(workers):
+    gc.collect()
+    before = shared_maps()
+    loader = Loader(augmented(), 6, num_workers=workers)
+    images = [images for images, _ in loader][-1]
+    assert shared_maps() > before
+    loader.close()
+    assert images.float().std() > 1, "what is still held keeps its memory"
+    del images
+    gc.collect()
+    assert shared_maps() == before
+
+
+def test_slots_hold_no_more_than_the_dataset_has():
+    with Loader(augmented(), 10**12, num_workers=1) as loader:
+        (batch,) = loader
+        assert len(batch[0]) == COUNT and loader.stats().slot_bytes < 10**6
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_memfd_batches_come_in_torch_s_shared_memory(workers, monkeypatch):
+    dataset = augmented()
+    with Loader(dataset, 6, num_workers=0) as loader:
+        want = same(loader)
+    monkeypatch.delattr("os.memfd_create")
+    with Loader(dataset, 6, num_workers=workers) as loader:
+        assert same(loader) == want
+        assert loader.stats().slots == 0
+
+
+class Event:
+    """A copy that is done when somebody waits for it."""
+
+    waited = 0
+
+    def query(self):
+        return False
+
+    def synchronize(self):
+        Event.waited += 1
+
+
+def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
+    slots = Slots(1, 100)
+    for _ in range(4):
+        slots._copying.append((Event(), slots.hand_out(slots.take(), (10,), np.dtype(np.uint8))))
+    assert (slots.count, slots.in_use, slots.copies) == (5, 4, 0)
+    slots.take()
+    assert Event.waited == 0
+    slots.take()
+    assert Event.waited == 1 and len(slots._copying) == 3
+    slots.close()
+    assert Event.waited == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pinned_batches_may_be_copied_by_the_user_and_let_go():
+    with Loader(augmented(), 6, shuffle=True, num_workers=2) as loader:
+        want = [images.clone() for _ in range(3) for images, _ in loader]
+    found = []
+    with Loader(augmented(), 6, shuffle=True, num_workers=2, pin_memory=True) as loader:
+        for _ in range(3):
+            for images, _ in loader:
+                assert images.is_pinned()
+                torch.cuda._sleep(20_000_000)
+                found.append(images.to("cuda", non_blocking=True))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(found, want, strict=True))
 
 
 @pytest.mark.gpu

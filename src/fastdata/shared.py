@@ -37,10 +37,10 @@ class SharedArray:
         descriptor = os.memfd_create("fastdata", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, max(size, 1))
+            self._attach(descriptor, *layout)
         except OSError as error:
             os.close(descriptor)
             raise StoreError(f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
-        self._attach(descriptor, *layout)
 
     @staticmethod
     def possible() -> bool:
@@ -55,9 +55,9 @@ class SharedArray:
         return shared
 
     def _attach(self, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
-        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         self.array: Array = np.frombuffer(memory, dtype, int(np.prod(shape))).reshape(shape)
 
     def __getstate__(self) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from fastdata.codec.jpeg import read_index, scan_start
 __all__ = ["Cut", "cut_jpeg"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, int]
 
 SOI = b"\xff\xd8"
 SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
@@ -47,16 +48,19 @@ class _Grid(NamedTuple):
     upsampled: bool  # the colours are stored at lower resolution
 
 
-def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: int, *, exact: bool = True) -> Cut | None:
+def cut_jpeg(
+    data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
+) -> Cut | None:
     """The smallest cut that decodes, inside the box, to the very pixels that the whole JPEG decodes to.
 
     Args:
         data: a JPEG with the index of docs/format.md.
         top, left, height, width: the box, inside the image and not empty.
+        of: (height, width) that the image should have.
         exact: False: for a decoder that repeats samples of colour instead of interpolating them; a little smaller.
 
     Returns:
-        None: there is no index, or it or the box does not fit the file: decode the whole.
+        None: there is no index, or it, the box or `of` does not fit the file: decode the whole.
     """
     index = read_index(data)
     if index is None:
@@ -66,6 +70,8 @@ def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: 
     if grid is None or top + height > grid.height or left + width > grid.width:
         return None
     _, _, full_height, full_width, tall, wide, upsampled = grid
+    if of is not None and of != (full_height, full_width):
+        return None
     columns = -(-full_width // wide)
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
@@ -103,12 +109,13 @@ def _read_grid(data: bytes | memoryview, at: int) -> tuple[_Grid | None, int]:
             return found, at + length
     try:
         scan = scan_start(data, at)
-    except IndexError:
+        grid = _parse(bytes(data[at:scan]))
+    except (IndexError, struct.error):
         return None, at
     if len(_grids) >= MOST_GRIDS:
         _grids.clear()
         _lengths.clear()
-    grid = _grids[bytes(data[at:scan])] = _parse(bytes(data[at:scan]))
+    _grids[bytes(data[at:scan])] = grid
     _lengths.add(scan - at)
     return grid, scan
 
@@ -126,6 +133,8 @@ def _parse(header: bytes) -> _Grid | None:
     height, width = _SIDES.unpack_from(header, frame + 5)
     components, factors = header[frame + 9], header[frame + 11]  # the first component's; those of the others are 1
     across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
+    if not across or not down:
+        return None
     return _Grid(
         before=SOI + header[: frame + 5],
         after=header[frame + 9 :],

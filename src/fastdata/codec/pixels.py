@@ -105,7 +105,7 @@ def decode_window(
         return Region(decode_record(data, form, height, width))
     cut = None
     if (window.height, window.width) != (height, width):
-        cut = cut_jpeg(data, *window[:4], exact=not window.fast and window.shrink == 1)
+        cut = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
     if cut is None and jpeg_size(data) != (height, width):
         raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
     jpeg, top, left, tall, wide = cut or (data, 0, 0, height, width)

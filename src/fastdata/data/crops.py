@@ -62,7 +62,7 @@ class RandomResizedCrop(Crop):
         size: of the output, (height, width), or one number for both.
         scale: share of the image's area, lower and upper bound.
         ratio: width / height, lower and upper bound; its logarithm is uniform.
-        antialias: average the pixels that a smaller output leaves out (area filter), as torchvision's default does;
+        antialias: average the pixels that a smaller output leaves out (triangle filter), as torchvision's default does;
             False: plain bilinear, quicker where a crop shrinks, with aliasing.
         fast: libjpeg-turbo's quicker transform and chroma upsampling: about 1 code off on average, up to 80 at chroma edges.
     """

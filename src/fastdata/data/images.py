@@ -65,7 +65,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         row = self.rows(_checked(index, len(self)))
-        u = torch.rand(self.view.draws, 1, dtype=torch.float64).numpy()
+        u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         (pixels,) = render_each(self._images, self.view, row[None], u)
         target = self._images.targets[row]
         return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))

@@ -25,7 +25,7 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
     """Fill `out`, [H, W, C], with the box (top, left, height, width) of `pixels`, [h, w, C] of the same dtype, uint8 or uint16.
 
     Bilinear. With `antialias`, sides that shrink are averaged with a triangle as wide as what they leave out, which is Pillow's
-    BILINEAR to the code in uint8: torch's kernel has Pillow's arithmetic, vectorised.
+    BILINEAR but for rounding, a code or rarely two: torch's kernel for uint8 has Pillow's arithmetic, vectorised.
     """
     y, x, height, width = box
     top, left, bottom, right = math.floor(y), math.floor(x), math.ceil(y + height), math.ceil(x + width)
@@ -57,9 +57,12 @@ def _resize(pixels: Array, size: tuple[float, float], out: Array, kernel: Any) -
     if out.dtype == np.uint8:
         kernel(source, out.shape[:2], False, *scales, out=into)
         return
-    wide = torch.empty(into.shape, memory_format=torch.channels_last)  # the kernels know no uint16; float32 holds it exactly
-    kernel(source.float(), out.shape[:2], False, *scales, out=wide)
-    into.copy_(wide.round_().clamp_(0, np.iinfo(out.dtype).max))
+    # the kernels know no uint16, which float32 holds exactly; and torch's for floats averages no columns of one pixel's width
+    order = (0, 1, 3, 2) if out.shape[1] == 1 else (0, 1, 2, 3)
+    wide = torch.empty(into.permute(order).shape, dtype=torch.float32, device="cpu")
+    sides = (out.shape[:2], scales) if order[2] == 2 else (out.shape[1::-1], scales[::-1])
+    kernel(source.permute(order).float().contiguous(), sides[0], False, *sides[1], out=wide)
+    into.copy_(wide.round_().clamp_(0, np.iinfo(out.dtype).max).permute(order))
 
 
 def _planes(array: Array) -> torch.Tensor:

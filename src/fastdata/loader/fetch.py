@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +20,7 @@ from torch.utils.data import default_collate, get_worker_info
 from fastdata.data.images import ImageDataset
 from fastdata.data.random import lent_generators, loose_seeds, repeated
 from fastdata.data.rendering import Timing
+from fastdata.errors import LoaderError
 from fastdata.loader.slots import Place
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
@@ -79,11 +82,10 @@ class Fetch(torch.utils.data.Dataset[Any]):
         started = time.perf_counter()
         try:
             reply, data = self._images(request) if isinstance(self.dataset, ImageDataset) else self._items(request)
-        except Exception:
+        except Exception as error:
             if get_worker_info() is None:
                 raise
-            error = ExceptionWrapper(where="in a worker of fastdata's Loader")  # type: ignore[no-untyped-call]
-            reply, data = Reply(request, images=False, error=error), None
+            reply, data = Reply(request, images=False, error=_wrapped(error)), None
         return replace(reply, work_s=time.perf_counter() - started), data
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
@@ -126,13 +128,24 @@ class Fetch(torch.utils.data.Dataset[Any]):
         return self._sized[size]
 
 
+def _wrapped(error: Exception) -> ExceptionWrapper:
+    """The error for its way to the loader; one whose class can't make it there would be lost, and the loader wait for ever."""
+    where = "in a worker of fastdata's Loader"
+    try:
+        pickle.dumps(type(error))
+    except Exception:  # noqa: BLE001  whatever a user's class does
+        told = LoaderError("".join(traceback.format_exception(error)))
+        return ExceptionWrapper((LoaderError, told, None), where)  # type: ignore[no-untyped-call]
+    return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+
+
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
     """A tensor; in a worker, in shared memory, as torch's own default_collate does it."""
     kind, size = torch.from_numpy(np.empty(0, dtype)).dtype, dtype.itemsize * int(np.prod(shape))
     if get_worker_info() is None:
-        return torch.empty(shape, dtype=kind)
+        return torch.empty(shape, dtype=kind, device="cpu")
     storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=kind).set_(storage).view(shape)
+    return torch.empty(0, dtype=kind, device="cpu").set_(storage).view(shape)
 
 
 def as_is(data: Any) -> Any:

@@ -31,6 +31,10 @@ class Loader:
     A dataset that is not fastdata's yields what torch's default_collate makes of its items; a dict or a single tensor comes
     without these attributes.
 
+    Images lie in shared memory that the workers write them into; a batch stays as it is for as long as anyone in this process
+    holds it or a view of it (clone it before a fork). Whoever holds more than three gets further ones as copies. `stats()` tells
+    how much memory that is, and who waits for whom.
+
     The order, the crops and the flips depend on (seed, epoch, sample), never on the number of workers or ranks, nor on an
     interruption. Each full pass advances the epoch by one. Leaving a pass early does not: the next one starts the epoch again.
 
@@ -40,7 +44,8 @@ class Loader:
         global_batch_size: over all ranks instead; what stays the same when a run resumes on another number of ranks.
         shuffle: a new order each epoch.
         sampler: this rank's indices instead, from any torch Sampler. Its `set_epoch`, if any, is called; what it draws from torch's
-            default generator is seeded by (seed, epoch). Its list is drawn when a pass begins.
+            default generator is seeded by (seed, epoch); a generator of its own is its own affair. Its list is drawn when a pass
+            begins.
         num_workers: processes that make batches; 0: none; None: the cores at hand, shared with the other ranks of this machine.
         device: None for CPU tensors; "cuda" for batches on the device.
         seed: 0 to 2^64 - 1.
@@ -244,10 +249,16 @@ class Loader:
         return reply, data
 
     def _start(self) -> Workers:
-        rows = -(-self.global_batch_size // (1 if self.sampler is not None else self.part.world_size))
+        rows = -(-min(self.global_batch_size, self.epoch_stop) // (1 if self.sampler is not None else self.part.world_size))
         for _ in range(2):
             workers = Workers(
-                self.dataset, self._requests, rows, self.num_workers, self.prefetch_factor, pin_memory=self.pin_memory
+                self.dataset,
+                self._requests,
+                rows,
+                self.num_workers,
+                self.prefetch_factor,
+                pin_memory=self.pin_memory,
+                device=self.device,
             )
             if workers.started():
                 return workers
@@ -278,7 +289,7 @@ class Loader:
             self._workers.close()
             if self._workers.slots is not None:
                 self._stats.copies += self._workers.slots.copies
-        self._workers = None
+        self._workers = self._requests.slots = None
 
     def __enter__(self) -> Loader:
         return self

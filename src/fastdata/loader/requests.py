@@ -53,12 +53,16 @@ class Requests:
 
     def __iter__(self) -> Iterator[Request]:
         while True:
-            if not self._ready:
-                if self._start >= self._stop:
-                    self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
-                self._ready.extend(self._sampled() if self._sampler is not None else self._ordered())
+            self.fill()
             request = self._ready.popleft()
             yield request if self.slots is None else replace(request, slot=self.slots.take())
+
+    def fill(self) -> None:
+        """Compute the next requests, if there are none."""
+        if not self._ready:
+            if self._start >= self._stop:
+                self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
+            self._ready.extend(self._sampled() if self._sampler is not None else self._ordered())
 
     def _bounds(self) -> tuple[int, int]:
         start, self._start = self._start, min(self._start + self._batch, self._stop)

@@ -2,7 +2,8 @@
 
 A slot is lent out as a tensor and comes back when the last view of that tensor is gone. The number of slots is fixed. When the
 consumer keeps so many batches that none would be left for the next one, a batch is handed out as a copy instead, so that a
-batch never changes while anyone holds it, and memory never grows.
+batch never changes while anyone in this process holds it, and memory never grows. A child that is forked while it holds a batch
+is not counted: it has to clone what it keeps.
 """
 
 from __future__ import annotations
@@ -84,17 +85,21 @@ class Slots:
         weakref.finalize(array, self._free.append, slot).atexit = False
         return torch.from_numpy(array)
 
-    def keep_while_copied(self, batch: torch.Tensor) -> None:
-        """Hold a batch until the copy to the GPU that was just queued is done."""
+    def keep_while_copied(self, batch: torch.Tensor, device: torch.device) -> None:
+        """Hold a batch until the copy to the GPU that was just queued on the device's current stream is done."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(device))
         self._copying.append((event, batch))
 
     def _reclaim(self) -> None:
         """Let go of the batches that are copied; wait for one (host sync) only when no slot is left."""
         while self._copying and (self._copying[0][0].query() or not self._free):  # type: ignore[no-untyped-call]
-            event, _ = self._copying.popleft()
-            event.synchronize()
+            self._copying.popleft()[0].synchronize()
+
+    def close(self) -> None:
+        """Wait (host sync) for copies that are under way. Batches that are still held keep their memory."""
+        while self._copying:
+            self._copying.popleft()[0].synchronize()
 
     def _pin(self) -> None:
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]

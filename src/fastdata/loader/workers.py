@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -18,6 +19,11 @@ from fastdata.loader.slots import Slots
 from fastdata.shared import SharedArray
 
 __all__ = ["Workers"]
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    """torch's DataLoader makes small tensors of its own on the default device, which may be a GPU."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 START_S = 30.0  # a forked worker begins within milliseconds
@@ -48,20 +54,33 @@ class Workers:
         num_workers: processes; 0: batches are made when they are received.
         prefetch_factor: batches that each makes ahead.
         pin_memory: page-lock the batches, where there is a GPU.
+        device: where the loader copies them to.
     """
 
     def __init__(
-        self, dataset: Any, requests: Requests, rows: int, num_workers: int, prefetch_factor: int, *, pin_memory: bool
+        self,
+        dataset: Any,
+        requests: Requests,
+        rows: int,
+        num_workers: int,
+        prefetch_factor: int,
+        *,
+        pin_memory: bool,
+        device: torch.device | None,
     ) -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._told: BaseException | None = None
         self.slots: Slots | None = None
         method = multiprocessing.get_start_method() if num_workers else ""
-        self._greeting = Greeting(num_workers) if method == "fork" else None
+        self._greeting = Greeting(num_workers) if method == "fork" and SharedArray.possible() else None
         if method == "forkserver":  # the workers then share what they import; no effect on a server that runs already
             multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
         if isinstance(dataset, ImageDataset) and SharedArray.possible():
-            pinned = pin_memory and torch.cuda.is_available()
-            self.slots = Slots(max(1, num_workers * prefetch_factor), rows * dataset.sample_bytes(), pinned=pinned)
+            in_flight = max(1, num_workers * prefetch_factor)
+            self.slots = Slots(in_flight, rows * dataset.sample_bytes(), pinned=pin_memory and self._device is not None)
+        self._pin = pin_memory and self._device is None and torch.cuda.is_available()
         requests.slots = self.slots
+        requests.fill()  # an error of a sampler comes before there are workers
         loader = DataLoader(
             Fetch(dataset, self.slots.place if self.slots else None),
             batch_sampler=requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
@@ -72,7 +91,7 @@ class Workers:
             worker_init_fn=self._greeting or quiet_worker,
             generator=torch.Generator(),  # torch's own generator stays as the user left it
         )
-        with ready_to_fork():
+        with ready_to_fork(), _on_cpu():
             self._batches: Any = iter(loader)
 
     def started(self) -> bool:
@@ -89,12 +108,17 @@ class Workers:
         Raises whatever went wrong, in a worker or with it.
         """
         while True:
-            reply, data = next(self._batches)
+            with _on_cpu():
+                reply, data = next(self._batches)
             if reply.request.generation == generation:
                 break
             self._give_back(reply.request)
         if reply.error is not None:
-            reply.error.reraise()
+            try:
+                reply.error.reraise()
+            except Exception as error:
+                self._told = error
+                raise
         return reply, self._images(reply, *data) if reply.images else data
 
     def _images(self, reply: Reply, fresh: torch.Tensor | None, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,6 +129,8 @@ class Workers:
         else:
             self._give_back(reply.request)
         assert images is not None
+        if self._pin:  # a copy: nobody would tell when the user's own copy from a slot to a GPU is done; torch's allocator knows
+            images = images.pin_memory()
         return images.permute(0, 3, 1, 2), torch.from_numpy(targets)
 
     def _give_back(self, request: Request) -> None:
@@ -113,11 +139,13 @@ class Workers:
 
     def keep_while_copied(self, images: torch.Tensor) -> None:
         """These are on their way to a GPU: their slot is not to be used before they have arrived."""
-        if self.slots is not None and torch.cuda.is_available():
-            self.slots.keep_while_copied(images)
+        if self.slots is not None and self._device is not None:
+            self.slots.keep_while_copied(images, self._device)
 
     def died(self, error: BaseException) -> bool:
         """Whether this is how a dead worker shows: torch's own message, or a connection that broke while a batch was fetched."""
+        if error is self._told or not hasattr(self._batches, "_workers"):
+            return False
         try:
             return "DataLoader worker" in str(error) or (isinstance(error, OSError | EOFError) and not self.alive(within=1))
         except RuntimeError:  # from torch's signal handler, which has heard of it this moment
@@ -132,6 +160,8 @@ class Workers:
         """End them now; not left to the garbage collector, since an error's traceback may hold the iterator."""
         if hasattr(self._batches, "_shutdown_workers"):
             self._batches._shutdown_workers()
+        if self.slots is not None:
+            self.slots.close()
 
     def kill(self) -> None:
         """End workers that do not listen."""
