@@ -4,13 +4,14 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 
-.PHONY: help demo test check bench
+.PHONY: help demo test check bench bench-peers
 
 help:
 	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
 	@echo "make test    all tests"
 	@echo "make check   style (ruff), types (mypy), and which module may import which"
 	@echo "make bench   measure the rates of fastdata-prep on this machine"
+	@echo "make bench-peers   measure the Loader beside tf.data, DALI, FFCV and others; installs them, 8 GB"
 
 demo: $(INSTALLED)
 	@rm -rf demo/digits.fds demo/photos.fds
@@ -27,6 +28,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
+
+bench-peers: $(INSTALLED)
+	$(RUN) benchmarks/peers/run.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }

@@ -1,0 +1,44 @@
+"""The limit: bare processes that run the code of fastdata's datasets over their share; nothing is shuffled or handed over."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from contestant import Spec
+
+from fastdata import CenterCrop, LMDBDataset, RandomResizedCrop
+from fastdata.bench.loaders import Bare, Task
+
+SECONDS = 1.0  # of a measurement: it has no epochs
+
+
+@dataclass(frozen=True)
+class BareTask(Task):
+    """The same work as the contestants': no flip, and centre crops for evaluation."""
+
+    train: bool = True
+
+    def dataset(self, kind: Any = LMDBDataset) -> Any:
+        return kind(self.path, crop=RandomResizedCrop(self.crop) if self.train else CenterCrop(self.crop))
+
+
+def main() -> None:
+    spec = Spec(**json.loads(Path(sys.argv[2]).read_text()))
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    bare = Bare(BareTask(spec.store, None, spec.side, spec.batch, spec.train), spec.workers, 0.0)
+    bare.start()
+    print(json.dumps({"versions": {"fastdata": metadata.version("fastdata")}}), file=replies)
+    for _ in sys.stdin:
+        run = bare.measure(SECONDS)
+        print(json.dumps({"images": run.images, "seconds": run.seconds}), file=replies)
+
+
+if __name__ == "__main__":
+    main()

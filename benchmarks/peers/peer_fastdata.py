@@ -1,0 +1,35 @@
+"""fastdata's Loader; variant: "", "plain" (antialias=False) or "fast". Knows the store that the harness has prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from contestant import Batches, Spec, main
+
+from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from fastdata.data.random import uniforms
+
+
+def make(spec: Spec) -> Batches:
+    train = RandomResizedCrop(
+        spec.side, scale=tuple(spec.scale), ratio=tuple(spec.ratio), antialias=spec.variant != "plain", fast=spec.variant == "fast"
+    )
+    dataset = LMDBDataset(spec.store, crop=train if spec.train else CenterCrop(spec.side))
+    loader = Loader(dataset, spec.batch, shuffle=True, num_workers=spec.workers, seed=spec.seed)
+
+    def epoch() -> Iterator[tuple[Any, Any]]:
+        return ((batch[0], batch.ids) for batch in loader)
+
+    if spec.boxes is not None:  # it draws its own: those of the epoch to come take the place of the given ones
+        everything = np.arange(spec.count)
+        plan = dataset.view.plan(
+            uniforms(spec.seed, loader.epoch, everything, dataset.view.draws), *dataset._images.sides(everything)
+        )
+        np.save(spec.boxes, np.array([sample.box for sample in plan]))
+    return epoch
+
+
+if __name__ == "__main__":
+    main(make, ("fastdata", "torch", "simplejpeg", "lmdb"))
