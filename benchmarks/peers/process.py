@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fastdata.bench.harness import PROC, TICKS_PER_S, Run
+from fastdata.bench.harness import PROC, TICKS_PER_S, Run, process_stat, tree
 
 TIMEOUT_S = 300.0
 SAMPLE_S = 0.05  # between two looks at the memory
@@ -26,28 +26,9 @@ class Failed(Exception):
     """A contestant ended, hung, or delivered something wrong."""
 
 
-def tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for pid in (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()):
-        if fields := _stat(pid):
-            children.setdefault(int(fields[1]), []).append(pid)
-    found = [root]
-    for pid in found:
-        found.extend(children.get(pid, ()))
-    return found
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
 def cpu_s(pids: Sequence[int]) -> float:
     """CPU seconds of processes so far, with those of their children that have ended."""
-    stats = [fields for fields in map(_stat, pids) if fields]
+    stats = [fields for fields in map(process_stat, pids) if fields]
     return sum(int(field) for fields in stats for field in fields[11:15]) / TICKS_PER_S
 
 
@@ -140,7 +121,7 @@ class Contestant:
         except subprocess.TimeoutExpired:
             pids = tree(self._process.pid)
         for pid in pids:
-            if _stat(pid)[3:4] == [str(self._process.pid)]:  # not a later process of the same number
+            if process_stat(pid)[3:4] == [str(self._process.pid)]:  # not a later process of the same number
                 _send(pid, signal.SIGKILL)
         self._process.wait()
         _close(self._process.stdout)

@@ -21,7 +21,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastdata.machine import available_cores
 
-__all__ = ["Run", "interleave", "machine", "summarize", "table", "tree_cpu_s", "tree_pss", "write_json", "write_markdown"]
+__all__ = [
+    "Run",
+    "interleave",
+    "machine",
+    "process_stat",
+    "summarize",
+    "table",
+    "tree",
+    "tree_cpu_s",
+    "tree_pss",
+    "write_json",
+    "write_markdown",
+]
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -83,19 +95,19 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": median(values), "min": min(values), "max": max(values), "rounds": list(values)}
 
 
-def _tree() -> list[int]:
-    """This process and, behind it, all that descend from it."""
+def tree(root: int | None = None) -> list[int]:
+    """A process, by default this one, and, behind it, all that descend from it."""
     children: dict[int, list[int]] = {}
     for pid in (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()):
-        if fields := _stat(pid):
+        if fields := process_stat(pid):
             children.setdefault(int(fields[1]), []).append(pid)
-    found = [os.getpid()]
+    found = [os.getpid() if root is None else root]
     for pid in found:
         found.extend(children.get(pid, ()))
     return found
 
 
-def _stat(pid: int) -> list[str]:
+def process_stat(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the third on (man 5 proc); empty for a process that is gone."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -105,14 +117,14 @@ def _stat(pid: int) -> list[str]:
 
 def tree_cpu_s(pids: Iterable[int] | None = None) -> float:
     """CPU seconds that living processes have used so far, in steps of 1/100 s each; by default this one and its descendants."""
-    stats = (_stat(pid) for pid in (_tree() if pids is None else pids))
+    stats = (process_stat(pid) for pid in (tree() if pids is None else pids))
     return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields) / TICKS_PER_S
 
 
 def tree_pss() -> int | None:
     """Bytes that this process and its descendants hold, shared pages counted once (PSS); None where the kernel does not tell."""
     total = 0
-    for pid in _tree():
+    for pid in tree():
         try:
             lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
         except OSError as error:
@@ -125,10 +137,10 @@ def tree_pss() -> int | None:
 
 def _settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
     """Wait until the descendants of this process are idle: what one contestant makes ahead shall not slow the next."""
-    end, before, now = time.monotonic() + limit_s, -1.0, tree_cpu_s(_tree()[1:])
+    end, before, now = time.monotonic() + limit_s, -1.0, tree_cpu_s(tree()[1:])
     while now != before and time.monotonic() < end:
         time.sleep(step_s)
-        before, now = now, tree_cpu_s(_tree()[1:])
+        before, now = now, tree_cpu_s(tree()[1:])
 
 
 def machine() -> dict[str, Any]:

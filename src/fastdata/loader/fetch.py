@@ -164,7 +164,7 @@ def ready_to_fork() -> Iterator[None]:
     """For the time of a fork.
 
     A child that inherits OpenCV's pool would hang in setNumThreads, waiting for threads that it does not have. And the marks of
-    the garbage collector would give each child a copy of the pages that all Python objects lie in: about 35 MB.
+    the garbage collector would give each child a copy of the pages that all Python objects lie in.
     """
     threads, frozen = cv2.getNumThreads(), gc.get_freeze_count()
     cv2.setNumThreads(1)
