@@ -21,7 +21,8 @@ from PIL import Image
 
 from fastdata.codec.cut import cut_jpeg
 from fastdata.codec.jpeg import encode_jpeg
-from fastdata.codec.pixels import PixelFormat, Window, decode_window
+from fastdata.codec.pixels import PixelFormat, Window, decode_window, encode_record
+from fastdata.codec.planes import split_planes
 from fastdata.codec.source import SourceImage
 from fastdata.data.crops import RandomResizedCrop, Resize
 from fastdata.data.random import uniforms
@@ -86,6 +87,22 @@ def steps(records: list[bytes], seed: int = 0) -> None:
             bilinear=lambda k: resample(pixels[k], boxes[k], out, antialias=False),
             OpenCV_area=lambda k: cv2.resize(view(k), (SIDE, SIDE), dst=out, interpolation=cv2.INTER_AREA),
         )
+    planes = [split_planes(encode_record(image, "yuv420"), *(side + side % 2 for side in image.shape[:2])) for image in pixels]
+    even = [tuple(max(side - side % 2, least) for side, least in zip(box, (0, 0, 2, 2), strict=True)) for box in boxes]
+    luma, chroma = np.empty((SIDE, SIDE, 1), np.uint8), np.empty((SIDE // 2, SIDE // 2, 2), np.uint8)
+
+    def interpolated(k: int) -> None:
+        top, left, h, w = even[k]
+        part = torch.from_numpy(planes[k].luma[top : top + h, left : left + w, 0].copy())[None, None]
+        torch.nn.functional.interpolate(part, (SIDE, SIDE), mode="bilinear", antialias=True)
+
+    line(
+        "planes of boxes that shrink",
+        shrinking,
+        luma=lambda k: resample(planes[k].luma, even[k], luma, antialias=True),
+        luma_by_torch_alone=interpolated,
+        colours=lambda k: resample(planes[k].chroma, tuple(side / 2 for side in even[k]), chroma, antialias=True),
+    )
     images = torch.from_numpy(batch).permute(0, 3, 1, 2)
     line(
         "a flip",
@@ -116,7 +133,7 @@ def _error(record: bytes, factor: float, antialias: bool) -> tuple[float, float,
     view = View(Resize(shape, antialias=antialias))
     (sample,) = view.plan(np.zeros((2, 1)), np.array([height]), np.array([width]))
     out: Array = np.empty((*shape, 3), np.uint8)
-    view.render(sample, decode_window(record, RGB, height, width, sample.window, scratch), out)
+    view.render(sample, decode_window(record, RGB, height, width, sample.window, scratch)[0], out)
     whole = Image.fromarray(simplejpeg.decode_jpeg(record))
     apart = np.abs(out.astype(float) - np.asarray(whole.resize(shape[::-1], Image.Resampling.BILINEAR)))
     return float(apart.mean()), float(apart.max()), sample.window.shrink

@@ -15,6 +15,7 @@ from PIL import Image
 from fastdata import CenterCrop, LMDBDataset, LoaderError, RandomCrop, RandomResizedCrop, Resize
 from fastdata.codec.pixels import PixelFormat, decode_window, encode_record
 from fastdata.data.random import uniforms
+from fastdata.data.resample import resample
 from fastdata.data.view import Sample, View
 from stores import deep, store, whole
 from support import picture
@@ -266,6 +267,22 @@ def test_pixels_are_those_of_pillow_and_cv2(crop, kind):
         assert found.dtype == images[0].dtype and found.shape[2] == images[0].shape[2]
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    sides=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    shape=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+    channels=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_every_number_of_channels_is_averaged_as_pillow_does(sides, shape, channels, seed):
+    """One and two channels take another way through torch's kernel than three."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (*sides, channels), np.uint8)
+    out = np.full((*shape, channels), 7, np.uint8)
+    resample(pixels, (0, 0, *sides), out, antialias=True)
+    if sides[0] > shape[0] or sides[1] > shape[1]:
+        assert np.abs(out.astype(float) - resized(pixels, (0, 0, *sides), shape, True)).max() <= 2
+
+
 @pytest.mark.parametrize(
     ("antialias", "factor", "shrink"), [(True, 4.3, 2), (True, 12.5, 4), (False, 2.2, 2), (False, 4.3, 4), (False, 9, 8)]
 )
@@ -283,7 +300,7 @@ def test_a_box_is_not_shifted_by_a_decode_at_a_smaller_scale(antialias, factor, 
         box = (start, start + 3, side + start % 3, side)
         window = view._windows(np.array([box]), np.array([out.shape[:2]]), np.array([400]), np.array([420]))[0]
         assert window.shrink == shrink
-        region = decode_window(data, PixelFormat("jpeg", 3, "uint8"), 400, 420, window, lambda n: np.empty(n, np.uint8))
+        region = decode_window(data, PixelFormat("jpeg", 3, "uint8"), 400, 420, window, lambda n: np.empty(n, np.uint8))[0]
         view.render(Sample(box, window, (24, 24), (False, False)), region, out)
 
         def apart(dy, dx, box=box):

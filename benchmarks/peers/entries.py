@@ -30,6 +30,7 @@ class Entry:
         env: of its packages; None: the environment of fastdata.
         resize: how it makes the crop's pixels, in training.
         kind: "limit", "ours" or "other".
+        codec: of fastdata's store; None: jpeg, or rgb for raw pixels.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Entry:
     eval: bool = True
     jpeg: bool = True
     raw: bool = False
+    codec: str | None = None
 
     def does(self, work: Work) -> bool:
         return (self.train if work.train else self.eval) and (self.raw if work.raw else self.jpeg)
@@ -63,6 +65,8 @@ ENTRIES = (
     Entry(OURS, "fastdata", None, ANTIALIASED, kind="ours", raw=True),
     Entry("fastdata, antialias=False", "fastdata", None, PLAIN, "plain", kind="ours", eval=False, raw=True),
     Entry("fastdata, fast=True", "fastdata", None, ANTIALIASED, "fast", kind="ours", eval=False),
+    Entry("fastdata, yuv420", "fastdata", None, ANTIALIASED, kind="ours", eval=False, jpeg=False, raw=True, codec="yuv420"),
+    Entry("fastdata, jpeg", "fastdata", None, ANTIALIASED, kind="ours", eval=False, jpeg=False, raw=True, codec="jpeg"),
     Entry("torch DataLoader + cv2", "torch", None, PLAIN, "cv2"),
     Entry("torch DataLoader + Pillow", "torch", None, ANTIALIASED, "pillow"),
     Entry("tf.data", "tfdata", "tfdata", PLAIN),

@@ -52,7 +52,7 @@ class Inputs:
         """What a contestant is told; makes nothing."""
         files, store = self.work / f"files-{work.size}", self.work / f"{entry.program}-{work.size}{'-raw' * work.raw}"
         if entry.env is None:
-            store = self.work / f"store-{'rgb' if work.raw else 'jpeg'}-{work.size}.fds"
+            store = self.work / f"store-{_codec(entry, work)}-{work.size}.fds"
         return Spec(
             variant=entry.variant,
             train=work.train,
@@ -77,7 +77,7 @@ class Inputs:
         spec = self.spec(entry, work)
         self.files(work.size)
         if entry.env is None:
-            self.store("rgb" if work.raw else "jpeg", work.size)
+            self.store(_codec(entry, work), work.size)
         elif not Path(spec.store).exists():
             written = self.work / "prepare.json"
             written.write_text(json.dumps(asdict(spec)))
@@ -139,6 +139,10 @@ class Inputs:
         path = Path(spec.store if entry.env and Path(spec.store).exists() else spec.files)
         files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
         return sum(p.stat().st_size for p in files) / self.count
+
+
+def _codec(entry: Entry, work: Work) -> str:
+    return entry.codec or ("rgb" if work.raw else "jpeg")
 
 
 def plain_jpeg(image: Array) -> bytes:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fastdata.bench.harness import Run, tree_cpu_s
+from fastdata.codec.planes import planes_to_rgb, split_planes
 from fastdata.data.crops import RandomResizedCrop
 from fastdata.data.images import ImageDataset, LMDBDataset, RAMDataset
 from fastdata.errors import LoaderError
@@ -112,7 +113,7 @@ class Streamed:
     def check(self, seconds: float) -> Check:
         end, complete, means, ids = time.monotonic() + seconds, False, list[Array](), list[int]()
         for batch in self._loader:
-            images = batch[0].permute(0, 2, 3, 1).numpy()
+            images = _rgb(batch[0].permute(0, 2, 3, 1).numpy(), self._loader.dataset)
             if not means:
                 self._same_as_dataset(batch)
             means.append(_means(images))
@@ -199,7 +200,7 @@ def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> No
     while os.getppid() == parent:  # so that a parent that was killed leaves nobody behind
         if pipe.poll(1.0):
             what, seconds = pipe.recv()
-            pipe.send(_checked(batches, len(rows), seconds) if what == "check" else _counted(batches, seconds))
+            pipe.send(_checked(batches, dataset, len(rows), seconds) if what == "check" else _counted(batches, seconds))
 
 
 def _rendered(dataset: ImageDataset, chunks: list[Array]) -> Iterator[Array]:
@@ -213,12 +214,20 @@ def _counted(batches: Iterator[Array], seconds: float) -> tuple[int, float]:
     return images, taken
 
 
-def _checked(batches: Iterator[Array], samples: int, seconds: float) -> Check:
+def _checked(batches: Iterator[Array], dataset: ImageDataset, samples: int, seconds: float) -> Check:
     end, means = time.monotonic() + seconds, np.empty((0, 0))
     while len(means) < samples and (time.monotonic() < end or not len(means)):
-        images = next(batches)
+        images = _rgb(next(batches), dataset)
         means = np.concatenate([means, _means(images)]) if len(means) else _means(images)
     return Check(len(means) >= samples, images.shape[1:], str(images.dtype), means)
+
+
+def _rgb(images: Array, dataset: Any) -> Array:
+    """Pixels [n, H, W, C] also where a dataset emits planes."""
+    if not (isinstance(dataset, ImageDataset) and dataset._images.form.planes):
+        return images
+    rows, width = images.shape[1:3]
+    return np.stack([planes_to_rgb(split_planes(image, rows // 3 * 2, width)) for image in images])
 
 
 def _means(images: Array) -> Array:

@@ -29,9 +29,9 @@ def describe(task: Task) -> dict[str, Any]:
     if not len(dataset):
         raise StoreError(f"{task.path} has no images to measure with")
     heights, widths = images.sides(np.arange(len(dataset)))
-    sizes, pixel = images.store.samples[f"{images.variant.name}/bytes"], form.channels * np.dtype(form.dtype).itemsize
-    batch = min(task.batch_size, len(dataset)) * task.crop**2 * pixel
-    scratch = max(1 << 20, int((heights * widths).max()) * pixel)
+    sizes, samples = images.store.samples[f"{images.variant.name}/bytes"], min(task.batch_size, len(dataset))
+    batch = samples * int(form.nbytes(task.crop**2))
+    scratch = max(1 << 20, int(form.nbytes((heights * widths).max())))
     return {
         "name": Path(task.path).name,
         "images": len(dataset),
@@ -40,7 +40,7 @@ def describe(task: Task) -> dict[str, Any]:
         "dtype": form.dtype,
         "image_bytes": float(sizes.mean()),
         "store_bytes": int(sizes.sum()),
-        "batch_shape": [min(task.batch_size, len(dataset)), task.crop, task.crop, form.channels],
+        "batch_shape": [samples, *form.shape(task.crop, task.crop)],
         "batch_bytes": batch,
         "scratch_bytes": scratch,
         "worker_bytes": AHEAD * batch + scratch + PROCESS_BYTES,

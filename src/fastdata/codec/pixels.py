@@ -3,6 +3,7 @@
 jpeg   a JPEG on the restart grid (fastdata.codec.jpeg), uint8
 png    an ordinary PNG, uint8 or uint16
 rgb    the bare pixels, [H, W, C] in C order, uint8 or little-endian uint16; the size stands in samples.npy
+yuv420 planes of luma and colour (fastdata.codec.planes), uint8
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import numpy as np
 
 from fastdata.codec.cut import cut_jpeg
 from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, jpeg_size
+from fastdata.codec.planes import encode_planes, planes_to_rgb, split_planes
 from fastdata.errors import CodecError
 
 __all__ = ["CODECS", "PixelFormat", "Region", "Window", "decode_record", "decode_window", "encode_record"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CODECS = ("jpeg", "rgb", "png")
+CODECS = ("jpeg", "rgb", "png", "yuv420")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,19 @@ class PixelFormat:
     codec: str
     channels: int
     dtype: str
+
+    @property
+    def planes(self) -> bool:
+        """Whether samples are planes, one of luma and one of colours, and not [H, W, C]."""
+        return self.codec == "yuv420"
+
+    def shape(self, height: int, width: int) -> tuple[int, int, int]:
+        """Of a sample: [H, W, C]; of planes, which lie one behind the other, [H * 3/2, W, 1]. Their sides are even."""
+        return (height * 3 // 2, width, 1) if self.planes else (height, width, self.channels)
+
+    def nbytes(self, pixels: Any) -> Any:
+        """Of a sample of that many pixels (an int, or an array of them)."""
+        return pixels * 3 // 2 if self.planes else pixels * (self.channels * np.dtype(self.dtype).itemsize)
 
 
 class Window(NamedTuple):
@@ -58,9 +73,11 @@ class Region(NamedTuple):
 
 
 def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
-    """Encode RGB [H, W, 3] or grey [H, W], uint8 or uint16 (not for jpeg), as one record."""
+    """Encode RGB [H, W, 3] or grey [H, W] (not for yuv420), uint8 or uint16 (not for jpeg and yuv420), as one record."""
     if codec == "jpeg":
         return encode_jpeg(image, quality=quality)
+    if codec == "yuv420":
+        return encode_planes(image)
     if codec == "rgb":
         return np.ascontiguousarray(image, image.dtype.newbyteorder("<")).tobytes()
     ok, data = cv2.imencode(".png", image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
@@ -75,6 +92,8 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
     Raises:
         CodecError: the bytes are damaged, or hold an image of another size.
     """
+    if form.planes:
+        return planes_to_rgb(split_planes(data, height, width))
     shape = (height, width, form.channels)
     if form.codec == "rgb":
         dtype = np.dtype(form.dtype).newbyteorder("<")
@@ -89,7 +108,7 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
 
 def decode_window(
     data: bytes | memoryview, form: PixelFormat, height: int, width: int, window: Window, scratch: Callable[[int], Array]
-) -> Region:
+) -> tuple[Region, ...]:
     """Decode as little of a record as holds the window; each pixel is what decoding the whole at that scale gives.
 
     Args:
@@ -98,11 +117,17 @@ def decode_window(
         window: what is wanted.
         scratch: gives flat uint8 memory of at least a size, which the result may lie in.
 
+    Returns:
+        The pixels; or, of planes, the luma and the colours, [h, w, 1] and [h, w, 2].
+
     Raises:
         CodecError: the bytes are damaged, or hold an image of another size.
     """
+    if form.planes:
+        luma, chroma = split_planes(data, height, width)
+        return Region(luma), Region(chroma, shrink=2)
     if form.codec != "jpeg":
-        return Region(decode_record(data, form, height, width))
+        return (Region(decode_record(data, form, height, width)),)
     cut = None
     if (window.height, window.width) != (height, width):
         cut = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
@@ -112,7 +137,7 @@ def decode_window(
     shrink = window.shrink if max(tall, wide) > 8 else 1  # of smaller images two scales have the same size
     size = -(-tall // shrink), -(-wide // shrink)
     pixels = decode_jpeg(jpeg, gray=form.channels == 1, fast=window.fast, size=size, scratch=scratch)
-    return Region(pixels, top, left, shrink)
+    return (Region(pixels, top, left, shrink),)
 
 
 def _decode_png(data: bytes | memoryview, form: PixelFormat) -> Array:

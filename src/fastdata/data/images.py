@@ -29,8 +29,11 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
     """Images with targets; `LMDBDataset` and `RAMDataset` say where they come from.
 
     `ds[i]` is (image, target): uint8 or uint16 [C, H, W], RGB or one channel; and an int class, a float32 vector, or -1 without
-    labels. Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they
-    depend on (seed, epoch, sample) instead.
+    labels. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows of luma, then rows of Cb and Cr side by side at half the
+    resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
+
+    Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
+    epoch, sample) instead.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets.
@@ -39,7 +42,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
     """
 
     def __init__(self, images: Images, view: View) -> None:
-        self._images, self.view = images, view
+        self._images, self.view = images, _fitting(view, images)
         self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
 
     def __len__(self) -> int:
@@ -80,7 +83,9 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Array, Array]:
-        """A batch as the Loader takes it: images [n, H, W, C] and targets int64 [n] or float32 [n, columns].
+        """A batch as the Loader takes it.
+
+        Images [n, H, W, C], or planes [n, H * 3/2, W, 1]; and targets, int64 [n] or float32 [n, columns].
 
         `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
         the memory for the images; `timing` is added to.
@@ -101,7 +106,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         """Bytes of the largest sample, before a transform."""
         form = self._images.form
         pixels = self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
-        return pixels * form.channels * np.dtype(form.dtype).itemsize
+        return int(form.nbytes(pixels))
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""
@@ -113,7 +118,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
         """The same samples with another crop, other flips and another transform: what a validation set needs after `split`."""
-        return self._like(view=View(crop, hflip, vflip, transform))
+        return self._like(view=_fitting(View(crop, hflip, vflip, transform), self._images))
 
     def _like(self, **parts: Any) -> Any:
         other = copy.copy(self)
@@ -239,6 +244,19 @@ class RAMDataset(ImageDataset):
             rest = FileImages(source, targets)
         images = MemoryImages(rest, decoded=decoded, max_bytes=max_bytes)
         super().__init__(images, View(crop, hflip, vflip, transform))
+
+
+def _fitting(view: View, images: Images) -> View:
+    """The view, if samples of these images can be made with it."""
+    if images.form.planes:
+        if view.transform is not None:
+            raise ValueError(
+                "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
+                "codec jpeg or rgb"
+            )
+        if view.crop is not None and (view.crop.shape[0] % 2 or view.crop.shape[1] % 2):
+            raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
+    return view
 
 
 def _checked(index: int, count: int) -> int:

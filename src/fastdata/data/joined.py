@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codec.pixels import Region, Window
-from fastdata.data.records import Images, Scratch
+from fastdata.codec.pixels import Window
+from fastdata.data.records import Images, Regions, Scratch
 from fastdata.shared import SharedArray
 
 __all__ = ["JoinedImages"]
@@ -25,7 +25,7 @@ class JoinedImages:
         parts: sources, each with the rows of it that count, in order; None: all of them.
 
     Raises:
-        ValueError: their labels, channels or dtypes differ.
+        ValueError: their labels, channels, dtypes or layouts differ.
     """
 
     def __init__(self, parts: Sequence[tuple[Images, SharedArray | None]]) -> None:
@@ -33,10 +33,11 @@ class JoinedImages:
         first = self._parts[0][0]
         self.form, self.labels = first.form, first.labels
         for images, _ in self._parts[1:]:
-            if images.labels != first.labels or replace(images.form, codec=first.form.codec) != first.form:
+            same = replace(images.form, codec=first.form.codec) == first.form and images.form.planes == first.form.planes
+            if images.labels != first.labels or not same:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} do not go together: "
-                    "prepare the second with --classes of the first, and the same --gray and --bits"
+                    "prepare the second with --classes of the first, and the same --gray and --bits; yuv420 goes with yuv420 only"
                 )
         counts = [len(images) if rows is None else len(rows.array) for images, rows in self._parts]
         self._starts = np.cumsum([0, *counts]).tolist()
@@ -74,7 +75,7 @@ class JoinedImages:
         images, local = self._find(index)
         return images.get(local)
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         images, local = self._find(index)
         return images.decode(local, data, window, scratch)
 
@@ -88,4 +89,5 @@ class JoinedImages:
 
 def _described(images: Images) -> str:
     labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
-    return f"{labels}, {images.form.channels} x {images.form.dtype}"
+    pixels = "yuv420 planes" if images.form.planes else f"{images.form.channels} x {images.form.dtype}"
+    return f"{labels}, {pixels}"

@@ -24,6 +24,7 @@ __all__ = ["FileImages", "Images", "MemoryImages", "StoreImages"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Scratch = Callable[[int], Array]
+Regions = tuple[Region, ...]
 
 FILL_STEP = 64  # images a task: a million futures would weigh more than what they load
 
@@ -49,8 +50,11 @@ class Images(Protocol):
     def get(self, index: int) -> memoryview:
         """The stored bytes, valid while this object lives."""
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
-        """Of what `get` gave, pixels that hold the window, and perhaps more; `scratch(size)` is flat uint8 memory for them."""
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+        """Of what `get` gave, pixels that hold the window, and perhaps more: one region, or one of each plane.
+
+        `scratch(size)` is flat uint8 memory for them.
+        """
 
     def name(self, index: int) -> str:
         """Where an image came from."""
@@ -82,7 +86,7 @@ class StoreImages:
     def get(self, index: int) -> memoryview:
         return self._reader.get(index)
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         h, w = int(self._height[index]), int(self._width[index])
         try:
             return decode_window(data, self.form, h, w, window, scratch)
@@ -149,9 +153,9 @@ class FileImages:
     def get(self, index: int) -> memoryview:
         return memoryview(self._read(self.paths[index]))
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         try:
-            return Region(self._parse(self.paths[index], bytes(data)).decode())
+            return (Region(self._parse(self.paths[index], bytes(data)).decode()),)
         except CodecError as error:
             raise StoreError(
                 f"{self.paths[index]} can't be decoded: {error}; leave it out, or let fastdata-prep sort it out"
@@ -191,7 +195,8 @@ class MemoryImages:
     def __init__(self, rest: StoreImages | FileImages, *, decoded: bool = False, max_bytes: int | None = None) -> None:
         if max_bytes is not None and max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
-        self.rest, self.decoded, self.form = rest, decoded, rest.form
+        self.rest, self.form = rest, rest.form
+        self.decoded = decoded and not rest.form.planes  # these are stored as they are used
         ends = np.concatenate([[0], np.cumsum(self._sizes())])
         self.count = len(rest) if max_bytes is None else int(np.searchsorted(ends, max_bytes, "right")) - 1
         need, free = int(ends[self.count]), free_memory()
@@ -207,7 +212,7 @@ class MemoryImages:
     def _sizes(self) -> Array:
         if self.decoded:
             heights, widths = self.rest.sides(np.arange(len(self.rest)))
-            return heights * widths * self.form.channels * np.dtype(self.form.dtype).itemsize
+            return np.asarray(self.form.nbytes(heights * widths))
         if isinstance(self.rest, FileImages):
             return self.rest.sizes
         return np.asarray(self.rest.store.samples[f"{self.rest.variant.name}/bytes"]).astype(np.int64)
@@ -232,8 +237,8 @@ class MemoryImages:
     def _pixels(self, index: int, record: memoryview) -> Array:
         heights, widths = self.rest.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
-        pixels = self.rest.decode(index, record, window, lambda size: np.empty(size, np.uint8)).pixels
-        return np.ascontiguousarray(pixels).view(np.uint8).reshape(-1)
+        (region,) = self.rest.decode(index, record, window, lambda size: np.empty(size, np.uint8))
+        return np.ascontiguousarray(region.pixels).view(np.uint8).reshape(-1)
 
     def __len__(self) -> int:
         return len(self.rest)
@@ -261,12 +266,12 @@ class MemoryImages:
         start, end = self._ends.array[index : index + 2]
         return self._bytes.array[start:end].data
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         if not self.decoded or index >= self.count:
             return self.rest.decode(index, data, window, scratch)
         heights, widths = self.rest.sides(np.array([index]))
-        pixels = np.frombuffer(data, self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels)
-        return Region(pixels)
+        pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
+        return (Region(pixels),)
 
 
 def _bar(what: str, total: int) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codec.pixels import PixelFormat
+from fastdata.codec.planes import BLACK, split_planes
 from fastdata.data.records import Images
 from fastdata.data.view import Sample, View, some
 from fastdata.errors import LoaderError
@@ -34,12 +36,12 @@ class Timing:
 
 
 def render_batch(images: Images, view: View, rows: Array, u: Array, allocate: Allocate, timing: Timing | None = None) -> Array:
-    """Samples that are not transformed, [n, H, W, C]; u: uniform numbers [view.draws, n]."""
-    plan = view.plan(u, *images.sides(rows))
+    """Samples that are not transformed, [n, H, W, C] or planes [n, H * 3/2, W, 1]; u: uniform numbers [view.draws, n]."""
+    plan = view.plan(u, *images.sides(rows), planes=images.form.planes)
     shapes = {sample.shape for sample in plan}
     if len(shapes) > 1:
         raise view.unequal(shapes)
-    out = allocate((len(rows), *plan[0].shape, images.form.channels), np.dtype(images.form.dtype))
+    out = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype))
     timing = timing or Timing()
     for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
         _render(images, view, row, sample, target, timing)
@@ -56,8 +58,9 @@ def render_each(
 ) -> list[Array]:
     """The samples, [H, W, C] each, transformed."""
     form, made, timing = images.form, [], timing or Timing()
-    for k, (row, sample) in enumerate(zip(rows.tolist(), view.plan(u, *images.sides(rows)), strict=True)):
-        pixels: Array = np.empty((*sample.shape, form.channels), form.dtype)
+    plan = view.plan(u, *images.sides(rows), planes=form.planes)
+    for k, (row, sample) in enumerate(zip(rows.tolist(), plan, strict=True)):
+        pixels: Array = np.empty(_shape(form, sample), form.dtype)
         _render(images, view, row, sample, pixels, timing)
         if view.transform is not None:
             before_transform(k)
@@ -72,12 +75,25 @@ def _render(images: Images, view: View, row: int, sample: Sample, out: Array, ti
     bytes(data[:: mmap.PAGESIZE])  # waits for the disk here, not in the decoder
     read = perf_counter()
     inside = sample.window.height > 0 and sample.window.width > 0
-    region = images.decode(row, data, sample.window, _scratch) if inside else None
+    regions = images.decode(row, data, sample.window, _scratch) if inside else None
     decoded = perf_counter()
-    view.render(sample, region, out)
+    for k, (plane, black) in enumerate(_planes(images.form, sample, out)):
+        view.render(sample, regions[k] if regions else None, plane, black)
     timing.read_s += read - started
     timing.decode_s += decoded - read
     timing.resize_s += perf_counter() - decoded
+
+
+def _shape(form: PixelFormat, sample: Sample) -> tuple[int, int, int]:
+    if form.planes and (sample.shape[0] % 2 or sample.shape[1] % 2):
+        h, w = sample.shape
+        raise LoaderError(f"a sample of {w} x {h} has no planes at half the resolution: use a crop of even sides, or codec rgb")
+    return form.shape(*sample.shape)
+
+
+def _planes(form: PixelFormat, sample: Sample, out: Array) -> Sequence[tuple[Array, int]]:
+    """The arrays that make up a sample, and what is black in each."""
+    return tuple(zip(split_planes(out, *sample.shape), BLACK, strict=True)) if form.planes else ((out, 0),)
 
 
 def _scratch(size: int) -> Array:

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 
 from fastdata.codec.pixels import Region, Window
-from fastdata.data.crops import Crop, Resize
-from fastdata.data.resample import resample
+from fastdata.data.crops import Crop, RandomResizedCrop, Resize
+from fastdata.data.resample import pad, resample
 from fastdata.errors import LoaderError
 
 __all__ = ["Sample", "View", "some"]
@@ -60,13 +60,18 @@ class View:
         """Random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
-    def plan(self, u: Array, heights: Array, widths: Array) -> list[Sample]:
-        """What becomes of each image of a batch, from uniform numbers [draws, n] and the images' sizes, int64 [n]."""
+    def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[Sample]:
+        """What becomes of each image of a batch, from uniform numbers [draws, n] and the images' sizes, int64 [n].
+
+        Of `planes`, random boxes that are resized begin and end between samples of colour, so that they need not be shifted.
+        """
         if self.crop is None:
             boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
             shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
         else:
             boxes = self.crop.boxes(u[FLIP_DRAWS:], heights, widths)
+            if planes and isinstance(self.crop, RandomResizedCrop):
+                boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
             shapes = self.crop.shapes(boxes)
         windows = self._windows(boxes, np.array(shapes), heights, widths)
         flips = zip((u[0] < self.hflip).tolist(), (u[1] < self.vflip).tolist(), strict=True)
@@ -94,20 +99,17 @@ class View:
         rows = np.column_stack([starts, ends - starts, shrink]).tolist()
         return [Window(y, x, h, w, times, fast) for y, x, h, w, times in rows]
 
-    def render(self, sample: Sample, region: Region | None, out: Array) -> None:
-        """Write one sample, [H, W, C], before the transform; `region` holds its window, None if that is empty."""
+    def render(self, sample: Sample, region: Region | None, out: Array, black: int = 0) -> None:
+        """Write one sample, [H, W, C], before the transform, or a plane of it; `region` holds its window, None if that is empty."""
+        if region is None:
+            out[...] = black
+            return
         top, left, h, w = sample.box
-        if out.shape[:2] != (h, w):
-            assert region is not None and self.crop is not None  # crops that resize stay inside the image
-            box = ((top - region.top) / region.shrink, (left - region.left) / region.shrink, h / region.shrink, w / region.shrink)
-            resample(region.pixels, box, out, antialias=self.crop.antialias)
+        box = ((top - region.top) / region.shrink, (left - region.left) / region.shrink, h / region.shrink, w / region.shrink)
+        if sample.window[2:4] == (h, w):
+            resample(region.pixels, box, out, antialias=self.crop is not None and self.crop.antialias)
         else:
-            if sample.window[2:4] != (h, w):
-                out[...] = 0
-            if region is not None:
-                y, x, rows, columns = sample.window[:4]
-                inner = region.pixels[y - region.top :, x - region.left :][:rows, :columns]
-                out[y - top : y - top + rows, x - left : x - left + columns] = inner
+            pad(region.pixels, box, out, black)
         if any(sample.flip):
             cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
 

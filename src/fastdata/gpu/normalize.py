@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from fastdata.gpu.planes import CB, CR, planes_to_floats
+
 __all__ = ["GPUNormalize"]
 
 _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
@@ -35,6 +37,10 @@ class GPUNormalize(nn.Module):
       then it may be the other neighbour. Off by more than one unit only where x / max_value and mean nearly cancel (uint16
       with the four pairs above: abs(y) < 2**-11); there the error of at most E is small, but not compared with y.
 
+    With `yuv420`, the input is what a store of that codec emits: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W], uint8. They become
+    RGB, [B, 3, H, W] in channels_last or [3, H, W]; the colours are interpolated as a JPEG decoder does it, then clamped to 0 to
+    255, not rounded. x above is that RGB. Float32 is within 4e-6 * max(1, 1 / std) of it; the other dtypes are rounded once.
+
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or on a model around it. They
     are not in the state_dict: the arguments define them, so checkpoints of a model without this module still load, and
     none can replace them. (In front of an ``nn.Sequential`` it shifts the numbers of the others: wrap instead.)
@@ -45,6 +51,7 @@ class GPUNormalize(nn.Module):
         dtype: Of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
         max_value: The code that means 1.0. None is 255 for uint8 and 65535 for uint16 input; 4095 is for 12 bits, 1 for
             mean and std in code units.
+        yuv420: The batches hold planes of a yuv420 store.
 
     Raises:
         TypeError: mean or std are not numbers; when called, the input is not a uint8 or uint16 tensor.
@@ -61,6 +68,8 @@ class GPUNormalize(nn.Module):
     bias16: Tensor
     scale8: Tensor
     scale16: Tensor
+    cb: Tensor
+    cr: Tensor
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class GPUNormalize(nn.Module):
         *,
         dtype: torch.dtype = torch.float32,
         max_value: float | None = None,
+        yuv420: bool = False,
     ) -> None:
         super().__init__()
         self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
@@ -82,7 +92,9 @@ class GPUNormalize(nn.Module):
         if max_value is not None and not 0 < max_value < math.inf:
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
         self.channels: int | None = lengths.pop() if lengths else None
-        self.dtype, self.max_value = dtype, max_value
+        if yuv420 and self.channels not in (None, 3):
+            raise ValueError(f"yuv420 planes become 3 channels, found {self.channels} means or stds: pass 3, or one for all")
+        self.dtype, self.max_value, self.yuv420 = dtype, max_value, yuv420
         self._set_buffers(torch.device("cpu"))
 
     def _set_buffers(self, device: torch.device) -> None:
@@ -97,6 +109,8 @@ class GPUNormalize(nn.Module):
                 bias, scale = _exact_pair(bias, scale, mean, std, largest, self.dtype)
             self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
             self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
+        for name, share in (("cb", CB), ("cr", CR)) if self.yuv420 else ():
+            self.register_buffer(name, self.scale8.view(-1) * torch.tensor(share, device=device), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
         """Follows `fn` (behind `.to`, `.half`, `.to_empty`) to its device, with float32 buffers made anew from the arguments."""
@@ -109,6 +123,10 @@ class GPUNormalize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalizes one batch; see the class for shapes and dtypes."""
         self._check(x)
+        if self.yuv420:
+            batch = x if x.dim() == 4 else x[None]
+            made = planes_to_floats(batch, self.bias8, self.scale8, self.cb, self.cr, self.dtype)
+            return made if x.dim() == 4 else made[0]
         bias, scale = (self.bias8, self.scale8) if x.dtype == torch.uint8 else (self.bias16, self.scale16)
         if x.dim() == 5:
             bias, scale = bias.unsqueeze(-1), scale.unsqueeze(-1)
@@ -122,17 +140,25 @@ class GPUNormalize(nn.Module):
         if x.dtype not in (torch.uint8, torch.uint16):
             hint = "already floats? Then leave this module out" if x.is_floating_point() else "convert it first"
             raise TypeError(f"the input must be uint8 or uint16, found {x.dtype}: {hint}")
+        if self.yuv420:
+            if x.dtype != torch.uint8 or x.dim() not in (3, 4) or x.shape[-3] != 1 or x.shape[-2] % 3 or x.shape[-1] % 2:
+                raise ValueError(
+                    f"yuv420 planes are uint8 [B, 1, H * 3/2, W] of even H and W, found {x.dtype} {list(x.shape)}: leave yuv420 "
+                    "out for batches of a jpeg, rgb or png store"
+                )
+            return
         if x.dim() not in (3, 4, 5):
             raise ValueError(f"the input must be [C, H, W], [B, C, H, W] or [B, C, D, H, W], found {list(x.shape)}: reshape it")
         found = x.shape[1 if x.dim() == 5 else -3]
         if self.channels is not None and found != self.channels:
             raise ValueError(
                 f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}: "
-                "pass one number per channel, or move the channels in front of the height with permute"
+                "pass one number per channel, or move the channels in front of the height with permute; planes of a yuv420 store "
+                "need yuv420=True"
             )
 
     def extra_repr(self) -> str:
-        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"
+        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}" + ", yuv420=True" * self.yuv420
 
 
 def _exact_pair(

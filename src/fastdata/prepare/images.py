@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.codec.pixels import CODECS, encode_record
+from fastdata.codec.planes import even
 from fastdata.codec.source import SourceImage
 from fastdata.prepare.resize import center, resize, target_shape
 
@@ -45,6 +46,8 @@ class ImageOptions:
                 raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(map(str, known))}")
         if self.bits == 16 and self.codec == "jpeg":
             raise ValueError("bits is 16, but a JPEG holds 8: choose codec rgb or png (--codec rgb)")
+        if self.codec == "yuv420" and (self.bits == 16 or self.gray):
+            raise ValueError("yuv420 holds colours in 8 bits: choose codec rgb or png for bits=16, jpeg, rgb or png for gray=True")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"quality is {self.quality}, but must be from 1 to 100")
         if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
@@ -85,5 +88,8 @@ def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None =
         larger = resized if resized.size < image.size else image
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
-        made[size] = Record(encode_record(resized, options.codec, quality=options.quality), *resized.shape[:2])
+        height, width = resized.shape[:2]
+        if options.codec == "yuv420":
+            height, width = even(height), even(width)
+        made[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
     return [made[size] for size in options.sizes]

@@ -94,7 +94,8 @@ def prep(
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
         upscale: enlarge smaller images, which otherwise keep their size.
-        codec: "jpeg" (on a restart grid), "rgb" (bare pixels) or "png".
+        codec: "jpeg" (on a restart grid), "rgb" (bare pixels), "png" or "yuv420" (bare planes of luma and halved colours; an odd
+            last row or column is repeated).
         quality: of JPEG, 1 to 100.
         gray: keep one channel.
         bits: 8, or 16 for uint16 pixels, with codec "rgb" or "png".

@@ -14,7 +14,7 @@ from fastdata.store.store import Store
 
 __all__ = ["export"]
 
-ENDINGS = {"jpeg": ".jpg", "png": ".png", "rgb": ".png"}
+ENDINGS = {"jpeg": ".jpg", "png": ".png", "rgb": ".png", "yuv420": ".png"}
 
 
 def export(
@@ -24,7 +24,7 @@ def export(
     size: int | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels as PNG.
+    """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels and planes as PNG.
 
     Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
     what the file now is; of two that would be the same, the later gets a number.
@@ -102,7 +102,7 @@ def _unused(place: PurePosixPath, ending: str, taken: set[str]) -> str:
 
 
 def _file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
-    if variant.form.codec != "rgb":
+    if variant.form.codec in ("jpeg", "png"):
         return bytes(record)
     row = store.samples[index]
     pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
