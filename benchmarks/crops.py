@@ -19,12 +19,13 @@ import torch
 from choices import rates
 from PIL import Image
 
+from fastdata.codec import jpeg
 from fastdata.codec.cut import cut_jpeg
 from fastdata.codec.jpeg import encode_jpeg
 from fastdata.codec.pixels import PixelFormat, Window, decode_window, encode_record
 from fastdata.codec.planes import split_planes
 from fastdata.codec.source import SourceImage
-from fastdata.data.crops import RandomResizedCrop, Resize
+from fastdata.data.crops import CenterCrop, RandomResizedCrop, Resize
 from fastdata.data.random import uniforms
 from fastdata.data.resample import resample
 from fastdata.data.view import View
@@ -34,6 +35,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SIDE = 224
 RGB = PixelFormat("jpeg", 3, "uint8")
+PLAIN = [cv2.IMWRITE_JPEG_QUALITY, 90, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
 FACTORS = (1.3, 2, 3, 4, 6, 8, 12, 16)
 _memory: Array = np.empty(1 << 24, np.uint8)
 
@@ -112,6 +114,29 @@ def steps(records: list[bytes], seed: int = 0) -> None:
     )
 
 
+def cells(photos: list[Array]) -> None:
+    """Bytes and decoding of crops for cells of other sizes."""
+    sizes, everything, stored = np.array([photo.shape[:2] for photo in photos]), np.arange(len(photos)), {}
+    for side in (16, 32, 64):
+        jpeg.MIN_CELL = side
+        stored[f"{side} pixels"] = [encode_jpeg(photo) for photo in photos]
+    jpeg.MIN_CELL = 16
+    plain = sum(len(cv2.imencode(".jpg", photo[:, :, ::-1], PLAIN)[1]) for photo in photos)
+    print(
+        "cells of so many pixels: "
+        + ", ".join(f"{name} {sum(map(len, r)) / plain:.3f}" for name, r in stored.items())
+        + " of plain"
+    )
+    for crop in (RandomResizedCrop(SIDE), CenterCrop(SIDE)):
+        boxes = crop.boxes(uniforms(0, 0, everything, crop.draws), sizes[:, 0], sizes[:, 1]).tolist()
+
+        def decode(records: list[bytes], boxes: list[list[int]] = boxes) -> Any:
+            return lambda k: decode_window(records[k], RGB, *sizes[k].tolist(), Window(*boxes[k]), scratch)
+
+        times = rates({name: decode(records) for name, records in stored.items()}, everything.tolist())
+        print(f"  {type(crop).__name__}: " + ", ".join(f"{name} {1e3 * ms:.0f} us" for name, ms in times.items()))
+
+
 def errors(photos: list[Array]) -> None:
     """Mean absolute difference of whole photos shrunk by the Loader from Pillow's BILINEAR of the decoded photo, in codes."""
     records = [encode_jpeg(photo) for photo in photos]
@@ -150,8 +175,9 @@ def main() -> None:
     photos = []
     for file in files:
         image = SourceImage(file.read_bytes()).decode()
-        photos.append(resize(image, target_shape(*image.shape[:2], options.short, "short", False)))
+        photos.append(resize(image, target_shape(*image.shape[:2], options.short, "short", True)))
     steps([encode_jpeg(photo) for photo in photos])
+    cells(photos)
     errors(photos)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastdata.bench.harness import tree, tree_pss
 from fastdata.store.format import FileSum, file_sum, shard_file
 from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
@@ -67,7 +68,6 @@ def measure(path: str, workers: int, method: str) -> dict[str, float]:
     import torch
 
     from fastdata import LMDBDataset, Loader, RandomResizedCrop
-    from fastdata.bench.harness import tree_pss
     from fastdata.data.random import uniforms
 
     torch.multiprocessing.set_start_method(method)
@@ -90,12 +90,26 @@ def measure(path: str, workers: int, method: str) -> dict[str, float]:
     found = {
         "first_s": first,
         "pss_mb": tree_pss() / 1e6,
+        "pss_but_data_mb": pss_but_data() / 1e6,
         "ring_mb": stats.slot_bytes / 1e6,
         "planning": planning / per_batch,
         "batch_ms": 1e3 * per_batch,
     }
     loader.close()
     return found
+
+
+def pss_but_data() -> int:
+    """Bytes of all processes of this one, but for mapped files of the store and the Loader's shared memory (its slots, mostly)."""
+    total, data = 0, False
+    for pid in tree():
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            first, *rest = line.split()
+            if "-" in first and not first.endswith(":"):  # of a mapping: addresses, rights, offset, device, inode, path
+                data = len(rest) > 4 and ("/memfd:" in rest[4] or rest[4].endswith((".mdb", ".npy", ".txt")))
+            elif first == "Pss:" and not data:
+                total += 1024 * int(rest[0])
+    return total
 
 
 def main() -> None:

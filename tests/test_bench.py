@@ -26,6 +26,7 @@ from fastdata.bench.harness import Run, interleave, summarize, table, tree_cpu_s
 from fastdata.bench.loaders import Check, Streamed, Task, agree
 from fastdata.bench.report import bottleneck
 from fastdata.errors import LoaderError
+from stores import script
 from support import MAIN, run, write_pictures
 
 COUNT = 40
@@ -153,6 +154,24 @@ def test_a_pass_must_have_every_sample(sizes: list[int], fine: bool) -> None:
 def _check(color: tuple[int, int, int], shape: tuple[int, ...] = (8, 8, 3)) -> Check:
     noise = np.random.default_rng(0).normal(0, 20, (400, 3))
     return Check(True, shape, "uint8", np.array(color) + noise)
+
+
+def test_bare_processes_start_beside_opencvs_threads(store: Path) -> None:
+    """A child that inherits OpenCV's threads would wait for ever for those that it does not have."""
+    rate = script(
+        """
+import sys, cv2, numpy
+from fastdata.bench.loaders import Bare, Task
+
+cv2.setNumThreads(4)
+cv2.resize(numpy.zeros((2000, 2000, 3), numpy.uint8), (3000, 3000))
+bare = Bare(Task(sys.argv[1], None, 24, 4), 2, 100.0)
+print(bare.measure(0.1).images)
+bare.close()
+""",
+        store,
+    )
+    assert rate > 0
 
 
 def test_contestants_must_agree() -> None:

@@ -27,7 +27,7 @@ from fastdata.data.crops import RandomResizedCrop
 from fastdata.data.images import ImageDataset, LMDBDataset, RAMDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch
-from fastdata.loader.fetch import quiet_worker
+from fastdata.loader.fetch import quiet_worker, ready_to_fork
 from fastdata.loader.loader import Loader
 
 __all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]
@@ -157,7 +157,8 @@ class Bare:
             ours, theirs = multiprocessing.Pipe()
             share = rows if len(rows) else np.arange(len(dataset))
             process = multiprocessing.Process(target=_serve, args=(theirs, dataset, share, self._task.batch_size), daemon=True)
-            process.start()
+            with ready_to_fork():
+                process.start()
             theirs.close()
             self._running.append((process, ours))
         self._ask("run", 0.0)
