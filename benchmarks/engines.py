@@ -23,7 +23,7 @@ import torch
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.loader.order import EpochOrder
-from fastdata.loader.slots import Slots
+from fastdata.loader.slots import Slots, Span
 from fastdata.machine import available_cores
 
 BATCH, AHEAD = 64, 2
@@ -37,7 +37,7 @@ def threads(dataset: Any, workers: int) -> Iterator[torch.Tensor]:
 
     def make(epoch: int, start: int, slot: int) -> tuple[int, Any]:
         def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-            return slots.place.array(slot, shape, dtype)
+            return slots.place.array(slot, Span(0, shape, dtype))
 
         indices = order.at(epoch, np.arange(start, start + BATCH))
         images, _ = dataset.read_batch(indices, seed=0, epoch=epoch, allocate=allocate)
@@ -49,7 +49,7 @@ def threads(dataset: Any, workers: int) -> Iterator[torch.Tensor]:
             while len(waiting) < AHEAD * workers:
                 waiting.append(pool.submit(make, *next(starts), slots.take()))
             slot, images = waiting.popleft().result()
-            yield slots.hand_out(slot, images.shape, images.dtype).permute(0, 3, 1, 2)
+            yield slots.hand_out(slot, [Span(0, images.shape, images.dtype)])[0].permute(0, 3, 1, 2)
 
 
 def processes(dataset: Any, workers: int) -> Iterator[torch.Tensor]:

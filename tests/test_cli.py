@@ -21,6 +21,7 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
+    "--masks --mask-suffix --mask-bits --palette "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
@@ -71,6 +72,10 @@ DEFAULTS = {
     "size": (),
     "labels": None,
     "classes": None,
+    "masks": None,
+    "mask_suffix": "",
+    "mask_bits": 8,
+    "palette": None,
     "limit": None,
     "workers": None,
     "max_pixels": 1 << 28,

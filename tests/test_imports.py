@@ -106,6 +106,7 @@ def test_public_names() -> None:
         "LMDBDataset",
         "Loader",
         "LoaderError",
+        "MaskDataset",
         "MissingExtraError",
         "PrepError",
         "RAMDataset",

@@ -1,4 +1,4 @@
-"""Every command and snippet of the README runs as it stands, in order, beside a folder `images/`."""
+"""Every command and snippet of the README runs as it stands, in order, beside folders of images and of masks."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def _images(root: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         colours = rng.integers(0, 256, (6, 8, 3), np.uint8)
         cv2.imwrite(str(path), cv2.resize(colours, (400, 300), interpolation=cv2.INTER_CUBIC))
+    for folder, ending in (("scenes", "jpg"), ("scene-masks", "png")):
+        (root / folder).mkdir()
+        for k in range(12):
+            cv2.imwrite(str(root / folder / f"{k}.{ending}"), np.full((300, 400), k, np.uint8))
 
 
 def test_every_snippet_runs(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
-from fastdata.loader.slots import Slots
+from fastdata.loader.slots import Slots, Span
 from stores import COUNT, sha, store
 
 
@@ -164,13 +164,14 @@ def test_stats_say_where_the_time_of_the_workers_went():
 def test_slots_are_aligned_to_pages_and_apart_from_each_other():
     slots = Slots(2, 5000)
     assert slots.count == 6 and slots.nbytes == 6 * 8192
-    arrays = [slots.place.array(slots.take(), (50, 100), np.dtype(np.uint8)) for _ in range(4)]
+    arrays = [slots.place.array(slots.take(), Span(0, (50, 100), np.dtype(np.uint8))) for _ in range(4)]
     for k, array in enumerate(arrays):
         assert array.ctypes.data % 4096 == 0
         array[...] = k
     assert [int(array.max()) for array in arrays] == [0, 1, 2, 3] == [int(array.min()) for array in arrays]
-    assert slots.place.array(0, (50, 200), np.dtype(np.uint8)) is None
-    assert slots.place.array(0, (2048, 2), np.dtype(np.uint16)).nbytes == 8192
+    assert slots.place.array(0, Span(0, (50, 200), np.dtype(np.uint8))) is None
+    assert slots.place.array(0, Span(0, (2048, 2), np.dtype(np.uint16))).nbytes == 8192
+    assert slots.place.array(0, Span(64, (2048, 2), np.dtype(np.uint16))) is None
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -219,7 +220,7 @@ class Event:
 def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
     slots = Slots(1, 100)
     for _ in range(4):
-        slots._copying.append((Event(), slots.hand_out(slots.take(), (10,), np.dtype(np.uint8))))
+        slots._copying.append((Event(), slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))])))
     assert (slots.count, slots.in_use, slots.copies) == (5, 4, 0)
     slots.take()
     assert Event.waited == 0

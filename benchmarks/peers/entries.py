@@ -64,7 +64,7 @@ ENTRIES = (
     Entry("bare processes", "bare", None, ANTIALIASED, kind="limit", raw=True),
     Entry(OURS, "fastdata", None, ANTIALIASED, kind="ours", raw=True),
     Entry("fastdata, antialias=False", "fastdata", None, PLAIN, "plain", kind="ours", eval=False, raw=True),
-    Entry("fastdata, fast=True", "fastdata", None, ANTIALIASED, "fast", kind="ours", eval=False),
+    Entry("fastdata, fast=True", "fastdata", None, ANTIALIASED, "fast", kind="ours"),
     Entry("fastdata, yuv420", "fastdata", None, ANTIALIASED, kind="ours", eval=False, jpeg=False, raw=True, codec="yuv420"),
     Entry("fastdata, jpeg", "fastdata", None, ANTIALIASED, kind="ours", eval=False, jpeg=False, raw=True, codec="jpeg"),
     Entry("torch DataLoader + cv2", "torch", None, PLAIN, "cv2"),

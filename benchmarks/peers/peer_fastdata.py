@@ -16,7 +16,7 @@ def make(spec: Spec) -> Batches:
     train = RandomResizedCrop(
         spec.side, scale=tuple(spec.scale), ratio=tuple(spec.ratio), antialias=spec.variant != "plain", fast=spec.variant == "fast"
     )
-    dataset = LMDBDataset(spec.store, crop=train if spec.train else CenterCrop(spec.side))
+    dataset = LMDBDataset(spec.store, crop=train if spec.train else CenterCrop(spec.side, fast=spec.variant == "fast"))
     loader = Loader(dataset, spec.batch, shuffle=True, num_workers=spec.workers, seed=spec.seed)
 
     def epoch() -> Iterator[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ _HOMES = {
     "GPUNormalize": "gpu.normalize",
     "LMDBDataset": "data.images",
     "Loader": "loader.loader",
+    "MaskDataset": "data.masks",
     "RAMDataset": "data.images",
     "RandomCrop": "data.crops",
     "RandomResizedCrop": "data.crops",
@@ -37,6 +38,7 @@ __all__ = [
     "LMDBDataset",
     "Loader",
     "LoaderError",
+    "MaskDataset",
     "MissingExtraError",
     "PrepError",
     "RAMDataset",
@@ -51,6 +53,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.images import LMDBDataset, RAMDataset
+    from fastdata.data.masks import MaskDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.loader.loader import Loader

@@ -35,29 +35,43 @@ class PngHeader(Header):
     idat: tuple[slice, ...]  # whole IDAT chunks
 
     def pixels(self, data: bytes) -> Pixels:
+        decoded = self._stored(data)
+        if self.color_type == INDEXED:
+            return look_up(self._unstretched(decoded), self.palette, self.transparency)
+        color, alpha, _ = from_cv2(decoded)
+        if self.color_type == GRAY_ALPHA:
+            color = np.ascontiguousarray(decoded[..., 0])
+        return Pixels(color, self._keyed(color) if alpha is None else alpha)
+
+    def values(self, data: bytes) -> Array:
+        """The numbers that stand in the file: [H, W] indices of the palette, or grey; colours [H, W, C] as OpenCV gives them."""
+        return self._unstretched(self._stored(data))
+
+    @property
+    def _step(self) -> int:
+        """What OpenCV multiplies grey of few bits by."""
+        return 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
+
+    def _unstretched(self, decoded: Array) -> Array:
+        return decoded // self._step if self._step > 1 else decoded
+
+    def _stored(self, data: bytes) -> Array:
         """Decoded from a copy without ancillary chunks, so that gamma, animation and odd metadata play no part.
 
-        A palette PNG is declared grey in that copy: its indices come back, and palette and transparency are applied here.
+        A palette PNG is declared grey in that copy: its indices come back; palette and transparency are applied afterwards.
         """
         declared = GRAY if self.color_type == INDEXED else self.color_type
         head = struct.pack(">IIBBBBB", self.width, self.height, self.depth, declared, 0, 0, self.interlace)
         chunks = [_chunk(b"IHDR", head), *(data[part] for part in self.idat), _chunk(b"IEND", b"")]
-        decoded = imdecode(PNG_SIGNATURE + b"".join(chunks))
-        step = 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
-        if self.color_type == INDEXED:
-            return look_up(decoded // step, self.palette, self.transparency)
-        color, alpha, _ = from_cv2(decoded)
-        if self.color_type == GRAY_ALPHA:
-            color = np.ascontiguousarray(decoded[..., 0])
-        return Pixels(color, self._keyed(color, step) if alpha is None else alpha)
+        return imdecode(PNG_SIGNATURE + b"".join(chunks))
 
-    def _keyed(self, color: Array, step: int) -> Array | None:
+    def _keyed(self, color: Array) -> Array | None:
         """Alpha of a PNG in which one colour is transparent."""
         width = 2 if self.color_type == GRAY else 6
         if len(self.transparency) < width:
             return None
         key = np.frombuffer(self.transparency[:width], ">u2") & ((1 << self.depth) - 1)
-        same = color == (key * step).astype(color.dtype)
+        same = color == (key * self._step).astype(color.dtype)
         hidden = same.all(axis=2) if same.ndim == 3 else same
         return np.where(hidden, 0, np.iinfo(color.dtype).max).astype(color.dtype)
 

@@ -68,7 +68,7 @@ class SourceImage:
         header = _read_header(data)
         if header.height * header.width > max_pixels:
             raise CodecError(f"{header.height} x {header.width} pixels is more than {max_pixels}", "too-large")
-        self._data, self._header = data, header
+        self._data, self.header = data, header
         self.format = header.format
         self.height, self.width = _turned((header.height, header.width), header.orientation)
 
@@ -91,7 +91,7 @@ class SourceImage:
         """
         if bits not in (8, 16):
             raise ValueError(f"bits must be 8 or 16, not {bits}")
-        header = self._header
+        header = self.header
         if isinstance(header, JpegHeader):
             pixels = header.pixels(self._data, _turned(at_least, header.orientation), gray, scratch)
         else:

@@ -106,7 +106,15 @@ class RandomResizedCrop(Crop):
 
 @dataclass(frozen=True)
 class CenterCrop(Crop):
-    """The centre of the image, not resized: torchvision.transforms.CenterCrop. Smaller images are padded with zeros."""
+    """The centre of the image, not resized: torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
+
+    Args:
+        size: of the output, (height, width), or one number for both.
+        fast: as for RandomResizedCrop.
+    """
+
+    _: KW_ONLY
+    fast: bool = False
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         h, w = self.shape
@@ -123,6 +131,7 @@ class RandomCrop(Crop):
     Args:
         size: of the output, (height, width), or one number for both.
         padding: zeros on each side of the image that the box may reach into.
+        fast: as for RandomResizedCrop.
 
     Raises:
         LoaderError: when a sample is made of a padded image that is smaller than the box.
@@ -130,6 +139,7 @@ class RandomCrop(Crop):
 
     _: KW_ONLY
     padding: int = 0
+    fast: bool = False
 
     draws: ClassVar[int] = 2
 
@@ -157,11 +167,12 @@ class Resize(Crop):
 
     Args:
         size: (height, width), or one number for the short side; the long side then keeps the aspect.
-        antialias: as for RandomResizedCrop.
+        antialias, fast: as for RandomResizedCrop.
     """
 
     _: KW_ONLY
     antialias: bool = True
+    fast: bool = False
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         zero = np.zeros_like(heights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,9 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         view: crop, flips and transform.
     """
 
+    joins: ClassVar[bool] = True  # whether `+` keeps the fast path
+    large_targets: ClassVar[bool] = False  # whether targets lie in memory that is allocated as images' is
+
     def __init__(self, images: Images, view: View) -> None:
         self._images, self.view = images, _fitting(view, images)
         self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
@@ -70,7 +73,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         row = self.rows(_checked(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         (pixels,) = render_each(self._images, self.view, row[None], u)
-        target = self._images.targets[row]
+        target = self._targets_of(row[None], u, np.empty, None)[0]
         return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
     def read_batch(
@@ -100,7 +103,11 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
             with lent_generators() as reseed:
                 samples = render_each(self._images, self.view, rows, u, timing, lambda k: reseed(seeds[k]))
             images = stack(samples, allocate)
-        return images, self._images.targets[rows]
+        return images, self._targets_of(rows, u, allocate, timing)
+
+    def _targets_of(self, rows: Array, u: Array, allocate: Allocate, timing: Timing | None) -> Array:
+        """What goes with the images of a batch; `allocate` is for targets as large as images."""
+        return self._images.targets[rows]
 
     def sample_bytes(self) -> int:
         """Bytes of the largest sample, before a transform."""
@@ -127,7 +134,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def __add__(self, other: Any) -> Any:
         """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path."""
-        if not isinstance(other, ImageDataset):
+        if not (isinstance(other, ImageDataset) and self.joins and other.joins):
             return super().__add__(other)
         if other.view != self.view:
             raise ValueError(f"the datasets have {self.view} and {other.view}: make them equal with with_crop, then add them")

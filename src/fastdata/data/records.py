@@ -64,11 +64,11 @@ class Images(Protocol):
 
 
 class StoreImages:
-    """One stored size of a store."""
+    """One stored size of a store, of its images or of their masks."""
 
-    def __init__(self, path: str | os.PathLike[str], size: int | None) -> None:
-        self.store, self.size = Store(path), size
-        self.variant = self.store.variant(size)
+    def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False) -> None:
+        self.store, self.size, self.mask = Store(path), size, mask
+        self.variant = self.store.variant(size, mask=mask)
         self.form = self.variant.form
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
@@ -99,14 +99,14 @@ class StoreImages:
         return self._names[index]
 
     def with_size(self, size: int | None) -> StoreImages:
-        return StoreImages(self.store.path, size)
+        return StoreImages(self.store.path, size, mask=self.mask)
 
-    def __getstate__(self) -> tuple[Path, int | None, str]:
-        return self.store.path, self.size, self.store.manifest.fingerprint
+    def __getstate__(self) -> tuple[Path, int | None, bool, str]:
+        return self.store.path, self.size, self.mask, self.store.manifest.fingerprint
 
-    def __setstate__(self, state: tuple[Path, int | None, str]) -> None:
-        path, size, fingerprint = state
-        self.__init__(path, size)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Path, int | None, bool, str]) -> None:
+        path, size, mask, fingerprint = state
+        self.__init__(path, size, mask=mask)  # type: ignore[misc]
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 

@@ -17,7 +17,7 @@ from fastdata.data.records import Images
 from fastdata.data.view import Sample, View, some
 from fastdata.errors import LoaderError
 
-__all__ = ["Allocate", "Timing", "render_batch", "render_each", "stack"]
+__all__ = ["Allocate", "Timing", "render_batch", "render_each", "render_masks", "stack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -45,6 +45,22 @@ def render_batch(images: Images, view: View, rows: Array, u: Array, allocate: Al
     timing = timing or Timing()
     for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
         _render(images, view, row, sample, target, timing)
+    return out
+
+
+def render_masks(
+    masks: Images, view: View, rows: Array, u: Array, outside: int, allocate: Allocate, timing: Timing | None = None
+) -> Array:
+    """The masks of what `render_batch` makes of the same rows and numbers, [n, H, W]; `outside`: of pixels beyond the image."""
+    plan = view.plan(u, *masks.sides(rows))
+    out, timing = allocate((len(rows), *plan[0].shape), np.dtype(masks.form.dtype)), timing or Timing()
+    for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
+        started = perf_counter()
+        (region,) = masks.decode(row, masks.get(row), sample.window, _scratch)
+        decoded = perf_counter()
+        view.pick(sample, region.pixels[:, :, 0], target, outside)
+        timing.decode_s += decoded - started
+        timing.resize_s += perf_counter() - decoded
     return out
 
 

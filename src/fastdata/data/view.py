@@ -113,6 +113,18 @@ class View:
         if any(sample.flip):
             cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
 
+    def pick(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
+        """Write the mask of a sample, [H, W], of the whole image's [h, w]: of each pixel the class in its middle."""
+        top, left, h, w = sample.box
+        if sample.window[2:4] != (h, w):
+            pad(mask[:, :, None], sample.box, out[:, :, None], outside)
+        elif out.shape == (h, w):
+            out[...] = mask[top : top + h, left : left + w]
+        else:
+            cv2.resize(mask[top : top + h, left : left + w], out.shape[::-1], dst=out, interpolation=cv2.INTER_NEAREST_EXACT)
+        if any(sample.flip):
+            cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
+
     def unequal(self, shapes: set[Shape]) -> LoaderError:
         """What to say when outputs of these shapes are to be one batch."""
         if self.crop is None:

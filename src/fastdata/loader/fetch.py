@@ -21,7 +21,7 @@ from fastdata.data.images import ImageDataset
 from fastdata.data.random import lent_generators, loose_seeds, repeated
 from fastdata.data.rendering import Timing
 from fastdata.errors import LoaderError
-from fastdata.loader.slots import Place
+from fastdata.loader.slots import ALIGN, Place, Span
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
 
@@ -59,13 +59,14 @@ class Request:
 class Reply:
     """A batch on its way to the loader.
 
-    images: whether data[0] is [n, H, W, C], to be shown as [n, C, H, W]. in_slot: its shape and dtype, when it was written into the
-    slot of the request and data[0] is None. error: of a worker, for the loader to raise if it still wants this batch.
+    images: whether the data are (fresh arrays, targets); the first array is [n, H, W, C], to be shown as [n, C, H, W], and targets
+    are None when they are the second. spans: of each array, where it lies in the slot of the request; None: it is fresh. error: of
+    a worker, for the loader to raise if it still wants this batch.
     """
 
     request: Request
     images: bool
-    in_slot: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+    spans: tuple[Span | None, ...] = ()
     work_s: float = 0.0
     timing: Timing = field(default_factory=Timing)
     error: Any = None
@@ -89,22 +90,22 @@ class Fetch(torch.utils.data.Dataset[Any]):
         return replace(reply, work_s=time.perf_counter() - started), data
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
-        timing, fresh = Timing(), list[torch.Tensor]()
+        timing, spans, fresh = Timing(), list[Span | None](), list[torch.Tensor]()
 
         def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-            array = None
-            if request.slot is not None and self.place is not None:
-                array = self.place.array(request.slot, shape, dtype)
+            used = max((span.stop for span in spans if span), default=0)
+            span = Span(-(-used // ALIGN) * ALIGN, shape, dtype)
+            array = None if request.slot is None or self.place is None else self.place.array(request.slot, span)
+            spans.append(None if array is None else span)
             if array is None:
                 fresh.append(_empty(shape, dtype))
-                array = fresh[0].numpy()
+                array = fresh[-1].numpy()
             return array
 
-        images, targets = self._at(request.size).read_batch(
+        _, targets = self._at(request.size).read_batch(
             request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats, allocate=allocate, timing=timing
         )
-        in_slot = None if fresh else (images.shape, images.dtype)
-        return Reply(request, images=True, in_slot=in_slot, timing=timing), (fresh[0] if fresh else None, targets)
+        return Reply(request, images=True, spans=tuple(spans), timing=timing), (fresh, targets if len(spans) == 1 else None)
 
     def _items(self, request: Request) -> tuple[Reply, Any]:
         indices = request.indices.tolist()

@@ -11,18 +11,32 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fastdata.shared import SharedArray
 
-__all__ = ["Place", "Slots"]
+__all__ = ["ALIGN", "Place", "Slots", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+ALIGN = 64  # bytes: where a second array of a batch may begin
 HELD = 3  # batches without a copy in the consumer's hands: the new one, the one before until its name is bound anew, one put by
+
+
+class Span(NamedTuple):
+    """Where in a slot an array lies: from byte `start` on."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def stop(self) -> int:
+        return self.start + int(np.prod(self.shape)) * self.dtype.itemsize
 
 
 class Place:
@@ -31,11 +45,10 @@ class Place:
     def __init__(self, count: int, size: int) -> None:
         self.memory = SharedArray((count, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE))
 
-    def array(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """The memory of a slot as an array, new each time; None where that does not fit."""
-        size = int(np.prod(shape)) * dtype.itemsize
+    def array(self, slot: int, span: Span) -> Array | None:
+        """A part of a slot as an array; None where it does not fit."""
         row = self.memory.array[slot]
-        return row[:size].view(dtype).reshape(shape) if size <= row.size else None
+        return row[span.start : span.stop].view(span.dtype).reshape(span.shape) if span.stop <= row.size else None
 
 
 class Slots:
@@ -73,17 +86,18 @@ class Slots:
     def give_back(self, slot: int) -> None:
         self._free.append(slot)
 
-    def hand_out(self, slot: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-        """The batch in a slot. The slot comes back when nobody holds the tensor, or a view of it, any more."""
-        array = self.place.array(slot, shape, dtype)
-        assert array is not None
+    def hand_out(self, slot: int, spans: Sequence[Span]) -> list[torch.Tensor]:
+        """The arrays of a batch in a slot. It comes back when nobody holds one of the tensors, or a view of one, any more."""
+        memory = self.place.memory.array[slot, : max(span.stop for span in spans)]  # an object of its own, which the tensors keep
         self._reclaim()
         if not self._free:
             self.copies += 1
             self.give_back(slot)
-            return torch.from_numpy(array.copy())
-        weakref.finalize(array, self._free.append, slot).atexit = False
-        return torch.from_numpy(array)
+            memory = memory.copy()
+        else:
+            weakref.finalize(memory, self._free.append, slot).atexit = False
+        whole = torch.from_numpy(memory)
+        return [whole[s.start : s.stop].view(torch.from_numpy(np.empty(0, s.dtype)).dtype).view(s.shape) for s in spans]
 
     def keep_while_copied(self, batch: torch.Tensor, device: torch.device) -> None:
         """Hold a batch until the copy to the GPU that was just queued on the device's current stream is done."""

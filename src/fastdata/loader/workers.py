@@ -15,7 +15,7 @@ from torch.utils.data._utils import signal_handling
 from fastdata.data.images import ImageDataset
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
-from fastdata.loader.slots import Slots
+from fastdata.loader.slots import ALIGN, Slots
 from fastdata.shared import SharedArray
 
 __all__ = ["Workers"]
@@ -77,7 +77,11 @@ class Workers:
             multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
         if isinstance(dataset, ImageDataset) and SharedArray.possible():
             in_flight = max(1, num_workers * prefetch_factor)
-            self.slots = Slots(in_flight, rows * dataset.sample_bytes(), pinned=pin_memory and self._device is not None)
+            self.slots = Slots(
+                in_flight,
+                rows * dataset.sample_bytes() + ALIGN * dataset.large_targets,
+                pinned=pin_memory and self._device is not None,
+            )
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
         requests.slots = self.slots
         requests.fill()  # an error of a sampler comes before there are workers
@@ -121,17 +125,18 @@ class Workers:
                 raise
         return reply, self._images(reply, *data) if reply.images else data
 
-    def _images(self, reply: Reply, fresh: torch.Tensor | None, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """From its slot or, where it did not fit, from fresh memory."""
-        slot, images = reply.request.slot, fresh
-        if reply.in_slot is not None and self.slots is not None and slot is not None:
-            images = self.slots.hand_out(slot, *reply.in_slot)
+    def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """From their slot or, where they did not fit, from fresh memory."""
+        slot, spans = reply.request.slot, [span for span in reply.spans if span is not None]
+        lent: list[torch.Tensor] = []
+        if spans and self.slots is not None and slot is not None:
+            lent = self.slots.hand_out(slot, spans)
         else:
             self._give_back(reply.request)
-        assert images is not None
+        images, *others = [(fresh if span is None else lent).pop(0) for span in reply.spans]
         if self._pin:  # a copy: nobody would tell when the user's own copy from a slot to a GPU is done; torch's allocator knows
-            images = images.pin_memory()
-        return images.permute(0, 3, 1, 2), torch.from_numpy(targets)
+            images, *others = (tensor.pin_memory() for tensor in (images, *others))
+        return images.permute(0, 3, 1, 2), others[0] if others else torch.from_numpy(targets)
 
     def _give_back(self, request: Request) -> None:
         if request.slot is not None and self.slots is not None:

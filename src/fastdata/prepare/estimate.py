@@ -8,13 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cv2
 
 from fastdata.machine import available_cores
 from fastdata.prepare.images import ImageOptions, prepare_image
-from fastdata.prepare.job import as_sizes, check_positive, resolve
+from fastdata.prepare.job import as_sizes, check_positive, mask_options, resolve
+from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.plan import make_plan
 from fastdata.prepare.sources import list_sources
 from fastdata.prepare.worker import reject_of
@@ -54,15 +56,22 @@ def estimate(
     size: int | Sequence[int] | None = None,
     labels: str | os.PathLike[str] | None = None,
     classes: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    mask_suffix: str = "",
+    mask_bits: int = 8,
+    palette: str | os.PathLike[str] | None = None,
     limit: int | None = None,
     workers: int | None = None,
     **options: Any,
 ) -> Estimate:
     """Prepare up to 32 evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
     check_positive(limit=limit, workers=workers)
-    chosen = ImageOptions(as_sizes(size), **options)
+    chosen = ImageOptions(as_sizes(size), **options, mask=mask_options(masks, mask_suffix, mask_bits, palette))
     root, target = resolve(source, out)
-    plan = make_plan(list_sources(source, labels=labels, classes=classes), chosen, limit)
+    found = list_sources(source, labels=labels, classes=classes)
+    if masks is not None:
+        found = with_masks(found, Path(masks), mask_suffix)
+    plan = make_plan(found, chosen, limit)
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     count = len(plan.sources)
@@ -70,14 +79,15 @@ def estimate(
     size_bytes, rejected, started = 0, Counter[str](), time.perf_counter()
     for probe in probes:
         try:
-            records = prepare_image((root / probe.name).read_bytes(), chosen)
+            mask = (Path(masks) / probe.mask).read_bytes() if masks is not None and probe.mask else None
+            records = prepare_image((root / probe.name).read_bytes(), chosen, mask=mask)
             size_bytes += sum(_stored(len(record.data)) for record in records)
         except Exception as error:  # noqa: BLE001  a reject, as in a run
             rejected[reject_of(error)[0]] += 1
     scale = count / len(probes)
     seconds = (time.perf_counter() - started) * scale / (workers or available_cores())
     cv2.setNumThreads(threads)
-    fixed = SHARD_PAGES * PAGE * plan.num_shards * len(chosen.sizes)
+    fixed = SHARD_PAGES * PAGE * plan.num_shards * len(chosen.variants())
     disk = next(p for p in (target, *target.parents) if p.exists())
     return Estimate(count, int(size_bytes * scale) + fixed, seconds, shutil.disk_usage(disk).free, len(probes), dict(rejected))
 

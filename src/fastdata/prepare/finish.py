@@ -6,14 +6,14 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
-from fastdata.prepare.plan import Plan, variant_name
+from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import shard_table
 from fastdata.store.format import (
     MANIFEST,
@@ -23,6 +23,7 @@ from fastdata.store.format import (
     WORK,
     FileSum,
     Manifest,
+    Masks,
     Variant,
     file_sum,
     samples_dtype,
@@ -76,16 +77,16 @@ def finish(plan: Plan, out: Path) -> Manifest:
         REJECTS: _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for t in ordered for r in t["rejects"])),
     }
     counts = tuple(len(t["rows"]) for t in ordered)
-    options = plan.options
-    form = PixelFormat(options.codec, 1 if options.gray else 3, f"uint{options.bits}")
     manifest = Manifest(
         num_samples=sum(counts),
         num_rejects=sum(len(t["rejects"]) for t in ordered),
         labels=plan.labels,
         shard_samples=counts,
         variants=tuple(
-            Variant(variant_name(s), s, form, tuple(FileSum(*t["files"][variant_name(s)]) for t in ordered)) for s in options.sizes
+            Variant(name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered))
+            for name, size, form in plan.options.variants()
         ),
+        masks=_masks(plan, ordered),
         files=sums,
         options=plan.body()["options"],
         libraries=plan.libraries,
@@ -100,8 +101,17 @@ def finish(plan: Plan, out: Path) -> Manifest:
     return manifest
 
 
+def _masks(plan: Plan, tables: list[dict[str, Any]]) -> Masks | None:
+    if plan.options.mask is None:
+        return None
+    pixels: Counter[int] = Counter()
+    for table in tables:
+        pixels.update({int(k): count for k, count in table["classes"].items()})
+    return Masks(plan.options.mask.names, {str(k): pixels[k] for k in sorted(pixels)})
+
+
 def _write_samples(plan: Plan, tables: list[dict[str, Any]], path: Path) -> FileSum:
-    names = [variant_name(size) for size in plan.options.sizes]
+    names = [name for name, _, _ in plan.options.variants()]
     rows = [row for table in tables for row in table["rows"]]
     samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
     samples["source"] = [row[0] for row in rows]

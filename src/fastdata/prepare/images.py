@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fastdata.codec.pixels import CODECS, encode_record
+from fastdata.codec.mask import decode_mask
+from fastdata.codec.pixels import CODECS, PixelFormat, encode_record
 from fastdata.codec.planes import even
 from fastdata.codec.source import SourceImage
+from fastdata.errors import CodecError
+from fastdata.prepare.masks import MaskOptions, resize_mask
 from fastdata.prepare.resize import center, resize, target_shape
+from fastdata.store.format import MASK
 
-__all__ = ["ImageOptions", "Record", "prepare_image"]
+__all__ = ["ImageOptions", "Record", "prepare_image", "variant_name"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Shape = tuple[int, int]
 
 RESIZE_MODES = ("short", "long", "crop", "stretch")
 
@@ -32,6 +38,7 @@ class ImageOptions:
     bits: int = 8
     background: tuple[int, int, int] = (255, 255, 255)
     max_pixels: int = 1 << 28
+    mask: MaskOptions | None = None
 
     def __post_init__(self) -> None:
         sizes = self.sizes
@@ -48,6 +55,8 @@ class ImageOptions:
             raise ValueError("bits is 16, but a JPEG holds 8: choose codec rgb or png (--codec rgb)")
         if self.codec == "yuv420" and (self.bits == 16 or self.gray):
             raise ValueError("yuv420 holds colours in 8 bits: choose codec rgb or png for bits=16, jpeg, rgb or png for gray=True")
+        if self.mask is not None and self.codec == "yuv420":
+            raise ValueError("yuv420 repeats an odd last row or column, which masks do not: choose codec jpeg, rgb or png")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"quality is {self.quality}, but must be from 1 to 100")
         if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
@@ -55,26 +64,44 @@ class ImageOptions:
         if self.max_pixels < 1:
             raise ValueError(f"max_pixels is {self.max_pixels}, but must be positive")
 
+    def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
+        """(name, size, form) of what is stored of each input: its image in every size, then its mask in every size."""
+        form = PixelFormat(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
+        found = [(variant_name(size), size, form) for size in self.sizes]
+        if self.mask is not None:
+            form = PixelFormat("rgb", 1, f"uint{self.mask.bits}")
+            found += [(f"{MASK}{variant_name(size)}", size, form) for size in self.sizes]
+        return found
+
+
+def variant_name(size: int | None) -> str:
+    """The folder of a variant: its size, or "full" where images keep their own."""
+    return "full" if size is None else str(size)
+
 
 @dataclass(frozen=True)
 class Record:
-    """One stored image."""
+    """One stored image or mask. classes: of a mask, the pixels of each class in its file."""
 
     data: bytes
     height: int
     width: int
+    classes: dict[int, int] = field(default_factory=dict)
 
 
-def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None = None) -> list[Record]:
-    """Make one record per size, all from one decode. A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8.
+def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None = None, mask: bytes | None = None) -> list[Record]:
+    """Make one record per size, all from one decode, and behind them the same of the mask.
+
+    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8.
 
     Args:
         data: the bytes of an image file of any format.
         options: what to make of it.
         scratch: flat uint8 array that a large decode may use.
+        mask: the bytes of its mask.
 
     Raises:
-        CodecError: it is not an image, or can't be decoded or encoded.
+        CodecError: it is not an image, or can't be decoded or encoded; or the mask can't, or has another size.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
@@ -92,4 +119,22 @@ def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None =
         if options.codec == "yuv420":
             height, width = even(height), even(width)
         made[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
-    return [made[size] for size in options.sizes]
+    masks = [] if mask is None else _masks(mask, options, (source.height, source.width), shapes)
+    return [made[size] for size in options.sizes] + masks
+
+
+def _masks(data: bytes, options: ImageOptions, image: Shape, shapes: list[Shape]) -> list[Record]:
+    assert options.mask is not None
+    mask = decode_mask(data, colors=options.mask.colors, bits=options.mask.bits, max_pixels=options.max_pixels)
+    if mask.shape != image:
+        (h, w), (height, width) = mask.shape, image
+        raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")
+    counts = np.bincount(mask.reshape(-1))
+    classes = {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
+    made = []
+    for size, shape in zip(options.sizes, shapes, strict=True):
+        resized = resize_mask(mask, shape)
+        if options.resize == "crop" and size is not None:
+            resized = center(resized, size)
+        made.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
+    return made

@@ -18,15 +18,17 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.images import ImageOptions
-from fastdata.prepare.plan import Plan, describe_difference, difference, make_plan, variant_name
+from fastdata.prepare.masks import MaskOptions, read_palette
+from fastdata.prepare.pairs import with_masks
+from fastdata.prepare.plan import Plan, describe_difference, difference, make_plan
 from fastdata.prepare.progress import MODES, Progress
-from fastdata.prepare.run import run_shards
+from fastdata.prepare.run import Roots, run_shards
 from fastdata.prepare.sources import list_sources
 from fastdata.prepare.worker import shard_table
 from fastdata.store.format import MANIFEST, WORK, has_foreign, own_files, own_folders, read_manifest, shard_file, write_atomic
 from fastdata.store.store import Store
 
-__all__ = ["Summary", "as_sizes", "check_positive", "prep", "resolve"]
+__all__ = ["Summary", "as_sizes", "check_positive", "mask_options", "prep", "resolve"]
 
 PLAN = "plan.json"
 
@@ -80,6 +82,10 @@ def prep(
     max_pixels: int = 1 << 28,
     labels: str | os.PathLike[str] | None = None,
     classes: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    mask_suffix: str = "",
+    mask_bits: int = 8,
+    palette: str | os.PathLike[str] | None = None,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
@@ -103,6 +109,10 @@ def prep(
         max_pixels: larger images are rejected before they are decoded.
         labels: CSV/TSV of a path and float columns, one row an image.
         classes: a store whose class list to use.
+        masks: a folder with a mask of classes for each image, of the same name but for the ending.
+        mask_suffix: what the masks' names have behind the images', before the ending.
+        mask_bits: 8 for classes up to 255, 16 beyond.
+        palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
         limit: prepare that many inputs only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
@@ -114,19 +124,24 @@ def prep(
         StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
         ValueError: a wrong argument.
     """
-    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels)
+    mask = mask_options(masks, mask_suffix, mask_bits, palette)
+    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
     check_positive(limit=limit, workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
     root, target = resolve(source, out)
     found = list_sources(source, labels=labels, classes=classes)
+    if masks is not None:
+        found = with_masks(found, Path(masks), mask_suffix)
     plan = make_plan(found, options, limit)
     started = time.monotonic()
     try:
         with _claimed(target):
             resumed = len(plan.sources)
             if not _finished(target, plan, overwrite):
-                resumed = _run(plan, root, target, workers or available_cores(), timeout, progress)
+                resumed = _run(
+                    plan, (root, Path(masks or root).absolute()), target, workers or available_cores(), timeout, progress
+                )
                 finish(plan, target)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error}\nWhat is finished is kept; run the same command again.") from error
@@ -136,6 +151,17 @@ def prep(
 def as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
     """The `size` argument as a tuple."""
     return (None,) if size is None else (size,) if isinstance(size, int) else tuple(size)
+
+
+def mask_options(
+    masks: str | os.PathLike[str] | None, suffix: str, bits: int, palette: str | os.PathLike[str] | None
+) -> MaskOptions | None:
+    """What the arguments about masks come to; None: there are none."""
+    if masks is None:
+        if suffix or bits != 8 or palette is not None:
+            raise ValueError("mask_suffix, mask_bits and palette are about masks: give masks too (--masks FOLDER)")
+        return None
+    return MaskOptions(bits, *(((), ()) if palette is None else read_palette(palette)))
 
 
 def check_positive(**arguments: float | None) -> None:
@@ -221,9 +247,9 @@ def _refuse(out: Path, changed: str) -> NoReturn:
     )
 
 
-def _run(plan: Plan, root: Path, out: Path, workers: int, timeout: float, progress: str) -> int:
+def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, progress: str) -> int:
     """Make what is missing. Returns the number of inputs that were done before."""
-    names = [variant_name(size) for size in plan.options.sizes]
+    names = [name for name, _, _ in plan.options.variants()]
     have = finished_shards(plan, out, thorough=True)
     files = {out / shard_file(name, k) for name in names for k in have}
     _clear(out, files | {shard_table(out, k) for k in have} | {out / WORK / PLAN})
@@ -235,7 +261,7 @@ def _run(plan: Plan, root: Path, out: Path, workers: int, timeout: float, progre
     missing = [k for k in range(plan.num_shards) if k not in have]
     try:
         with Progress(len(plan.sources), before, progress) as bar:
-            run_shards(plan, root, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
+            run_shards(plan, roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
     finally:
         for left in (out / WORK).glob("*.tmp"):
             left.unlink()

@@ -15,7 +15,7 @@ from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.sources import Source, SourceList
 from fastdata.store.format import Labels
 
-__all__ = ["Plan", "difference", "make_plan", "variant_name"]
+__all__ = ["Plan", "difference", "make_plan"]
 
 SHARD_SAMPLES = 10_000  # at most, so that an interrupted run loses seconds
 SHARD_BYTES = 2 << 30  # of input, at most, about
@@ -58,7 +58,7 @@ def _body(
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
-        "sources": [(s.name, s.label, s.size, s.problem) for s in sources],
+        "sources": [(s.name, s.label, s.size, s.problem, s.mask) for s in sources],
     }
 
 
@@ -79,11 +79,6 @@ def _bounds(sources: tuple[Source, ...]) -> tuple[int, ...]:
     busy = min(BUSY_SHARDS, -(-count // LEAST_SAMPLES), -(-size // LEAST_BYTES))
     shards = max(-(-count // SHARD_SAMPLES), -(-size // SHARD_BYTES), busy, 1)
     return tuple(k * count // shards for k in range(shards + 1))
-
-
-def variant_name(size: int | None) -> str:
-    """The folder of a variant: its size, or "full" where images keep their own."""
-    return "full" if size is None else str(size)
 
 
 def difference(work: Path, plan: Plan) -> str:

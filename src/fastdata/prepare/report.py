@@ -70,8 +70,14 @@ def info_lines(store: Store) -> Iterator[str]:
         if len(store):
             h, w = store.samples[f"{variant.name}/height"], store.samples[f"{variant.name}/width"]
             line += f", {w.min()} x {h.min()} to {w.max()} x {h.max()} pixels"
-            line += f", {human_bytes(float(store.samples[f'{variant.name}/bytes'].mean()))} an image"
+            mean = human_bytes(float(store.samples[f"{variant.name}/bytes"].mean()))
+            line += f", {mean} {'a mask' if variant.is_mask else 'an image'}"
         yield line
+    if manifest.masks is not None:
+        pixels = manifest.masks.pixels
+        names = dict(enumerate(manifest.masks.names))
+        shares = {names.get(int(k), k): n / sum(pixels.values()) for k, n in pixels.items()}
+        yield f"  masks: {len(pixels)} classes, " + ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:20])
     counts: dict[str, int] = {}
     for reject in store.rejects():
         counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1

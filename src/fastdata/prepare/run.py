@@ -34,6 +34,7 @@ STRIKES = 2  # an input that was being decoded when so many workers died is left
 CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
 Report = Callable[[int, int, int], None]
+Roots = tuple[Path, Path]
 
 
 class _Worker:
@@ -90,8 +91,8 @@ class _Worker:
 class _Pool:
     """The workers of a run, the shards still to do, and what each input has done to its worker."""
 
-    def __init__(self, plan: Plan, root: Path, out: Path, shards: list[int], workers: int, timeout_s: float) -> None:
-        self.job = Job(str(root), str(out), plan.options, plan.fingerprint)
+    def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], workers: int, timeout_s: float) -> None:
+        self.job = Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint)
         self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
         self.timeout_s = timeout_s
         self.strikes: Counter[int] = Counter()
@@ -165,14 +166,16 @@ def _listen(worker: _Worker) -> bool:
     return True
 
 
-def run_shards(plan: Plan, root: Path, out: Path, shards: list[int], *, workers: int, timeout_s: float, report: Report) -> None:
-    """Make the given shards of a plan. `report(done, rejected, bytes)` gets the sums of this run, at least ten times a second.
+def run_shards(plan: Plan, roots: Roots, out: Path, shards: list[int], *, workers: int, timeout_s: float, report: Report) -> None:
+    """Make the given shards of a plan. `roots`: the folders of its images and masks.
+
+    `report(done, rejected, bytes)` gets the sums of this run, at least ten times a second.
 
     Raises:
         StoreError: a worker could not go on for a reason that is not one input's (a full disk, say).
         PrepError: workers die before they begin.
     """
-    pool = _Pool(plan, root, out, shards, workers, timeout_s)
+    pool = _Pool(plan, roots, out, shards, workers, timeout_s)
     try:
         pool.start()
         while pool.busy():

@@ -14,7 +14,7 @@ from pathlib import Path
 from fastdata.errors import PrepError
 from fastdata.store.format import Labels, read_manifest
 
-__all__ = ["Source", "SourceList", "list_sources"]
+__all__ = ["Source", "SourceList", "list_sources", "walk_images"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
@@ -29,12 +29,14 @@ Label = int | tuple[float, ...]
 @dataclass(frozen=True)
 class Source:
     """One input. name: relative to the root, as file names are in Python (surrogateescape). label: -1 where there is none.
-    size: bytes; -1 where the file could not be looked at. problem: why it can't be used, if that is known already."""
+    size: bytes, its mask's too; -1 where the file could not be looked at. problem: why it can't be used, if that is known already.
+    mask: relative to the folder of masks."""
 
     name: str
     label: Label
     size: int
     problem: str = ""
+    mask: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,15 @@ def _images(root: Path, folder: str, skipped: Counter[str]) -> Iterator[tuple[st
                 yield f"{folder}/{entry.name}" if folder else entry.name, *_look(entry.path)
             else:
                 skipped[ending] += 1
+
+
+def walk_images(root: Path) -> Iterator[tuple[str, int, str]]:
+    """The (name, size, problem) of each image in a folder and all folders in it."""
+    yield from _images(root, "", Counter())
+    for entry in _listed(root):
+        if _is_folder(entry):
+            for folder in sorted(_below(root, entry.name)):
+                yield from _images(root, folder, Counter())
 
 
 def _look(path: str | Path) -> tuple[int, str]:

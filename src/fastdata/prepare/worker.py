@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +23,6 @@ import xxhash
 
 from fastdata.errors import CodecError, StoreError
 from fastdata.prepare.images import ImageOptions, Record, prepare_image
-from fastdata.prepare.plan import variant_name
 from fastdata.prepare.sources import Source
 from fastdata.store.format import WORK, shard_file, write_atomic
 from fastdata.store.shards import ShardWriter
@@ -41,6 +41,7 @@ class Job:
     """What every task of a run shares."""
 
     root: str
+    masks: str
     out: str
     options: ImageOptions
     fingerprint: str
@@ -84,10 +85,11 @@ def main(connection: int, status: int) -> None:
 
 def _make_shard(job: Job, task: Task, progress: Array, scratch: Array) -> None:
     out, parent = Path(job.out), os.getppid()
-    names = [variant_name(size) for size in job.options.sizes]
+    names = [name for name, _, _ in job.options.variants()]
     writers = [ShardWriter(out / WORK / f"{name}-{task.shard:05d}.{os.getpid()}.tmp") for name in names]
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
+    classes: Counter[int] = Counter()
     try:
         for place, source in enumerate(task.sources):
             progress["place"] = place
@@ -103,6 +105,7 @@ def _make_shard(job: Job, task: Task, progress: Array, scratch: Array) -> None:
                 rows.append(
                     [task.first + place, [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in made]]
                 )
+                classes.update(made[-1].classes)
                 progress["bytes"] += max(source.size, 0)
             progress["done"] += 1
         progress["place"] = -1
@@ -116,6 +119,7 @@ def _make_shard(job: Job, task: Task, progress: Array, scratch: Array) -> None:
         "files": {name: [total.bytes, total.xxh3_128] for name, total in files.items()},
         "rows": rows,
         "rejects": rejects,
+        "classes": classes,
     }
     write_atomic(shard_table(out, task.shard), json.dumps(body).encode(), durable=False)
 
@@ -127,7 +131,8 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None, scratch: Array)
     if source.problem:
         return source.problem, ""
     try:
-        return prepare_image((Path(job.root) / source.name).read_bytes(), job.options, scratch=scratch)
+        mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
+        return prepare_image((Path(job.root) / source.name).read_bytes(), job.options, scratch=scratch, mask=mask)
     except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
         return reject_of(error)
 

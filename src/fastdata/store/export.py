@@ -27,7 +27,8 @@ def export(
     """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels and planes as PNG.
 
     Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
-    what the file now is; of two that would be the same, the later gets a number.
+    what the file now is; of two that would be the same, the later gets a number. Of a store with masks, the images go to
+    `images`, and the masks to `masks` under the same names, as PNG.
 
     Args:
         path: the store.
@@ -41,15 +42,18 @@ def export(
     store, root = Store(path), Path(out)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
-    variant, names = store.variant(size), store.names()
-    reader, taken, written = store.reader(variant), set[str](), []
+    variant, names, masked = store.variant(size), store.names(), store.manifest.masks is not None
+    places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
+    readers, taken, written = [store.reader(v) for v in places.values()], set[str](), []
     try:
-        _make_folders(store, root)
+        for folder in places:
+            _make_folders(store, root / folder)
         for k, name in enumerate(names):
             relative = _unused(_place(store, k, name), ENDINGS[variant.form.codec], taken)
-            target = root / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(_file(store, variant, k, reader.get(k)))
+            for (folder, kind), reader in zip(places.items(), readers, strict=True):
+                target = (root / folder / relative).with_suffix(ENDINGS[kind.form.codec])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(_file(store, kind, k, reader.get(k)))
             written.append(relative)
             tick(1)
         if store.manifest.labels.kind == "vector":

@@ -24,6 +24,7 @@ __all__ = [
     "FileSum",
     "Labels",
     "Manifest",
+    "Masks",
     "Variant",
     "file_sum",
     "has_foreign",
@@ -41,6 +42,7 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
+MASK = "mask-"  # before the names of variants that hold masks
 WORK = "work"  # the plan and finished shards' tables, while a store is being made
 
 
@@ -62,12 +64,24 @@ class Labels:
 
 @dataclass(frozen=True)
 class Variant:
-    """One stored form of every sample. `size` is what `--size` asked for, None where images kept theirs."""
+    """One stored form of every sample, or of its mask. `size` is what `--size` asked for, None where images kept theirs."""
 
     name: str
     size: int | None
     form: PixelFormat
     shards: tuple[FileSum, ...]
+
+    @property
+    def is_mask(self) -> bool:
+        return self.name.startswith(MASK)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Of a store with masks. names: of the classes, if they are known; pixels: of each class, by number, before preparing."""
+
+    names: tuple[str, ...]
+    pixels: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,7 @@ class Manifest:
     fingerprint: str
     version: str = VERSION
     kind: str = field(default="images")
+    masks: Masks | None = None
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **asdict(self)}
@@ -169,7 +184,15 @@ def _parse(body: dict[str, Any]) -> Manifest:
         libraries=_get(body["libraries"], dict),
         fingerprint=_get(body["fingerprint"], str),
         version=_get(body["version"], str),
+        masks=_masks(body.get("masks")),
     )
+
+
+def _masks(entry: Any) -> Masks | None:
+    if entry is None:
+        return None
+    names = tuple(_get(name, str) for name in _get(entry["names"], list))
+    return Masks(names, {k: _get(n, int) for k, n in _get(entry["pixels"], dict).items()})
 
 
 def _get(value: Any, kind: type) -> Any:
@@ -210,10 +233,10 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(size, digest.hexdigest())
 
 
-_OWN_FOLDER = re.compile(r"work|full|[0-9]+")
+_OWN_FOLDER = re.compile(r"work|(mask-)?(full|[0-9]+)")
 _OWN_FILE = re.compile(
     r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json)(\.[0-9]+\.tmp)?"
-    r"|work/(full|[0-9]+)-[0-9]+\.[0-9]+\.tmp|(full|[0-9]+)/shard-[0-9]+\.mdb"
+    r"|work/(mask-)?(full|[0-9]+)-[0-9]+\.[0-9]+\.tmp|(mask-)?(full|[0-9]+)/shard-[0-9]+\.mdb"
 )
 
 

@@ -65,9 +65,11 @@ class Store:
         sizes = ", ".join(v.name for v in self.manifest.variants)
         return f"Store({str(self.path)!r}: {len(self)} samples, variants {sizes})"
 
-    def variant(self, size: int | None = None) -> Variant:
-        """The stored variant of a size; None: the largest."""
-        variants = self.manifest.variants
+    def variant(self, size: int | None = None, *, mask: bool = False) -> Variant:
+        """The stored variant of a size, of the images or of their masks; None: the largest."""
+        variants = [v for v in self.manifest.variants if v.is_mask == mask]
+        if not variants:
+            raise StoreError(f"{self.path} has no masks; prepare it with --masks FOLDER")
         if size is None:
             return max(variants, key=lambda v: float("inf") if v.size is None else v.size)
         for variant in variants:

@@ -1,0 +1,72 @@
+"""A mask of classes, as a file holds it: indices of a palette, grey values, or colours that a table gives numbers to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fastdata.codec.opencv_source import PngHeader
+from fastdata.codec.source import SourceImage
+from fastdata.errors import CodecError
+
+__all__ = ["Color", "decode_mask"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Color = tuple[int, int, int]
+
+LOSSY = ("jpeg", "webp")  # or nearly always so
+
+
+def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28) -> Array:
+    """The class of each pixel, uint8 or uint16 [H, W].
+
+    Args:
+        data: an image file. Of a palette the indices count, not its colours; of 1, 2 and 4 bits the values 0, 1, 2 and so on.
+        colors: class k is colour k, RGB; empty: the values are the classes.
+        bits: 8 or 16.
+        max_pixels: as for `SourceImage`.
+
+    Raises:
+        CodecError: as SourceImage's; or lossy (a JPEG), colors (there are colours and no table), unknown-color, range (a value
+            needs more bits).
+    """
+    image = SourceImage(data, max_pixels=max_pixels)
+    if image.format in LOSSY:
+        raise CodecError(f"{image.format} changes values where classes meet; a mask has to be PNG, TIFF or BMP", "lossy")
+    values = _numbered(image.decode(), colors) if colors else _values(image, data)
+    if values.max(initial=0) >> bits:
+        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give mask_bits=16 (--mask-bits 16)", "range")
+    return values.astype(np.uint16 if bits == 16 else np.uint8)
+
+
+def _values(image: SourceImage, data: bytes) -> Array:
+    header = image.header
+    values = header.values(data) if isinstance(header, PngHeader) else header.pixels(data).color
+    if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
+        values = values[..., 0]  # grey, written as colours
+    if values.ndim != 2:
+        raise CodecError("the mask has colours: give the table of their classes with palette (--palette FILE)", "colors")
+    if header.orientation != 1:
+        raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
+    return values
+
+
+def _numbered(rgb: Array, colors: tuple[Color, ...]) -> Array:
+    """The place of each pixel's colour in the table."""
+    codes = _code(rgb)
+    table = _code(np.array(colors))
+    order = np.argsort(table, kind="stable")
+    at = np.searchsorted(table[order], codes).clip(max=len(order) - 1)
+    unknown = table[order][at] != codes
+    if unknown.any():
+        found, count = tuple(rgb[unknown][0].tolist()), np.count_nonzero(unknown)
+        raise CodecError(f"{count} pixels have colours that the palette lacks, such as {found}", "unknown-color")
+    places: Array = order[at]
+    return places
+
+
+def _code(rgb: Array) -> Array:
+    red, green, blue = np.moveaxis(rgb.astype(np.int64), -1, 0)
+    code: Array = red << 16 | green << 8 | blue
+    return code

@@ -1,0 +1,50 @@
+"""Which mask belongs to which image."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from fastdata.errors import PrepError
+from fastdata.prepare.sources import Source, SourceList, walk_images
+
+__all__ = ["with_masks"]
+
+
+def with_masks(found: SourceList, masks: Path, suffix: str) -> SourceList:
+    """The same inputs with their masks: the file of the same path and name below `masks`, its stem ending in `suffix`.
+
+    An image without a mask, or with two, and a mask without an image stay in the list with that problem, so that they are rejected
+    by name.
+
+    Raises:
+        PrepError: `masks` is no folder, or no mask fits any image.
+    """
+    if not masks.is_dir():
+        raise PrepError(f"--masks {masks} is not a folder; it holds a file for each image, with the same name")
+    by_stem: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
+    for name, size, problem in walk_images(masks):
+        stem = os.path.splitext(name)[0]
+        by_stem[stem.removesuffix(suffix) if stem.endswith(suffix) else f"{stem}\0"].append((name, size, problem))
+    sources = [_paired(source, by_stem.pop(_stem(source.name), [])) for source in found.sources]
+    if not any(source.mask for source in sources):
+        image, mask = found.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
+        raise PrepError(
+            f"no mask in {masks} belongs to an image: the first image is {image}, the first mask {mask}; names must be equal but "
+            "for their ending, and for --mask-suffix, such as --mask-suffix _mask"
+        )
+    alone = sorted(file for files in by_stem.values() for file in files)
+    return replace(found, sources=sources + [Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in alone])
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(os.path.normpath(name))[0]
+
+
+def _paired(source: Source, masks: list[tuple[str, int, str]]) -> Source:
+    if len(masks) != 1:
+        return replace(source, problem=source.problem or ("two-masks" if masks else "no-mask"))
+    name, size, problem = masks[0]
+    return replace(source, mask=name, size=source.size + max(size, 0), problem=source.problem or problem)

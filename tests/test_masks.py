@@ -1,0 +1,361 @@
+"""Masks from files to batches, against Pillow and numpy's nearest neighbour."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import fastdata
+import fastdata.store.export
+from fastdata import CenterCrop, CodecError, Loader, MaskDataset, PrepError, RandomCrop, RandomResizedCrop, Resize, StoreError
+from fastdata.codec.mask import decode_mask
+from fastdata.data.random import uniforms
+from fastdata.prepare.masks import read_palette
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from stores import folder, sha, store
+from support import Array, encode, picture, tree
+
+CAMVID = Path(__file__).parents[2] / "shared/data/camvid"
+SHAPES = ((60, 84), (83, 61), (70, 70))
+
+
+def file(array: Array, ending: str = "png", **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(array).save(out, ending, **options)
+    return out.getvalue()
+
+
+def indexed(values: Array, bits: int) -> bytes:
+    """A PNG with a palette whose colours are not its indices."""
+    image = Image.fromarray(values)
+    image = image.convert("P") if image.mode != "P" else image
+    image.putdata(values.reshape(-1).tolist())
+    image.putpalette([(7 * k + shift) % 256 for k in range(1 << bits) for shift in (90, 0, 200)])
+    out = io.BytesIO()
+    image.save(out, "png", bits=bits, transparency=1)
+    return out.getvalue()
+
+
+# Files
+
+
+@settings(max_examples=40, deadline=None)
+@given(height=st.integers(1, 20), width=st.integers(1, 20), bits=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))
+def test_the_indices_of_a_palette_count(height, width, bits, seed):
+    values = np.random.default_rng(seed).integers(0, 1 << bits, (height, width), np.uint8)
+    found = decode_mask(indexed(values, bits))
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, values)
+
+
+def test_gray_values_count():
+    values = np.random.default_rng(0).integers(0, 256, (9, 11), np.uint8)
+    deep = values.astype(np.uint16) * 257
+    for ending in ("png", "tiff", "bmp"):
+        np.testing.assert_array_equal(decode_mask(file(values, ending)), values)
+    np.testing.assert_array_equal(decode_mask(file(values > 99)), values > 99)
+    for ending in ("png", "tiff"):
+        found = decode_mask(file(deep, ending), bits=16)
+        assert found.dtype == np.uint16
+        np.testing.assert_array_equal(found, deep)
+    np.testing.assert_array_equal(decode_mask(file((values // 2).astype(np.uint16))), values // 2)
+
+
+def test_colors_become_their_places_in_the_table():
+    colors = ((1, 2, 3), (200, 0, 0), (0, 0, 0), (255, 255, 255))
+    values = np.random.default_rng(0).integers(0, 4, (9, 11))
+    rgb = np.array(colors, np.uint8)[values]
+    np.testing.assert_array_equal(decode_mask(file(rgb), colors=colors), values)
+    with pytest.raises(CodecError, match=r"25 pixels have colours that the palette lacks, such as \(200, 0, 0\)") as error:
+        only = np.where(values == 1, 1, 0)
+        decode_mask(file(np.array(colors, np.uint8)[only]), colors=((1, 2, 3), (9, 9, 9)))
+    assert error.value.reason == "unknown-color"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "says"),
+    [
+        (file(np.zeros((8, 8), np.uint8), "jpeg"), "lossy", "has to be PNG"),
+        (file(picture(0, 8, 8)), "colors", "--palette FILE"),
+        (file(np.full((8, 8), 256, np.uint16)), "range", "--mask-bits 16"),
+        (file(np.zeros((8, 8), np.uint8))[:-20], "truncated", None),
+        (b"", "empty", None),
+        (b"no image at all", "not-an-image", None),
+    ],
+)
+def test_other_files_are_no_masks(data, reason, says):
+    with pytest.raises(CodecError, match=says) as error:
+        decode_mask(data)
+    assert error.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 0 0 sky\n64 128 64\tbuilding\n1 2 3 road mark\n",
+        "name,r,g,b\nsky,0,0,0\nbuilding,64,128,64\nroad mark,1,2,3\n",
+        "\ufeff0,0,0,sky\n\n64,128,64,building\n  1,2,3 , road mark\n",
+    ],
+)
+def test_palettes(text, tmp_path):
+    (tmp_path / "palette").write_text(text)
+    assert read_palette(tmp_path / "palette") == (((0, 0, 0), (64, 128, 64), (1, 2, 3)), ("sky", "building", "road mark"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no line of red, green, blue"),
+        ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' is no line"),
+        ("0 0 256 a\n", "line 1: a colour is from 0 to 255"),
+        ("0 0 0 a\n1 1 1 b\n0 0 0 c\n", "line 3: the colour of line 1 again"),
+    ],
+)
+def test_wrong_palettes(text, says, tmp_path):
+    (tmp_path / "palette").write_text(text)
+    with pytest.raises(PrepError, match=says):
+        read_palette(tmp_path / "palette")
+
+
+# Stores
+
+COUNT = 12
+
+
+@cache
+def pairs() -> Path:
+    """Images that are ramps, one code a pixel and more, and are their own masks."""
+    root = folder()
+    for k in range(COUNT):
+        height, width = SHAPES[k % len(SHAPES)]
+        ramp = (np.arange(height)[:, None] + np.arange(width)[None] + k).astype(np.uint8)
+        for kind, name in (("images", f"{k:02d}.png"), ("masks", f"{k:02d}_mask.png")):
+            (root / kind).mkdir(exist_ok=True)
+            (root / kind / name).write_bytes(encode(ramp, ".png"))
+    return root
+
+
+@cache
+def masked(**options: Any) -> Path:
+    out = folder() / "masked.fds"
+    chosen = {"size": None, "codec": "rgb", "gray": True, "mask_suffix": "_mask", "workers": 1, **options}
+    fastdata.prep(pairs() / "images", out, masks=pairs() / "masks", **chosen)
+    return out
+
+
+def nearest(mask: Array, box: tuple[int, ...], shape: tuple[int, int], outside: int) -> list[Array]:
+    """A box of a mask: at each new pixel's middle, the class there; where that lies on a border, on either side of it."""
+    top, left, h, w = box
+    padded = np.pad(mask, 99, constant_values=outside)[top + 99 : top + 99 + h, left + 99 : left + 99 + w]
+    middles = [(2 * np.arange(n) + 1) * m / (2 * n) for n, m in zip(shape, (h, w), strict=True)]
+    rows, columns = ((np.floor(m).astype(int), np.ceil(m).astype(int) - 1) for m in middles)
+    return [padded[r][:, c] for r in rows for c in columns]
+
+
+CROPS = [
+    None,
+    CenterCrop(40),
+    CenterCrop((75, 90)),  # padded for all
+    RandomCrop(48, padding=9),
+    RandomCrop(5, padding=60),  # may miss the image altogether
+    RandomResizedCrop(24),
+    RandomResizedCrop((90, 31)),
+    Resize((48, 40)),
+    Resize(30),
+]
+
+
+@pytest.mark.parametrize("crop", CROPS, ids=repr)
+@pytest.mark.parametrize("ignore", [None, 7])
+def test_masks_are_cut_and_flipped_with_their_images(crop, ignore):
+    dataset = MaskDataset(masked(), crop=crop, hflip=0.5, vflip=0.4, ignore_index=ignore)
+    opened, seed, epoch = Store(masked()), 5, 2
+    reader = opened.reader(opened.variant(None, mask=True))
+    for k in range(len(dataset)):
+        height, width = SHAPES[k % len(SHAPES)]
+        whole = np.frombuffer(reader.get(k), np.uint8).reshape(height, width)
+        u = uniforms(seed, epoch, np.array([k]), 24)
+        box, shape = (0, 0, height, width), (height, width)
+        if crop is not None:
+            boxes = crop.boxes(u[2 : 2 + crop.draws], np.array([height]), np.array([width]))
+            (box,), (shape,) = boxes.tolist(), crop.shapes(boxes)
+        wanted = nearest(whole, box, shape, 255 if ignore is None else ignore)
+        images, masks = dataset.read_batch([k], seed=seed, epoch=epoch)
+        turned = masks[0][:: -1 if u[1, 0] < 0.4 else 1, :: -1 if u[0, 0] < 0.5 else 1]
+        assert turned.shape == shape and np.logical_or.reduce([turned == want for want in wanted]).all()
+        inside = masks[0] != (255 if ignore is None else ignore)
+        steepest = max(box[2] / shape[0], 1) + max(box[3] / shape[1], 1)
+        assert np.abs(images[0, :, :, 0].astype(int) - masks[0])[inside].max(initial=0) <= steepest
+
+
+def test_an_item_is_an_image_and_its_mask():
+    image, mask = MaskDataset(masked())[1]
+    assert (image.shape, mask.shape, image.dtype, mask.dtype) == ((1, 83, 61), (83, 61), torch.uint8, torch.uint8)
+    assert torch.equal(image[0], mask)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loader_delivers_both(workers):
+    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31)), hflip=0.5)  # 31: the masks begin at an odd byte
+    with Loader(dataset, 5, shuffle=True, num_workers=workers, seed=1) as loader:
+        batches = [batch for _ in range(3) for batch in loader]
+        stats = loader.stats()
+        assert stats.slot_bytes == stats.slots * 8192 and stats.copies
+    for batch in batches:
+        images, masks = dataset.read_batch(batch.ids, seed=1, epoch=batch.position[0])
+        np.testing.assert_array_equal(batch[0].permute(0, 2, 3, 1).numpy(), images)
+        np.testing.assert_array_equal(batch[1].numpy(), masks)
+    with Loader(dataset, 5, shuffle=True, num_workers=1, seed=1) as other:
+        assert sha(other) == sha(batches[: len(other)])
+
+
+def test_a_batch_with_masks_takes_no_more_than_its_bytes(tmp_path):
+    image = picture(0, 512, 512)
+    for kind, pixels in (("images", image), ("masks", image[:, :, 0])):
+        (tmp_path / kind).mkdir()
+        for k in range(32):
+            (tmp_path / kind / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", size=512, workers=2)
+    with Loader(MaskDataset(tmp_path / "o.fds", crop=Resize(512)), 32, num_workers=1) as loader:
+        images, masks = next(iter(loader))
+        assert images.nbytes + masks.nbytes == 33_554_432
+        assert masks.untyped_storage().data_ptr() == images.untyped_storage().data_ptr(), "both lie in one slot"
+        stats = loader.stats()
+        assert 33_554_432 <= stats.slot_bytes / stats.slots <= 33_554_432 + 4096
+
+
+def test_a_slot_comes_back_when_image_and_mask_are_gone():
+    with Loader(MaskDataset(masked(), crop=Resize((16, 16))), 2, num_workers=1) as loader:
+        masks = [batch[1] for batch in loader]
+        then = [mask.clone() for mask in masks]
+        assert loader.stats().copies > 0
+        for _ in loader:
+            pass
+        assert all(torch.equal(a, b) for a, b in zip(masks, then, strict=True))
+
+
+def test_datasets_of_masks_are_datasets():
+    dataset = MaskDataset(masked(size=(50, 30)), crop=Resize((20, 20)))
+    first, second = dataset.split(0.5, seed=0)
+    assert len(first) + len(second) == COUNT and type(first) is MaskDataset
+    assert torch.equal(dataset.subset([3])[0][1], dataset[3][1])
+    assert dataset.with_size(30).with_crop(None)[0][1].shape == (30, 42)
+    assert len(dataset + dataset) == 2 * COUNT and torch.equal((dataset + dataset)[COUNT][1], dataset[0][1])
+    with Loader(dataset, 4, num_workers=1) as loader:
+        loader.set_size(30)
+        assert torch.equal(next(iter(loader))[1][0], dataset.with_size(30)[0][1])
+    with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
+        MaskDataset(masked(), ignore_index=256)
+    with pytest.raises(StoreError, match="prepare it with --masks FOLDER"):
+        MaskDataset(store())
+
+
+def test_exported_masks_are_the_stored_ones(tmp_path):
+    fastdata.store.export.export(masked(), tmp_path / "out")
+    for k in range(COUNT):
+        for kind in ("images", "masks"):
+            with Image.open(tmp_path / f"out/{kind}/{k:02d}.png") as found, Image.open(pairs() / f"masks/{k:02d}_mask.png") as want:
+                np.testing.assert_array_equal(np.asarray(found), np.asarray(want))
+
+
+def test_class_pixels_are_those_of_the_files():
+    want = np.zeros(256, np.int64)
+    for path in (pairs() / "masks").iterdir():
+        with Image.open(path) as image:
+            want += np.bincount(np.asarray(image).reshape(-1), minlength=256)
+    found = MaskDataset(masked(size=30)).class_pixels
+    assert found == {k: int(want[k]) for k in np.flatnonzero(want)}
+
+
+def test_any_number_of_workers_makes_the_same_store(tmp_path):
+    one, three = (
+        fastdata.prep(
+            pairs() / "images", tmp_path / f"{n}.fds", masks=pairs() / "masks", mask_suffix="_mask", size=[40, 20], workers=n
+        ).out
+        for n in (1, 3)
+    )
+    assert tree(one) == tree(three)
+    assert not list(verify(one))
+    assert {v.name for v in Store(one).manifest.variants} == {"40", "20", "mask-40", "mask-20"}
+
+
+def test_sixteen_bits_and_colors(tmp_path):
+    values = np.random.default_rng(0).integers(0, 300, (20, 30)).astype(np.uint16)
+    for kind in ("images", "deep", "colors"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "images/a.jpg").write_bytes(encode(picture(0, 20, 30)))
+    (tmp_path / "deep/a.png").write_bytes(file(values))
+    colors = np.array([[9, 9, 9], [1, 2, 3]], np.uint8)
+    (tmp_path / "colors/a.png").write_bytes(file(colors[values % 2]))
+    (tmp_path / "palette.txt").write_text("9 9 9 even\n1 2 3 odd\n")
+    fastdata.prep(tmp_path / "images", tmp_path / "d.fds", masks=tmp_path / "deep", mask_bits=16, workers=1)
+    deep = MaskDataset(tmp_path / "d.fds", crop=CenterCrop(40))
+    assert deep.ignore_index == 65535 and deep[0][1].dtype == torch.uint16
+    np.testing.assert_array_equal(deep.with_crop(None)[0][1].numpy(), values)
+    assert deep[0][1].numpy()[0, 0] == 65535
+    fastdata.prep(tmp_path / "images", tmp_path / "c.fds", masks=tmp_path / "colors", palette=tmp_path / "palette.txt", workers=1)
+    named = MaskDataset(tmp_path / "c.fds")
+    np.testing.assert_array_equal(named[0][1].numpy(), values % 2)
+    assert named.classes == ["even", "odd"] and sum(named.class_pixels.values()) == 600
+
+
+def test_a_partner_that_is_missing_or_does_not_fit_is_a_reject(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind / "sub").mkdir(parents=True)
+    gray = np.zeros((20, 30), np.uint8)
+    for name in ("fine", "alone", "small", "twice", "lossy"):
+        (tmp_path / f"images/sub/{name}.jpg").write_bytes(encode(picture(0, 20, 30)))
+    (tmp_path / "masks/sub/fine.png").write_bytes(file(gray))
+    (tmp_path / "masks/sub/small.png").write_bytes(file(gray[:, :-1]))
+    (tmp_path / "masks/sub/lossy.jpg").write_bytes(file(gray, "jpeg"))
+    (tmp_path / "masks/sub/stray.png").write_bytes(file(gray))
+    for ending in ("png", "bmp"):
+        (tmp_path / f"masks/sub/twice.{ending}").write_bytes(file(gray, ending))
+    made = fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+    rejects = {r["name"]: r["reason"] for r in map(json.loads, (made.out / "rejects.jsonl").read_text().splitlines())}
+    assert rejects == {
+        "sub/alone.jpg": "no-mask",
+        "sub/small.jpg": "mask-size",
+        "sub/lossy.jpg": "lossy",
+        "sub/twice.jpg": "two-masks",
+        "masks/sub/stray.png": "no-image",
+    }
+    assert len(MaskDataset(made.out)) == 1 and made.kept == 1
+
+
+def test_wrong_arguments(tmp_path):
+    images, masks = pairs() / "images", pairs() / "masks"
+    with pytest.raises(PrepError, match=r"no mask in .* the first image is 00\.png, the first mask 00_mask\.png"):
+        fastdata.prep(images, tmp_path / "o.fds", masks=masks)
+    with pytest.raises(PrepError, match="is not a folder"):
+        fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
+    with pytest.raises(ValueError, match="give masks too"):
+        fastdata.prep(images, tmp_path / "o.fds", mask_suffix="_mask")
+    with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
+        fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", mask_bits=4)
+    with pytest.raises(ValueError, match="yuv420 repeats"):
+        fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", codec="yuv420")
+
+
+@pytest.mark.skipif(not CAMVID.is_dir(), reason="needs the camvid photos")
+def test_camvid(tmp_path):
+    made = fastdata.prep(CAMVID / "images", tmp_path / "camvid.fds", masks=CAMVID / "masks", size=240, workers=2)
+    files = sorted((CAMVID / "masks").iterdir())
+    assert made.kept == len(files)
+    want = sum(np.bincount(np.asarray(Image.open(path)).reshape(-1), minlength=256) for path in files)
+    dataset = MaskDataset(made.out, crop=RandomResizedCrop(128), hflip=0.5)
+    assert dataset.class_pixels == {k: int(want[k]) for k in np.flatnonzero(want)}
+    with Loader(dataset, 16, shuffle=True, num_workers=2) as loader:
+        for images, masks in loader:
+            assert images.shape[1:] == (3, 128, 128) and masks.shape[1:] == (128, 128) and masks.max() < 12
