@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fastdata.prepare.masks import read_palette
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder, sha, store
-from support import Array, encode, picture, tree
+from support import MAIN, PREP, Array, encode, picture, run, tree
 
 CAMVID = Path(__file__).parents[2] / "shared/data/camvid"
 SHAPES = ((60, 84), (83, 61), (70, 70))
@@ -346,6 +347,29 @@ def test_wrong_arguments(tmp_path):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", mask_bits=4)
     with pytest.raises(ValueError, match="yuv420 repeats"):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", codec="yuv420")
+
+
+def test_on_the_command_line(tmp_path):
+    given = [
+        pairs() / "images",
+        tmp_path / "o.fds",
+        "--masks",
+        pairs() / "masks",
+        "--mask-suffix",
+        "_mask",
+        "--codec",
+        "rgb",
+        "--gray",
+    ]
+    dry = run(*PREP, *given, "--dry-run")
+    assert dry.returncode == 0 and "12 images: about" in dry.stdout and not (tmp_path / "o.fds").exists()
+    estimated = float(re.search(r"about ([\d.]+) kB", dry.stdout)[1])
+    assert run(*PREP, *given).returncode == 0
+    assert 0.5 < estimated * 1e3 / sum(path.stat().st_size for path in (tmp_path / "o.fds").rglob("*.mdb")) < 2
+    info = run(*MAIN, "info", tmp_path / "o.fds").stdout
+    assert (
+        "size mask-full: rgb, 1 x uint8" in info and "a mask" in info and re.search(r"masks: \d+ classes, 0 0\.0%, 1 0\.0%", info)
+    )
 
 
 @pytest.mark.skipif(not CAMVID.is_dir(), reason="needs the camvid photos")
