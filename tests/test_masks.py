@@ -63,13 +63,12 @@ def test_the_indices_of_a_palette_count(height, width, bits, seed):
 def test_gray_values_count():
     values = np.random.default_rng(0).integers(0, 256, (9, 11), np.uint8)
     deep = values.astype(np.uint16) * 257
-    for ending in ("png", "tiff", "bmp"):
-        np.testing.assert_array_equal(decode_mask(file(values, ending)), values)
+    np.testing.assert_array_equal(decode_mask(file(values)), values)
+    np.testing.assert_array_equal(decode_mask(file(np.dstack([values] * 3))), values)
     np.testing.assert_array_equal(decode_mask(file(values > 99)), values > 99)
-    for ending in ("png", "tiff"):
-        found = decode_mask(file(deep, ending), bits=16)
-        assert found.dtype == np.uint16
-        np.testing.assert_array_equal(found, deep)
+    found = decode_mask(file(deep), bits=16)
+    assert found.dtype == np.uint16
+    np.testing.assert_array_equal(found, deep)
     np.testing.assert_array_equal(decode_mask(file((values // 2).astype(np.uint16))), values // 2)
 
 
@@ -87,7 +86,8 @@ def test_colors_become_their_places_in_the_table():
 @pytest.mark.parametrize(
     ("data", "reason", "says"),
     [
-        (file(np.zeros((8, 8), np.uint8), "jpeg"), "lossy", "has to be PNG"),
+        (file(np.zeros((8, 8), np.uint8), "jpeg"), "not-png", "has to be PNG, this is jpeg"),
+        (file(np.zeros((8, 8), np.uint8), "tiff"), "not-png", "has to be PNG, this is tiff"),
         (file(picture(0, 8, 8)), "colors", "--palette FILE"),
         (file(np.full((8, 8), 256, np.uint16)), "range", "--mask-bits 16"),
         (file(np.zeros((8, 8), np.uint8))[:-20], "truncated", None),
@@ -119,6 +119,9 @@ def test_palettes(text, tmp_path):
     [
         ("", "has no line of red, green, blue"),
         ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' is no line"),
+        ("class 1 0 0 0\n", "line 1: 'class 1 0 0 0' has more than three numbers"),
+        ("id,r,g,b,name\n1,128,0,0,plane\n", "line 2: .* has more than three numbers"),
+        ("r,g,b,a,name\n1,2,3,255,bg\n", "line 2: .* has more than three numbers"),
         ("0 0 256 a\n", "line 1: a colour is from 0 to 255"),
         ("0 0 0 a\n1 1 1 b\n0 0 0 c\n", "line 3: the colour of line 1 again"),
     ],
@@ -198,6 +201,55 @@ def test_masks_are_cut_and_flipped_with_their_images(crop, ignore):
         inside = masks[0] != (255 if ignore is None else ignore)
         steepest = max(box[2] / shape[0], 1) + max(box[3] / shape[1], 1)
         assert np.abs(images[0, :, :, 0].astype(int) - masks[0])[inside].max(initial=0) <= steepest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"size": 33}, {"size": 50, "resize": "long"}, {"size": 33, "resize": "crop"}, {"size": 40, "resize": "stretch"}]
+    + [{"size": 90, "upscale": True}],
+    ids=str,
+)
+def test_masks_are_resized_with_their_images(options):
+    dataset = MaskDataset(masked(**options))
+    for k in range(len(dataset)):
+        image, mask = dataset[k]
+        height, width = SHAPES[k % len(SHAPES)]
+        assert image.shape[1:] == mask.shape
+        steepest = 2 * max(height / mask.shape[0], width / mask.shape[1], 1)
+        assert np.abs(image[0].numpy().astype(int) - mask.numpy()).max() <= steepest + 1, "ramps, each its own mask"
+
+
+def test_alpha_is_no_class():
+    values = np.random.default_rng(0).integers(0, 2, (9, 11), np.uint8)
+    colors = tuple((int(red), int(green), int(blue)) for red, green, blue in ((90, 0, 200), (97, 7, 207)))
+    np.testing.assert_array_equal(decode_mask(indexed(values, 1), colors=colors), values)
+
+
+def test_all_of_a_batch_lies_in_its_slot_or_nothing():
+    """Where the images of a larger size do not fit, masks that would must not stay behind: nobody would guard them."""
+    with Loader(MaskDataset(masked(size=(50, 20), resize="stretch", gray=False), size=20), 2, num_workers=1) as loader:
+        loader.set_size(50)
+        for images, masks in loader:
+            assert images.untyped_storage().data_ptr() != masks.untyped_storage().data_ptr()
+            assert loader.stats().slots_in_use <= 2
+
+
+def test_an_image_that_is_listed_twice_has_its_mask_twice(tmp_path):
+    rows = [pairs() / "images/00.png", pairs() / "images/01.png", pairs() / "images/00.png"]
+    (pairs() / "images").parent.joinpath("list.csv").write_text("".join(f"images/{row.name},0\n" for row in rows))
+    (tmp_path / "masks/images").mkdir(parents=True)
+    for k in range(2):
+        (tmp_path / f"masks/images/{k:02d}.png").write_bytes((pairs() / f"masks/{k:02d}_mask.png").read_bytes())
+    made = fastdata.prep(pairs() / "list.csv", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+    assert made.kept == 3 and not made.rejected
+
+
+def test_masks_inside_the_source_are_refused(tmp_path):
+    (tmp_path / "in/masks").mkdir(parents=True)
+    for name in ("in/a.png", "in/masks/a.png"):
+        (tmp_path / name).write_bytes(file(np.zeros((8, 8), np.uint8)))
+    with pytest.raises(PrepError, match="lies inside SOURCE"):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "in/masks")
 
 
 def test_an_item_is_an_image_and_its_mask():
@@ -328,7 +380,7 @@ def test_a_partner_that_is_missing_or_does_not_fit_is_a_reject(tmp_path):
     assert rejects == {
         "sub/alone.jpg": "no-mask",
         "sub/small.jpg": "mask-size",
-        "sub/lossy.jpg": "lossy",
+        "sub/lossy.jpg": "not-png",
         "sub/twice.jpg": "two-masks",
         "masks/sub/stray.png": "no-image",
     }

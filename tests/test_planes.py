@@ -156,6 +156,7 @@ def test_gray_stays_gray_and_black_black():
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled(backend):
+    torch._dynamo.reset()
     x, module = torch.randint(0, 256, (2, 1, 12, 8), dtype=torch.uint8), GPUNormalize(MEAN, STD, yuv420=True)
     torch.testing.assert_close(torch.compile(module, backend=backend, fullgraph=True)(x), module(x), atol=1e-6, rtol=1e-6)
 
@@ -167,6 +168,16 @@ def test_autocast_and_casts_do_not_change_it():
         torch.testing.assert_close(module(x), want, atol=0, rtol=0)
     torch.testing.assert_close(module.half().to(torch.bfloat16)(x), want, atol=0, rtol=0)
     assert not module.state_dict() and repr(module).endswith("yuv420=True)")
+
+
+def test_the_default_dtype_plays_no_part():
+    x, want = torch.randint(0, 256, (2, 1, 12, 8), dtype=torch.uint8), GPUNormalize(MEAN, STD, yuv420=True)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        torch.testing.assert_close(GPUNormalize(MEAN, STD, yuv420=True)(x), want(x), atol=0, rtol=0)
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.gpu

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import fastdata
+import stores
+import test_masks
 
 TOOLS = Path(__file__).parent.parent / "tools"
 
@@ -34,6 +36,12 @@ def _check(store: Path) -> subprocess.CompletedProcess[str]:
 def test_a_new_store_is_what_the_format_says(store: Path) -> None:
     done = _check(store)
     assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_a_store_of_planes_or_with_masks_is_too() -> None:
+    for path in (stores.store("yuv420"), test_masks.masked(size=(50, 30))):
+        done = _check(path)
+        assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_the_checker_sees_a_changed_byte(store: Path) -> None:

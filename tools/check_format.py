@@ -49,6 +49,12 @@ def check(root: Path) -> Iterator[str]:
 
 def check_variant(root: Path, manifest: dict[str, Any], variant: dict[str, Any], samples: Any) -> Iterator[str]:
     name, first = variant["name"], 0
+    if name.startswith("mask-"):
+        image = name.removeprefix("mask-")
+        if any((samples[f"{name}/{side}"] != samples[f"{image}/{side}"]).any() for side in ("height", "width")):
+            yield f"{name}: not the sizes of {image}"
+        if (variant["form"]["codec"], variant["form"]["channels"]) != ("rgb", 1) or not manifest["masks"]["pixels"]:
+            yield f"{name}: {variant['form']}, {manifest['masks']}"
     for shard, (count, total) in enumerate(zip(manifest["shard_samples"], variant["shards"], strict=True)):
         path = root / name / f"shard-{shard:05d}.mdb"
         data = path.read_bytes()
@@ -68,6 +74,10 @@ def check_variant(root: Path, manifest: dict[str, Any], variant: dict[str, Any],
 
 
 def check_record(record: bytes, form: dict[str, Any], size: tuple[int, int]) -> Iterator[str]:
+    if form["codec"] == "yuv420":
+        if size[0] % 2 or size[1] % 2 or len(record) * 2 != size[0] * size[1] * 3:
+            yield f"{len(record)} bytes for planes of {size}"
+        return
     if form["codec"] == "rgb":
         if len(record) != size[0] * size[1] * form["channels"] * np.dtype(form["dtype"]).itemsize:
             yield f"{len(record)} bytes for {size}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from fastdata.codec.opencv_source import PngHeader
 from fastdata.codec.source import SourceImage
+from fastdata.codec.stored import to_channels
 from fastdata.errors import CodecError
 
 __all__ = ["Color", "decode_mask"]
@@ -15,40 +16,40 @@ __all__ = ["Color", "decode_mask"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
-LOSSY = ("jpeg", "webp")  # or nearly always so
-
 
 def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28) -> Array:
     """The class of each pixel, uint8 or uint16 [H, W].
 
     Args:
-        data: an image file. Of a palette the indices count, not its colours; of 1, 2 and 4 bits the values 0, 1, 2 and so on.
+        data: a PNG file. Of a palette the indices count, not its colours; of 1, 2 and 4 bits the values 0, 1, 2 and so on.
         colors: class k is colour k, RGB; empty: the values are the classes.
         bits: 8 or 16.
         max_pixels: as for `SourceImage`.
 
     Raises:
-        CodecError: as SourceImage's; or lossy (a JPEG), colors (there are colours and no table), unknown-color, range (a value
-            needs more bits).
+        CodecError: as SourceImage's; or not-png (most others are lossy, or stretch their values), colors (there are colours and no
+            table), unknown-color, range (a value needs more bits).
     """
     image = SourceImage(data, max_pixels=max_pixels)
-    if image.format in LOSSY:
-        raise CodecError(f"{image.format} changes values where classes meet; a mask has to be PNG, TIFF or BMP", "lossy")
-    values = _numbered(image.decode(), colors) if colors else _values(image, data)
+    header = image.header
+    if not isinstance(header, PngHeader):
+        raise CodecError(f"a mask has to be PNG, this is {image.format}: others change values, or mean them otherwise", "not-png")
+    if header.orientation != 1:
+        raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
+    if colors:
+        values = _numbered(to_channels(header.pixels(data).color, gray=False), colors)  # without alpha: it is no class
+    else:
+        values = _values(header.values(data))
     if values.max(initial=0) >> bits:
         raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give mask_bits=16 (--mask-bits 16)", "range")
     return values.astype(np.uint16 if bits == 16 else np.uint8)
 
 
-def _values(image: SourceImage, data: bytes) -> Array:
-    header = image.header
-    values = header.values(data) if isinstance(header, PngHeader) else header.pixels(data).color
+def _values(values: Array) -> Array:
     if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
         values = values[..., 0]  # grey, written as colours
     if values.ndim != 2:
         raise CodecError("the mask has colours: give the table of their classes with palette (--palette FILE)", "colors")
-    if header.orientation != 1:
-        raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
     return values
 
 

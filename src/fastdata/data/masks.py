@@ -12,6 +12,7 @@ from fastdata.data.images import ImageDataset
 from fastdata.data.records import StoreImages
 from fastdata.data.rendering import Allocate, Timing, render_masks
 from fastdata.data.view import View
+from fastdata.errors import FormatError
 
 __all__ = ["MaskDataset"]
 
@@ -34,7 +35,9 @@ class MaskDataset(ImageDataset):
 
     Attributes:
         classes: names of the classes, where a palette told them.
-        class_pixels: dict of class: pixels, counted in the masks as they were before preparing. To weight a loss with.
+        class_pixels: dict of class: pixels, counted in all masks of the store, also those that a subset leaves out, as they were
+            before preparing. To weight a loss with.
+        targets: of the images, as LMDBDataset has them; not the masks.
 
     Raises:
         StoreError: there is no such store, or it is not finished, or has no such size or no masks.
@@ -57,9 +60,12 @@ class MaskDataset(ImageDataset):
     ) -> None:
         images, self._masks = StoreImages(path, size), StoreImages(path, size, mask=True)
         super().__init__(images, View(crop, hflip, vflip))
+        everything = np.arange(len(images))
+        if images.form.planes or not all(map(np.array_equal, images.sides(everything), self._masks.sides(everything))):
+            raise FormatError(f"{path}: its masks have not the sizes of its images; prepare it again")
         largest = np.iinfo(self._masks.form.dtype).max
         self.ignore_index = int(largest) if ignore_index is None else ignore_index
-        if not 0 <= self.ignore_index <= largest:
+        if not isinstance(self.ignore_index, int) or not 0 <= self.ignore_index <= largest:
             raise ValueError(f"ignore_index is {ignore_index}, but a {self._masks.form.dtype} mask holds 0 to {largest}")
 
     @property

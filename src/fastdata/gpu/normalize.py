@@ -19,8 +19,8 @@ class GPUNormalize(nn.Module):
     """``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the device where the batch is.
 
     On a GPU one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU
-    PyTorch makes float32 copies inside the same call.) The arithmetic is float32, rounded once to `dtype`; autocast does
-    not change it. There is nothing to learn: the output does not require grad.
+    PyTorch makes float32 copies inside the same call; planes take a few passes in float32 anywhere.) The arithmetic is float32,
+    rounded once to `dtype`; autocast does not change it. There is nothing to learn: the output does not require grad.
 
     Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]; the output has the same shape and the same layout
     (contiguous, channels_last). Clips [B, T, C, H, W] would be read as volumes: pass ``clips.flatten(0, 1)``.
@@ -110,7 +110,9 @@ class GPUNormalize(nn.Module):
             self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
             self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
         for name, share in (("cb", CB), ("cr", CR)) if self.yuv420 else ():
-            self.register_buffer(name, self.scale8.view(-1) * torch.tensor(share, device=device), persistent=False)
+            self.register_buffer(
+                name, self.scale8.view(-1) * torch.tensor(share, dtype=torch.float32, device=device), persistent=False
+            )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
         """Follows `fn` (behind `.to`, `.half`, `.to_empty`) to its device, with float32 buffers made anew from the arguments."""

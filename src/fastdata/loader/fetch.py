@@ -95,7 +95,9 @@ class Fetch(torch.utils.data.Dataset[Any]):
         def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             used = max((span.stop for span in spans if span), default=0)
             span = Span(-(-used // ALIGN) * ALIGN, shape, dtype)
-            array = None if request.slot is None or self.place is None else self.place.array(request.slot, span)
+            array = None
+            if request.slot is not None and self.place is not None and not fresh:  # all of a batch in its slot, or nothing
+                array = self.place.array(request.slot, span)
             spans.append(None if array is None else span)
             if array is None:
                 fresh.append(_empty(shape, dtype))

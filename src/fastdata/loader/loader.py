@@ -28,6 +28,7 @@ class Loader:
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
     [B, columns]. It carries `.valid`, how many rows are real (at the end of an epoch over several ranks the last may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
+    Of a MaskDataset, targets are the masks [B, H, W].
     A dataset that is not fastdata's yields what torch's default_collate makes of its items; a dict or a single tensor comes
     without these attributes.
 

@@ -78,6 +78,9 @@ def estimate(
     probes = [plan.sources[k * count // min(PROBES, count)] for k in range(min(PROBES, count))]
     size_bytes, rejected, started = 0, Counter[str](), time.perf_counter()
     for probe in probes:
+        if probe.problem:
+            rejected[probe.problem] += 1
+            continue
         try:
             mask = (Path(masks) / probe.mask).read_bytes() if masks is not None and probe.mask else None
             records = prepare_image((root / probe.name).read_bytes(), chosen, mask=mask)

@@ -125,7 +125,10 @@ def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None =
 
 def _masks(data: bytes, options: ImageOptions, image: Shape, shapes: list[Shape]) -> list[Record]:
     assert options.mask is not None
-    mask = decode_mask(data, colors=options.mask.colors, bits=options.mask.bits, max_pixels=options.max_pixels)
+    try:
+        mask = decode_mask(data, colors=options.mask.colors, bits=options.mask.bits, max_pixels=options.max_pixels)
+    except CodecError as error:
+        raise CodecError(f"its mask: {error}", error.reason) from None
     if mask.shape != image:
         (h, w), (height, width) = mask.shape, image
         raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")

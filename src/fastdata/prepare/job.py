@@ -109,7 +109,8 @@ def prep(
         max_pixels: larger images are rejected before they are decoded.
         labels: CSV/TSV of a path and float columns, one row an image.
         classes: a store whose class list to use.
-        masks: a folder with a mask of classes for each image, of the same name but for the ending.
+        masks: a folder with a mask of classes for each image, a PNG of the same name but for the ending. As with images, what tells
+            an input from another are its name and size: for masks that were drawn anew, overwrite.
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.

@@ -55,6 +55,10 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
             if line.strip() and (number > 1 or re.search(r"\d", line)):
                 raise PrepError(f"{path}, line {number}: {line.strip()!r:.80} is no line of red, green, blue (0 to 255) and a name")
             continue
+        if re.search(r"\b\d+\b", f"{found['before']} {found['after']}"):
+            raise PrepError(
+                f"{path}, line {number}: {line.strip()!r:.80} has more than three numbers: red, green, blue and a name only"
+            )
         red, green, blue = (int(found[k]) for k in (2, 3, 4))
         if max(red, green, blue) > 255:
             raise PrepError(f"{path}, line {number}: a colour is from 0 to 255")

@@ -28,14 +28,17 @@ def with_masks(found: SourceList, masks: Path, suffix: str) -> SourceList:
     for name, size, problem in walk_images(masks):
         stem = os.path.splitext(name)[0]
         by_stem[stem.removesuffix(suffix) if stem.endswith(suffix) else f"{stem}\0"].append((name, size, problem))
-    sources = [_paired(source, by_stem.pop(_stem(source.name), [])) for source in found.sources]
-    if not any(source.mask for source in sources):
+    if masks.resolve().is_relative_to(found.root.resolve()):
+        raise PrepError(f"--masks {masks} lies inside SOURCE {found.root}, so that masks would be inputs; put it elsewhere")
+    sources = [_paired(source, by_stem.get(_stem(source.name), [])) for source in found.sources]
+    taken = {_stem(source.name) for source in found.sources}
+    if not taken & set(by_stem):
         image, mask = found.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
         raise PrepError(
             f"no mask in {masks} belongs to an image: the first image is {image}, the first mask {mask}; names must be equal but "
             "for their ending, and for --mask-suffix, such as --mask-suffix _mask"
         )
-    alone = sorted(file for files in by_stem.values() for file in files)
+    alone = sorted(file for stem, files in by_stem.items() if stem not in taken for file in files)
     return replace(found, sources=sources + [Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in alone])
 
 
@@ -47,4 +50,4 @@ def _paired(source: Source, masks: list[tuple[str, int, str]]) -> Source:
     if len(masks) != 1:
         return replace(source, problem=source.problem or ("two-masks" if masks else "no-mask"))
     name, size, problem = masks[0]
-    return replace(source, mask=name, size=source.size + max(size, 0), problem=source.problem or problem)
+    return replace(source, mask=name, size=source.size + max(size, 0), problem=source.problem or (problem and f"mask-{problem}"))

@@ -34,10 +34,10 @@ def export(
         path: the store.
         out: a folder that is empty or does not exist.
         size: which variant; None: the largest.
-        tick: called with 1 for each file.
+        tick: called with 1 for each sample.
 
     Returns:
-        The number of files.
+        The number of samples.
     """
     store, root = Store(path), Path(out)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):

@@ -215,7 +215,8 @@ def _variant(entry: dict[str, Any], num_shards: int) -> Variant:
     if not _OWN_FOLDER.fullmatch(name) or name == WORK:
         raise ValueError(f"a variant cannot be called {name!r}")
     known = form.codec in CODECS and _get(form.channels, int) in (1, 3) and form.dtype in ("uint8", "uint16")
-    if not known or (form.planes and form != PixelFormat("yuv420", 3, "uint8")):
+    mask = not name.startswith(MASK) or (form.codec, form.channels) == ("rgb", 1)
+    if not known or not mask or (form.planes and form != PixelFormat("yuv420", 3, "uint8")):
         raise FormatError(f"the store has records of {entry['form']}, which this fastdata can't read; use a newer one")
     shards = tuple(_sum(s) for s in _get(entry["shards"], list))
     if len(shards) != num_shards:
