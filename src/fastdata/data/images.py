@@ -111,9 +111,10 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def sample_bytes(self) -> int:
         """Bytes of the largest sample, before a transform."""
-        form = self._images.form
-        pixels = self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
-        return int(form.nbytes(pixels))
+        return int(self._images.form.nbytes(self._most_pixels()))
+
+    def _most_pixels(self) -> int:
+        return self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""

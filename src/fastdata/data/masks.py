@@ -82,8 +82,8 @@ class MaskDataset(ImageDataset):
         return render_masks(self._masks, self.view, rows, u, self.ignore_index, allocate, timing)
 
     def sample_bytes(self) -> int:
-        pixels = super().sample_bytes() // int(self._images.form.nbytes(1))
-        return super().sample_bytes() + int(self._masks.form.nbytes(pixels))
+        pixels = self._most_pixels()
+        return int(self._images.form.nbytes(pixels) + self._masks.form.nbytes(pixels))
 
     def with_size(self, size: int | None) -> Any:
         return self._like(_images=self._images.with_size(size), _masks=self._masks.with_size(size))

@@ -17,7 +17,7 @@ __all__ = ["pad", "resample"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Box = tuple[float, float, float, float]
 
-_averaged = torch._C._nn._upsample_bilinear2d_aa  # as torch.nn.functional.interpolate calls them; torch.ops takes 3 us more
+_averaged = torch._C._nn._upsample_bilinear2d_aa  # as torch.nn.functional.interpolate calls them; torch.ops takes longer
 _bilinear = torch._C._nn.upsample_bilinear2d
 
 

@@ -39,7 +39,7 @@ class GPUNormalize(nn.Module):
 
     With `yuv420`, the input is what a store of that codec emits: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W], uint8. They become
     RGB, [B, 3, H, W] in channels_last or [3, H, W]; the colours are interpolated as a JPEG decoder does it, then clamped to 0 to
-    255, not rounded. x above is that RGB. Float32 is within 4e-6 * max(1, 1 / std) of it; the other dtypes are rounded once.
+    255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of it; the other dtypes are rounded once.
 
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or on a model around it. They
     are not in the state_dict: the arguments define them, so checkpoints of a model without this module still load, and
