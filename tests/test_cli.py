@@ -222,7 +222,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     first = run(*command)
     lines = first.stdout.splitlines()
     assert lines[0] == (f"{tmp_path}/o.fds: 30 of 32 images kept, 2 rejected (empty 1, not-an-image 1), listed in rejects.jsonl")
-    assert lines[1] == "1 files that do not end like images were left out: .txt 1"
+    assert lines[1] == "1 files that do not end like these were left out: .txt 1"
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
     after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
     assert lines[2] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, {after / before:.2f} of it"
@@ -237,7 +237,7 @@ def test_json_progress(large: Path, tmp_path: Path) -> None:
     states = [json.loads(line) for line in found.stderr.splitlines()]
     assert len(states) >= 1
     for state in states:
-        assert set(state) == {"done", "total", "rejected", "bytes", "images_per_s", "left_s"} and state["total"] == 320
+        assert set(state) == {"done", "total", "unit", "rejected", "bytes", "per_s", "left_s"} and state["total"] == 320
     done = [state["done"] for state in states]
     assert done == sorted(done) and done[-1] == 320 and states[-1]["left_s"] == 0
     assert states[-1]["bytes"] == sum(p.stat().st_size for p in large.rglob("*.jpg"))

@@ -229,7 +229,7 @@ TROUBLE = """
 import os, signal, sys, time
 if "fastdata.prepare.worker" in " ".join(sys.orig_argv):
     {at_start}
-    import fastdata.prepare.worker as worker
+    import fastdata.prepare.image_shards as worker
     real = worker.prepare_image
     def prepare_image(data, options, **more):
         if b"crash the decoder" in data:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,10 @@ RESIZE_MODES = ("short", "long", "crop", "stretch")
 @dataclass(frozen=True)
 class ImageOptions:
     """What becomes of an image. sizes: one variant each; None keeps the image's own size."""
+
+    kind: ClassVar[str] = "images"
+    unit: ClassVar[str] = "img"
+    libraries: ClassVar[tuple[str, ...]] = ("opencv-python-headless", "simplejpeg")
 
     sizes: tuple[int | None, ...] = (None,)
     resize: str = "short"

@@ -2,54 +2,52 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+
+import numpy as np
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
+from fastdata.prepare import kinds
 from fastdata.prepare.finish import finish, finished_shards
+from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
 from fastdata.prepare.pairs import with_masks
-from fastdata.prepare.plan import Plan, describe_difference, difference, make_plan
+from fastdata.prepare.plan import Plan, make_plan
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.run import Roots, run_shards
 from fastdata.prepare.sources import list_sources
 from fastdata.prepare.worker import shard_table
-from fastdata.store.format import MANIFEST, WORK, has_foreign, own_files, own_folders, read_manifest, shard_file, write_atomic
+from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
 
 __all__ = ["Summary", "as_sizes", "check_positive", "mask_options", "prep", "resolve"]
 
-PLAN = "plan.json"
-
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run made. images_per_s and seconds are of this run; the other figures of the whole store.
+    """What a run made. inputs_per_s and seconds are of this run; the other figures of the whole store.
 
     Attributes:
         out: the store.
-        images: inputs in the plan.
-        kept: samples in the store.
+        inputs: images, or documents, that were found.
+        kept: of these, in the store.
         rejected: count by reason; each input stands in rejects.jsonl.
         resumed: inputs that an earlier run had done.
-        bytes_before: of the kept inputs.
+        bytes_before: of the kept images, or of the files of text.
         bytes_after: of all records of all sizes.
-        skipped: files that are no images by their ending, by ending.
+        skipped: files that by their ending are none of these, by ending.
+        tokens: in a store of tokens.
     """
 
     out: Path
-    images: int
+    inputs: int
     kept: int
     rejected: dict[str, int]
     resumed: int
@@ -57,14 +55,15 @@ class Summary:
     bytes_after: int
     seconds: float
     skipped: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
 
     @property
-    def images_per_s(self) -> float:
-        return (self.images - self.resumed) / self.seconds if self.seconds else 0.0
+    def inputs_per_s(self) -> float:
+        return (self.inputs - self.resumed) / self.seconds if self.seconds else 0.0
 
     @property
     def reject_rate(self) -> float:
-        return sum(self.rejected.values()) / self.images
+        return sum(self.rejected.values()) / self.inputs if self.inputs else 0.0
 
 
 def prep(
@@ -137,9 +136,9 @@ def prep(
     plan = make_plan(found, options, limit)
     started = time.monotonic()
     try:
-        with _claimed(target):
-            resumed = len(plan.sources)
-            if not _finished(target, plan, overwrite):
+        with claimed(target):
+            resumed: int | None = None  # all of it
+            if not is_finished(target, plan, overwrite):
                 resumed = _run(
                     plan, (root, Path(masks or root).absolute()), target, workers or available_cores(), timeout, progress
                 )
@@ -182,104 +181,47 @@ def resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) 
     return root.absolute(), target.absolute()
 
 
-@contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """Hold the folder alone: two runs at once would work against each other. The lock ends with the process."""
-    if out.exists() and not (out.is_dir() and _ours(out)):
-        raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PrepError(f"another fastdata-prep is making {out} right now") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _ours(out: Path) -> bool:
-    """Whether a folder is empty, or holds shards, a manifest or a plan that were made here: many a project has a manifest.json."""
-    own = own_files(out)
-    if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
-        return True
-    marks = (out / MANIFEST, b'"format": "fastdata"'), (out / WORK / PLAN, b'"fingerprint": "')
-    return any(path.is_file() and mark in path.read_bytes() for path, mark in marks)
-
-
-def _clear(out: Path, keep: set[Path]) -> None:
-    """Remove what earlier runs made, the manifest first: what is left then is no store. Nobody else's files are touched."""
-    for path in own_files(out):
-        if path not in keep:
-            path.unlink()
-    for folder in own_folders(out):
-        with suppress(OSError):  # not empty
-            folder.rmdir()
-
-
-def _finished(out: Path, plan: Plan, overwrite: bool) -> bool:
-    """Whether this very store is finished already. Makes way for the plan if `overwrite` says so, else refuses another's folder."""
-    if overwrite and not _begun(out, plan):
-        _clear(out, set())
-    elif (out / MANIFEST).exists():
-        old = read_manifest(out)
-        if old.fingerprint == plan.fingerprint:
-            shutil.rmtree(out / WORK, ignore_errors=True)  # a run that was killed at its very end leaves it
-            return True
-        _refuse(out, describe_difference({"options": old.options, "libraries": old.libraries}, plan.body()))
-    elif (out / WORK / PLAN).exists() and (changed := difference(out / WORK / PLAN, plan)):
-        _refuse(out, changed)
-    return False
-
-
-def _begun(out: Path, plan: Plan) -> bool:
-    """Whether an unfinished run of this very plan is there: the command that was interrupted goes on, `overwrite` in it or not."""
-    try:
-        fingerprint = json.loads((out / WORK / PLAN).read_bytes())["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return bool(fingerprint == plan.fingerprint and not (out / MANIFEST).exists())
-
-
-def _refuse(out: Path, changed: str) -> NoReturn:
-    raise PrepError(
-        f"{out} was made, or begun, otherwise:\n{changed}\nGive the same options and inputs, another OUT, or --overwrite."
-    )
-
-
 def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, progress: str) -> int:
     """Make what is missing. Returns the number of inputs that were done before."""
     names = [name for name, _, _ in plan.options.variants()]
     have = finished_shards(plan, out, thorough=True)
     files = {out / shard_file(name, k) for name in names for k in have}
-    _clear(out, files | {shard_table(out, k) for k in have} | {out / WORK / PLAN})
+    clear(out, files | {shard_table(out, k) for k in have} | {out / WORK / PLAN})
     for folder in (WORK, *names):
         (out / folder).mkdir(exist_ok=True)
+    for name, data in plan.files.items():
+        write_atomic(out / name, data)
     if not (out / WORK / PLAN).exists():
         write_atomic(out / WORK / PLAN, plan.to_json())
-    before = sum(plan.bounds[k + 1] - plan.bounds[k] for k in have)
+    total, before = (sum(plan.work(k) for k in shards) for shards in (range(plan.num_shards), have))
     missing = [k for k in range(plan.num_shards) if k not in have]
     try:
-        with Progress(len(plan.sources), before, progress) as bar:
+        with Progress(total, before, progress, plan.options.unit) as bar:
             run_shards(plan, roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
     finally:
         for left in (out / WORK).glob("*.tmp"):
             left.unlink()
-    return before
+    return sum(len(table["rejects"]) + kinds.of(plan.options.kind).kept(table) for table in have.values())
 
 
-def _summary(out: Path, plan: Plan, resumed: int, seconds: float, skipped: dict[str, int]) -> Summary:
-    store = Store(out)
-    after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)
+def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped: dict[str, int]) -> Summary:
+    store = Store(out, kind=None)
+    rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
+    if tokens is None:
+        before = sum(plan.sources[k].size for k in store.samples["source"].tolist())
+        after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in variants)
+    else:
+        before = sum(max(source.size, 0) for source in plan.sources)
+        after = sum(tokens.counts) * np.dtype(variants[0].form.dtype).itemsize
     return Summary(
         out=out,
-        images=len(plan.sources),
+        inputs=len(store) + len(rejected),
         kept=len(store),
-        rejected=dict(Counter(r["reason"] for r in store.rejects())),
-        resumed=resumed,
-        bytes_before=sum(plan.sources[k].size for k in store.samples["source"].tolist()),
+        rejected=dict(Counter(r["reason"] for r in rejected)),
+        resumed=len(store) + len(rejected) if resumed is None else resumed,
+        bytes_before=before,
         bytes_after=after,
         seconds=seconds,
         skipped=skipped,
+        tokens=0 if tokens is None else sum(tokens.counts),
     )

@@ -26,19 +26,21 @@ def _counts(counts: dict[str, int]) -> str:
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
-    rejected = sum(summary.rejected.values())
-    yield f"{summary.out}: {summary.kept} of {summary.images} images kept, {rejected} rejected" + (
+    rejected, what = sum(summary.rejected.values()), "documents" if summary.tokens else "images"
+    yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
     if summary.skipped:
-        yield f"{sum(summary.skipped.values())} files that do not end like images were left out: {_counts(summary.skipped)}"
+        yield f"{sum(summary.skipped.values())} files that do not end like these were left out: {_counts(summary.skipped)}"
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
-    if summary.resumed == summary.images:
+    if summary.tokens:
+        yield f"{summary.tokens} tokens"
+    if summary.resumed == summary.inputs:
         yield "it was finished already"
     else:
         earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
-        yield f"{summary.images_per_s:.0f} images/s, {summary.seconds:.1f} s{earlier}"
+        yield f"{summary.inputs_per_s:.0f} {what}/s, {summary.seconds:.1f} s{earlier}"
 
 
 def estimate_lines(found: Estimate) -> Iterator[str]:

@@ -1,0 +1,36 @@
+"""What each kind of data does in its own way, loaded when it is needed.
+
+A kind is a module of three functions. `make_shard(job, task, writers, progress)`, in a worker, fills the shard's files and returns
+a table of plain JSON values. `tables(plan, found)` makes of the tables of all shards, in order, what the store says of itself.
+`kept(table)` counts the samples of one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Tables", "of"]
+
+_MODULES = {"images": "fastdata.prepare.image_shards", "tokens": "fastdata.prepare.text.token_shards"}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """samples, names: of samples.npy and names.txt. counts: samples of each shard. records: of each shard, if these are others.
+    sections: what the manifest holds for this kind."""
+
+    samples: np.ndarray[Any, np.dtype[Any]]
+    names: Iterable[str]
+    counts: tuple[int, ...]
+    records: tuple[int, ...] | None = None
+    sections: dict[str, Any] = field(default_factory=dict)
+
+
+def of(kind: str) -> Any:
+    """The module of a kind."""
+    return importlib.import_module(_MODULES[kind])
