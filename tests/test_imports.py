@@ -28,7 +28,7 @@ ARROWS = {
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
-OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray"}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
 
 
 def _room(path: Path) -> str:

@@ -61,7 +61,15 @@ def cli() -> None:
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
-@click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
+@click.option(
+    "--tokenizer", metavar="NAME_OR_FILE", help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, or bytes."
+)
+@click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
+@click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
+@click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
+@click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
+@click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
+@click.option("--limit", type=int, help="Prepare this many images only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
@@ -69,7 +77,8 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label.
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label; or, with
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """

@@ -1,4 +1,4 @@
-"""prep: a folder of images becomes a store. Plan, run the shards that are not there yet, finish."""
+"""prep: images or text become a store. Plan, run the shards that are not there yet, finish."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from fastdata.prepare.plan import Plan, make_plan
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.run import Roots, run_shards
 from fastdata.prepare.sources import list_sources
+from fastdata.prepare.text.documents import Cutting
+from fastdata.prepare.text.planning import plan_text
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
@@ -85,16 +87,23 @@ def prep(
     mask_suffix: str = "",
     mask_bits: int = 8,
     palette: str | os.PathLike[str] | None = None,
+    tokenizer: str | None = None,
+    train_bpe: int | None = None,
+    end_token: str | None = None,
+    split_lines: bool = False,
+    split_on: str | None = None,
+    field: str = "text",
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of a folder of images, or of a CSV/TSV file of `path,label`. Run again after an interruption, it goes on.
+    """Make a store of images, or of text. Run again after an interruption, it goes on.
 
     Args:
-        source: a folder (one folder per class, or flat) or a table.
+        source: of images, a folder (one folder per class, or flat), or a CSV/TSV file of `path,label`. Of text (with tokenizer or
+            train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as .gz or .zst.
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -113,7 +122,14 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
-        limit: prepare that many inputs only, evenly spaced.
+        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, or
+            "bytes".
+        train_bpe: train a byte-level BPE of so many tokens on the text, and keep it in the store, instead.
+        end_token: what stands behind each document: a token, its id, or "none"; None: what the tokenizer says.
+        split_lines: each line of a .txt file is a document; else the whole file is one.
+        split_on: this text stands between the documents of a .txt file.
+        field: of .jsonl and .parquet: what holds the text.
+        limit: prepare that many images only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
         timeout: seconds after which an image counts as one that hangs its decoder.
@@ -130,10 +146,22 @@ def prep(
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
     root, target = resolve(source, out)
-    found = list_sources(source, labels=labels, classes=classes)
-    if masks is not None:
-        found = with_masks(found, Path(masks), mask_suffix)
-    plan = make_plan(found, options, limit)
+    if tokenizer is not None or train_bpe is not None:
+        if options != ImageOptions() or (labels, classes, masks, limit) != (None,) * 4:
+            raise ValueError(
+                "these options go with images, tokenizer and train_bpe with text: size, codec, labels, masks, limit ..."
+            )
+        cutting = as_cutting(split_lines, split_on, field)
+        plan, skipped = plan_text(source, target, tokenizer=tokenizer, train_bpe=train_bpe, end_token=end_token, cutting=cutting)
+    else:
+        if end_token is not None or as_cutting(split_lines, split_on, field) != Cutting():
+            raise ValueError(
+                "end_token, split_lines, split_on and field go with text: give tokenizer or train_bpe (--tokenizer NAME)"
+            )
+        found = list_sources(source, labels=labels, classes=classes)
+        if masks is not None:
+            found = with_masks(found, Path(masks), mask_suffix)
+        plan, skipped = make_plan(found, options, limit), dict(found.skipped)
     started = time.monotonic()
     try:
         with claimed(target):
@@ -145,12 +173,19 @@ def prep(
                 finish(plan, target)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error}\nWhat is finished is kept; run the same command again.") from error
-    return _summary(target, plan, resumed, time.monotonic() - started, dict(found.skipped))
+    return _summary(target, plan, resumed, time.monotonic() - started, skipped)
 
 
 def as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
     """The `size` argument as a tuple."""
     return (None,) if size is None else (size,) if isinstance(size, int) else tuple(size)
+
+
+def as_cutting(split_lines: bool, split_on: str | None, field: str) -> Cutting:
+    """The arguments about documents as one."""
+    if (split_lines and split_on is not None) or split_on == "":
+        raise ValueError("give split_lines, or split_on with some text, or neither")
+    return Cutting("\n" if split_lines else split_on or "", field)
 
 
 def mask_options(
