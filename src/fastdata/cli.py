@@ -118,7 +118,7 @@ def info(store: str, sheet: str | None, size: int | None) -> None:
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
-    for line in report.info_lines(Store(store)):
+    for line in report.info_lines(Store(store, kind=None)):
         click.echo(line)
     if sheet is not None:
         click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")
@@ -147,15 +147,16 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
+@click.option("--to", type=click.Choice(["imagefolder", "nanogpt", "llmc", "megatron"]), help="The last three are for tokens.")
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-def export(store: str, out: str, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files, in class folders."""
+def export(store: str, out: str, to: str | None, size: int | None) -> None:
+    """Write the samples of STORE to DIR as ordinary files: images in class folders, tokens as .bin."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, size=size, tick=bar.update)
+        count = export(store, out, to=to, size=size, tick=bar.update)
     click.echo(f"{count} files in {out}")
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fastdata.data.crops import Crop
 from fastdata.data.joined import JoinedImages
-from fastdata.data.random import ROW_BITS, ROW_MASK, lent_generators, loose_seeds, occurrences, repeated, uniforms
+from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, lent_generators, loose_seeds, occurrences, repeated, uniforms
 from fastdata.data.records import FileImages, Images, MemoryImages, StoreImages
 from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, stack
 from fastdata.data.view import Transform, View
@@ -22,7 +22,6 @@ from fastdata.shared import SharedArray
 __all__ = ["ImageDataset", "LMDBDataset", "RAMDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
 
 
 class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):

@@ -11,25 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare import kinds
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
-from fastdata.prepare.images import ImageOptions
-from fastdata.prepare.masks import MaskOptions, read_palette
-from fastdata.prepare.pairs import with_masks
-from fastdata.prepare.plan import Plan, make_plan
+from fastdata.prepare.planned import Planned, check_positive, planned
 from fastdata.prepare.progress import MODES, Progress
-from fastdata.prepare.run import Roots, run_shards
-from fastdata.prepare.sources import list_sources
-from fastdata.prepare.text.documents import Cutting
-from fastdata.prepare.text.planning import plan_text
+from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
 
-__all__ = ["Summary", "as_sizes", "check_positive", "mask_options", "prep", "resolve"]
+__all__ = ["Summary", "prep"]
 
 
 @dataclass(frozen=True)
@@ -140,84 +134,50 @@ def prep(
         StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
         ValueError: a wrong argument.
     """
-    mask = mask_options(masks, mask_suffix, mask_bits, palette)
-    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
-    check_positive(limit=limit, workers=workers, timeout=timeout)
+    check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
-    root, target = resolve(source, out)
-    if tokenizer is not None or train_bpe is not None:
-        if options != ImageOptions() or (labels, classes, masks, limit) != (None,) * 4:
-            raise ValueError(
-                "these options go with images, tokenizer and train_bpe with text: size, codec, labels, masks, limit ..."
-            )
-        cutting = as_cutting(split_lines, split_on, field)
-        plan, skipped = plan_text(source, target, tokenizer=tokenizer, train_bpe=train_bpe, end_token=end_token, cutting=cutting)
-    else:
-        if end_token is not None or as_cutting(split_lines, split_on, field) != Cutting():
-            raise ValueError(
-                "end_token, split_lines, split_on and field go with text: give tokenizer or train_bpe (--tokenizer NAME)"
-            )
-        found = list_sources(source, labels=labels, classes=classes)
-        if masks is not None:
-            found = with_masks(found, Path(masks), mask_suffix)
-        plan, skipped = make_plan(found, options, limit), dict(found.skipped)
+    work = planned(
+        source,
+        out,
+        size=size,
+        labels=labels,
+        classes=classes,
+        masks=masks,
+        mask_suffix=mask_suffix,
+        mask_bits=mask_bits,
+        palette=palette,
+        tokenizer=tokenizer,
+        train_bpe=train_bpe,
+        end_token=end_token,
+        split_lines=split_lines,
+        split_on=split_on,
+        field=field,
+        limit=limit,
+        resize=resize,
+        upscale=upscale,
+        codec=codec,
+        quality=quality,
+        gray=gray,
+        bits=bits,
+        background=background,
+        max_pixels=max_pixels,
+    )
     started = time.monotonic()
     try:
-        with claimed(target):
+        with claimed(work.out):
             resumed: int | None = None  # all of it
-            if not is_finished(target, plan, overwrite):
-                resumed = _run(
-                    plan, (root, Path(masks or root).absolute()), target, workers or available_cores(), timeout, progress
-                )
-                finish(plan, target)
+            if not is_finished(work.out, work.plan, overwrite):
+                resumed = _run(work, workers or available_cores(), timeout, progress)
+                finish(work.plan, work.out)
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error}\nWhat is finished is kept; run the same command again.") from error
-    return _summary(target, plan, resumed, time.monotonic() - started, skipped)
+        raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
+    return _summary(work, resumed, time.monotonic() - started)
 
 
-def as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
-    """The `size` argument as a tuple."""
-    return (None,) if size is None else (size,) if isinstance(size, int) else tuple(size)
-
-
-def as_cutting(split_lines: bool, split_on: str | None, field: str) -> Cutting:
-    """The arguments about documents as one."""
-    if (split_lines and split_on is not None) or split_on == "":
-        raise ValueError("give split_lines, or split_on with some text, or neither")
-    return Cutting("\n" if split_lines else split_on or "", field)
-
-
-def mask_options(
-    masks: str | os.PathLike[str] | None, suffix: str, bits: int, palette: str | os.PathLike[str] | None
-) -> MaskOptions | None:
-    """What the arguments about masks come to; None: there are none."""
-    if masks is None:
-        if suffix or bits != 8 or palette is not None:
-            raise ValueError("mask_suffix, mask_bits and palette are about masks: give masks too (--masks FOLDER)")
-        return None
-    return MaskOptions(bits, *(((), ()) if palette is None else read_palette(palette)))
-
-
-def check_positive(**arguments: float | None) -> None:
-    """Raise ValueError for the first that is given and not positive."""
-    for name, value in arguments.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} is {value}, but must be positive")
-
-
-def resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) -> tuple[Path, Path]:
-    """The folder that names are relative to, and the store's folder."""
-    given = Path(source)
-    root = given if given.is_dir() else given.parent
-    target = Path(out) if out is not None else Path(f"{given.resolve().stem if given.is_file() else given.resolve().name}.fds")
-    if given.is_dir() and target.resolve().is_relative_to(given.resolve()):
-        raise PrepError(f"OUT {target} lies inside SOURCE {given}, and would be an input of the next run; put it elsewhere")
-    return root.absolute(), target.absolute()
-
-
-def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, progress: str) -> int:
+def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
     """Make what is missing. Returns the number of inputs that were done before."""
+    plan, out = work.plan, work.out
     names = [name for name, _, _ in plan.options.variants()]
     have = finished_shards(plan, out, thorough=True)
     files = {out / shard_file(name, k) for name in names for k in have}
@@ -232,24 +192,24 @@ def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, prog
     missing = [k for k in range(plan.num_shards) if k not in have]
     try:
         with Progress(total, before, progress, plan.options.unit) as bar:
-            run_shards(plan, roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
+            run_shards(plan, work.roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
     finally:
         for left in (out / WORK).glob("*.tmp"):
             left.unlink()
     return sum(len(table["rejects"]) + kinds.of(plan.options.kind).kept(table) for table in have.values())
 
 
-def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped: dict[str, int]) -> Summary:
-    store = Store(out, kind=None)
+def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
+    store, sources = Store(work.out, kind=None), work.plan.sources
     rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
     if tokens is None:
-        before = sum(plan.sources[k].size for k in store.samples["source"].tolist())
+        before = sum(sources[k].size for k in store.samples["source"].tolist())
         after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in variants)
     else:
-        before = sum(max(source.size, 0) for source in plan.sources)
+        before = sum(max(source.size, 0) for source in sources)
         after = sum(tokens.counts) * np.dtype(variants[0].form.dtype).itemsize
     return Summary(
-        out=out,
+        out=work.out,
         inputs=len(store) + len(rejected),
         kept=len(store),
         rejected=dict(Counter(r["reason"] for r in rejected)),
@@ -257,6 +217,6 @@ def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped
         bytes_before=before,
         bytes_after=after,
         seconds=seconds,
-        skipped=skipped,
+        skipped=work.skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
     )

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import CodecError
-from fastdata.prepare.text.engines import needs
+from fastdata.errors import CodecError, needs
 
 __all__ = ["Cutting", "Piece", "documents", "format_of"]
 
 BLOCK = 1 << 20
 BOM = b"\xef\xbb\xbf"
-FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".bin": "bin"}
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 
 # A document, and where it stands: in its file, the byte that it begins at, or the row; or why it can't be used.
@@ -48,7 +47,7 @@ def format_of(name: str) -> tuple[str, str]:
     path = Path(name.lower())
     packed = PACKED.get(path.suffix, "")
     kind = FORMATS.get(Path(path.stem).suffix if packed else path.suffix, "")
-    return (kind, packed) if kind and not (kind == "parquet" and packed) else ("", "")
+    return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
 def documents(root: Path, piece: Piece, cutting: Cutting) -> Iterator[Found]:

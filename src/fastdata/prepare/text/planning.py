@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastdata.errors import CodecError, PrepError
+from fastdata.codec.tokenizer import FILES, Engine, Spec, find_tokenizer, load
+from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.folder import PLAN
 from fastdata.prepare.plan import Plan, freeze
 from fastdata.prepare.text.documents import Cutting, documents
-from fastdata.prepare.text.engines import FILES, Engine, Spec, encoder, find_tokenizer, needs
+from fastdata.prepare.text.ready import ready_dtype
 from fastdata.prepare.text.sources import TextList, list_text, shard_bounds
 from fastdata.prepare.text.token_shards import TokenOptions
 from fastdata.store.files import MANIFEST, WORK
@@ -38,22 +39,35 @@ def plan_text(
         PrepError: there is no text or no such tokenizer, or it has no such token.
         ValueError: a wrong argument.
     """
-    if (tokenizer is None) == (train_bpe is None):
+    if tokenizer is not None and train_bpe is not None:
         raise ValueError("give tokenizer or train_bpe, one of them (--tokenizer NAME_OR_FILE, or --train-bpe VOCAB)")
     if train_bpe is not None and train_bpe < 257:
         raise ValueError(f"train_bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
     found = list_text(source, cutting)
     trained_on = "" if train_bpe is None else _trained_on(found, cutting, train_bpe)
+    if tokenizer is None and train_bpe is None:
+        return _plan_ready(found, end_token), dict(found.skipped)
     if tokenizer is not None:
         spec, data = find_tokenizer(tokenizer)
     else:
         data = _kept(out, trained_on) or _train(found, cutting, train_bpe or 0)
         spec = Spec("tokenizers", f"bpe-{train_bpe}", hashlib.sha256(data).hexdigest())
-    engine = encoder(spec, data)
+    engine = load(spec, data)
     options = TokenOptions(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
-    bounds = shard_bounds(found.pieces, found.shard_bytes)
-    plan = freeze(options, Labels("none"), tuple(found.pieces), bounds, {spec.file: data} if spec.file else {})
-    return plan, dict(found.skipped)
+    return _plan(found, options, {spec.file: data} if spec.file else {}), dict(found.skipped)
+
+
+def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Plan:
+    return freeze(options, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
+
+
+def _plan_ready(found: TextList, end_token: str | None) -> Plan:
+    """Of tokens without their tokenizer: any id of their dtype is good."""
+    if end_token not in (None, "none") and not str(end_token).isdigit():
+        raise ValueError(f"end_token is {end_token!r}; of tokens without their tokenizer it must be an id, or none")
+    dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
+    vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
+    return _plan(found, TokenOptions(Spec("none", "", ""), vocab, None if end_token in (None, "none") else int(end_token or 0)), {})
 
 
 def _end(engine: Engine, spec: Spec, given: str | None) -> int | None:

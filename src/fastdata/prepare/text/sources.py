@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastdata.errors import PrepError
+from fastdata.errors import PrepError, needs
 from fastdata.prepare.sources import look, walk_files
 from fastdata.prepare.text.documents import Cutting, Piece, format_of
-from fastdata.prepare.text.engines import needs
 
-__all__ = ["TextList", "list_text", "shard_bounds"]
+__all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]
 
 BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # of text in a shard, about
@@ -30,6 +29,13 @@ class TextList:
     shard_bytes: int
 
 
+def holds_tokens(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx."""
+    path = Path(source)
+    names = [name for name, _, _ in walk_files(path)] if path.is_dir() else [path.name]
+    return bool(names) and all(name.lower().endswith((".bin", ".idx")) for name in names) and any(n.endswith(".bin") for n in names)
+
+
 def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     """The text files of a folder and all folders in it, by name, or one file; large ones in pieces, cut between documents.
 
@@ -42,7 +48,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         for name, size, problem in walk_files(path):
             if format_of(name)[0]:
                 found.append((name, size, problem))
-            else:
+            elif not name.endswith(".idx"):
                 skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
         root = path
     elif path.exists():
@@ -53,6 +59,10 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         root, found = path.parent, [(path.name, *look(path))]
     else:
         raise PrepError(f"SOURCE {source} does not exist")
+    text = [file for file in found if format_of(file[0])[0] != "bin"]
+    if text and len(text) < len(found):  # tokens among text are no text
+        skipped[".bin"] += len(found) - len(text)
+        found = text
     if not found:
         left = f"; {sum(skipped.values())} other files are there" if skipped else ""
         raise PrepError(f"no text in {source}{left}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
@@ -76,7 +86,7 @@ def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
 def _pieces(root: Path, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
     kind, packed = format_of(name)
     separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
-    if problem or packed or kind == "parquet" or not separator or size <= at_most:
+    if problem or packed or kind in ("parquet", "bin") or not separator or size <= at_most:
         if kind == "parquet" and not problem:
             yield from _row_groups(root, name, size, cutting.field, at_most)
         else:

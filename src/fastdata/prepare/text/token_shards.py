@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,21 +13,25 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastdata.codec.pixels import PixelFormat
+from fastdata.codec.tokenizer import LIBRARIES, Engine, Spec, load
 from fastdata.errors import CodecError
-from fastdata.prepare.kinds import Tables
+from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.run import Roots
 from fastdata.prepare.text.documents import Cutting, Found, Piece, documents
-from fastdata.prepare.text.engines import LIBRARIES, Engine, Spec, encoder
+from fastdata.prepare.text.ready import open_ready
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.format import Tokens, samples_dtype
 
-__all__ = ["TokenOptions", "kept", "make_shard", "tables"]
+__all__ = ["TokenOptions", "kept", "make_shard", "probe", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RECORD_BYTES = (256 << 12) - 16  # a value that fills whole pages behind LMDB's own 16 bytes
 BATCH_CHARS = 1 << 20  # of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
+PROBES = 8
+READY_TOKENS = 1 << 22  # that are copied at once
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class TokenOptions:
 @cache
 def _engine(spec: Spec, out: str) -> Engine:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-    return encoder(spec, (Path(out) / spec.file).read_bytes() if spec.file else b"")
+    return load(spec, (Path(out) / spec.file).read_bytes() if spec.file else b"")
 
 
 class _Packer:
@@ -74,12 +79,13 @@ class _Packer:
         """Append a document. Returns its tokens, the end included."""
         end = self._options.end
         for part in (ids,) if end is None else (ids, np.array([end])):
-            self.largest = max(self.largest, int(part.max(initial=0)))
-            self.total += len(part)
-            self._append(part)
+            self.append(part)
         return len(ids) + (end is not None)
 
-    def _append(self, ids: Array) -> None:
+    def append(self, ids: Array) -> None:
+        """Append tokens as they are."""
+        self.largest = max(self.largest, int(ids.max(initial=0)))
+        self.total += len(ids)
         while len(ids):
             taken = min(len(ids), len(self._record) - self._used)
             self._record[self._used : self._used + taken] = ids[:taken]
@@ -115,7 +121,6 @@ class _Shard:
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
         self._job, self._skip, self._progress = job, task.skip, progress
-        self._engine = _engine(job.options.tokenizer, job.out)
         self._place = 0
         self.packer = _Packer(writers, job.options)
         self.pieces: list[list[int]] = []
@@ -125,6 +130,10 @@ class _Shard:
         """Tokenize a piece. What can't be read or tokenized is a reject; what stands before and behind it is kept."""
         counts: list[int] = []
         self.pieces.append(counts)
+        if piece.name.lower().endswith(".bin"):
+            self._add_ready(number, piece, counts)
+            return
+        engine = _engine(self._job.options.tokenizer, self._job.out)
         batches, size, done = _batches(Path(self._job.root), piece, self._job.options.cutting), max(piece.size, 0), 0
         while True:
             self._progress.at(self._place)  # reading: what takes the worker down here is left out, with the rest of its piece
@@ -133,7 +142,7 @@ class _Shard:
                 self._reject(number, piece, batch)
                 break
             self._progress.at(self._place + 1)  # tokenizing: here, these documents alone
-            for at, made in _encoded(self._engine, batch, self._skip.get(self._place + 1)):
+            for at, made in _encoded(engine, batch, self._skip.get(self._place + 1)):
                 if isinstance(made, tuple):
                     self._reject(number, piece, made, at)
                 else:
@@ -144,12 +153,36 @@ class _Shard:
             done = now
         self._progress.add(done=size - done, size=size)
 
+    def _add_ready(self, number: int, piece: Piece, counts: list[int]) -> None:
+        """Take tokens as they are."""
+        self._progress.at(self._place)
+        try:
+            if reason := self._skip.get(self._place) or (piece.problem and (piece.problem, "")):
+                raise CodecError(reason[1], reason[0])
+            ready = open_ready(Path(self._job.root) / piece.name)
+            _check(ready.tokens, self._job.options)
+        except (CodecError, OSError) as error:
+            self._reject(number, piece, reject_of(error))
+        else:
+            for start in range(0, len(ready.tokens), READY_TOKENS):
+                self.packer.append(ready.tokens[start : start + READY_TOKENS])
+            counts.extend(ready.documents(self._job.options.end).tolist())
+        self._place += 1
+        self._progress.add(done=max(piece.size, 0), size=max(piece.size, 0))
+
     def _reject(self, number: int, piece: Piece, why: tuple[str, str] | None, at: int | None = None) -> None:
         if why is not None:
             row = piece.name.endswith(".parquet")
             detail = why[1] if at is None else f"{'row' if row else 'byte'} {at}: {why[1]}"
             self.rejects.append({"source": number, "name": piece.name, "reason": why[0], "detail": detail})
             self._progress.add(rejected=1)
+
+
+def _check(tokens: Array, options: TokenOptions) -> None:
+    for start in range(0, len(tokens), READY_TOKENS):
+        part = tokens[start : start + READY_TOKENS]
+        if int(part.max()) >= options.vocab_size or int(part.min()) < 0:
+            raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
 
 
 def _batches(root: Path, piece: Piece, cutting: Cutting) -> Iterator[list[Found]]:
@@ -204,6 +237,30 @@ def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Array | tuple[str, st
         ids if (top := int(ids.max(initial=0))) < engine.vocab_size else ("id-out-of-range", wrong.format(top, engine.vocab_size))
         for ids in made
     ]
+
+
+def probe(plan: Plan, roots: Roots) -> Probed:
+    """The first documents of up to 8 pieces; of tokens, nothing need be tried."""
+    options: TokenOptions = plan.options
+    size, itemsize = sum(max(piece.size, 0) for piece in plan.sources), np.dtype(options.dtype).itemsize
+    if all(piece.name.lower().endswith(".bin") for piece in plan.sources):
+        return Probed(len(plan.sources), 0, 1.0, [size], Counter())
+    engine, count = load(options.tokenizer, plan.files.get(options.tokenizer.file, b"")), len(plan.sources)
+    read = tokens = documents = 0
+    rejected: Counter[str] = Counter()
+    for k in range(min(PROBES, count)):
+        piece = plan.sources[k * count // min(PROBES, count)]
+        batch = _next(_batches(roots[0], piece, options.cutting))
+        if not isinstance(batch, list):
+            rejected.update([batch[0]] if batch else [])
+            continue
+        for _, made in _encoded(engine, batch, None):
+            rejected.update([made[0]] if isinstance(made, tuple) else [])
+            tokens += 0 if isinstance(made, tuple) else len(made) + (options.end is not None)
+        documents += len(batch)
+        read += max(sum(len(text.encode()) for _, text in batch if isinstance(text, str)), 1)
+    scale = size / max(read, 1)
+    return Probed(round(documents * scale), documents, scale, [tokens * itemsize], rejected)
 
 
 def kept(table: dict[str, Any]) -> int:

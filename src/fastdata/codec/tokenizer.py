@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.errors import MissingExtraError, PrepError
+from fastdata.errors import PrepError, needs
 
-__all__ = ["LIBRARIES", "Engine", "Spec", "encoder", "find_tokenizer", "needs"]
+__all__ = ["FILES", "LIBRARIES", "Engine", "Spec", "find_tokenizer", "load"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LIBRARIES = {"bytes": (), "tokenizers": ("tokenizers",), "tiktoken": ("tiktoken",), "sentencepiece": ("sentencepiece",)}
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "bytes": (),
+    "tokenizers": ("tokenizers",),
+    "tiktoken": ("tiktoken",),
+    "sentencepiece": ("sentencepiece",),
+}
 FILES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # what they are called inside of a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # of Hugging Face's files, which don't say
 
@@ -35,6 +40,9 @@ class Engine(Protocol):
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """The ids of each text, without any that the text does not hold."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids; bytes that are no UTF-8, at the ends say, become U+FFFD."""
 
     def id_of(self, token: str) -> int | None:
         """Of one token, by its name."""
@@ -69,6 +77,9 @@ class _Bytes:
     def encode(self, texts: Sequence[str]) -> list[Array]:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(k for k in ids if k < 256).decode(errors="replace")
+
     def id_of(self, token: str) -> int | None:
         return None
 
@@ -91,6 +102,9 @@ class _HuggingFace:
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in found]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
     def id_of(self, token: str) -> int | None:
         return self._ids.get(token)
 
@@ -111,6 +125,9 @@ class _Tiktoken:
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         return [self._encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._encoding.decode(list(ids))
 
     def id_of(self, token: str) -> int | None:
         return self._encoding._special_tokens.get(token)
@@ -135,18 +152,12 @@ class _SentencePiece:
     def encode(self, texts: Sequence[str]) -> list[Array]:
         return [np.array(ids, np.uint32) for ids in self._model.encode(list(texts), out_type=int, num_threads=1)]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._model.decode(list(ids)))
+
     def id_of(self, token: str) -> int | None:
         found = self._model.piece_to_id(token)
         return found if self._model.id_to_piece(found) == token else None
-
-
-@contextmanager
-def needs(package: str) -> Iterator[None]:
-    """Turns the absence of an optional package into an error that names the pip command."""
-    try:
-        yield
-    except ModuleNotFoundError:
-        raise MissingExtraError(package) from None
 
 
 def find_tokenizer(given: str) -> tuple[Spec, bytes]:
@@ -175,8 +186,10 @@ def find_tokenizer(given: str) -> tuple[Spec, bytes]:
     return Spec("tiktoken", given, _Tiktoken(given).sha256()), b""
 
 
-def encoder(spec: Spec, data: bytes) -> Engine:
+def load(spec: Spec, data: bytes) -> Engine:
     """Load a tokenizer; `data`: of its file."""
+    if spec.engine not in LIBRARIES or spec.engine == "none":
+        raise PrepError("these tokens came without their tokenizer, so nobody here knows their text")
     makers: dict[str, Callable[[], Engine]] = {
         "bytes": _Bytes,
         "tokenizers": lambda: _HuggingFace(data),
