@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 import time
+import tracemalloc
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -15,12 +18,26 @@ import torch
 from PIL import Image
 
 import fastdata
-from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, StoreError
+from fastdata import (
+    CenterCrop,
+    CodecError,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    PrepError,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    StoreError,
+)
+from fastdata.codec.mask import count_classes, decode_mask
 from fastdata.data import records
+from fastdata.prepare.images import ImageOptions, prepare_image
+from fastdata.prepare.masks import MaskOptions
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder, once, script, unlabelled
-from support import PREP, encode, kill_group, picture, run, start, tables, tree, until
+from support import PREP, Array, encode, kill_group, picture, run, start, tables, tree, until
 from test_masks import COUNT, SHAPES, file, masked, pairs
 
 
@@ -202,6 +219,62 @@ def test_two_ranks_resume_in_the_middle_of_an_epoch(kind, count):
         want = {int(k): mask.numpy().tobytes() for batch in alone for k, mask in zip(batch.ids, batch[1], strict=True)}
     assert rows == want and len(rows) == count
     assert [b.position for b in begun[0]] == [b.position for b in begun[1]] == [(0, 4), (0, 8), (0, count)]
+
+
+# Colours
+
+COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
+
+
+def colored(values: Array) -> bytes:
+    return file(np.array(COLORS, np.uint8)[values])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (1, 65_537), (140, 1001), (65_536, 2)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 256, 300])
+def test_colors_are_looked_up_in_bands(shape, count):
+    values = np.random.default_rng(1).integers(0, count, shape)
+    found = decode_mask(colored(values), colors=COLORS[:count], bits=16)
+    assert found.dtype == np.uint16 and found.flags.c_contiguous
+    np.testing.assert_array_equal(found, values)
+    if count <= 256:
+        np.testing.assert_array_equal(decode_mask(colored(values), colors=COLORS[:count]), values)
+        assert count_classes(found.astype(np.uint8)) == Counter(values.reshape(-1).tolist())
+    assert count_classes(found) == Counter(values.reshape(-1).tolist())
+
+
+def test_unknown_colors_of_all_bands_are_counted():
+    values = np.zeros((300, 1000), int)
+    values[70, 5:], values[299, 999] = 2, 3  # in the second band and in the last
+    for known, count, first in ((COLORS[:2], 996, 2), (COLORS[:3], 1, 3)):
+        message = rf"^{count} pixels have colours that the palette lacks, such as {re.escape(str(COLORS[first]))}$"
+        with pytest.raises(CodecError, match=message) as error:
+            decode_mask(colored(values), colors=known)
+        assert error.value.reason == "unknown-color"
+    with pytest.raises(CodecError, match="a mask has the value 299: 8 bits hold 255") as error:
+        decode_mask(colored(np.full((300, 300), 299)), colors=COLORS)
+    assert error.value.reason == "range"
+
+
+def test_sixteen_bits_of_color_are_not_taken_for_eight():
+    deep = np.full((4, 5, 3), (0, 0, 256), np.uint16)  # blue of 256 is no green of 1
+    with pytest.raises(CodecError, match=r"20 pixels .* such as \(0, 0, 256\)"):
+        decode_mask(encode(deep, ".png"), colors=((0, 1, 0),))
+    np.testing.assert_array_equal(decode_mask(encode(deep % 256 + 3, ".png"), colors=((0, 0, 0), (3, 3, 3))), 1)
+
+
+@pytest.mark.parametrize("kind", ["colors", "classes"])
+def test_a_mask_takes_few_bytes_a_pixel(kind):
+    values = np.random.default_rng(0).integers(0, 9, (1000, 1500), np.uint8)
+    options = ImageOptions(codec="rgb", gray=True, mask=MaskOptions(8, COLORS[:9] if kind == "colors" else ()))
+    image, mask = file(values), colored(values) if kind == "colors" else file(values)
+    tracemalloc.start()
+    try:
+        prepare_image(image, options, mask=mask)
+        peak = tracemalloc.get_traced_memory()[1] / values.size
+    finally:
+        tracemalloc.stop()
+    assert peak < (13 if kind == "colors" else 7), f"{peak:.1f} bytes a pixel"
 
 
 # Preparing
