@@ -3,7 +3,8 @@
 python benchmarks/masks.py [--camvid ../shared/data/camvid] [--rounds 9]
 
 One core, warm page cache. Masks of short side 180 are smaller than the crop, so that all of them is read; those of 512 are
-enlarged as nearest neighbours, which PNG packs better than masks drawn at that size. The images beside them are JPEG of quality 90; of these, the box is cut out and decoded.
+enlarged as nearest neighbours, which PNG packs better than masks drawn at that size. The images beside them are JPEG of quality
+90; of these, the box is cut out and decoded.
 """
 
 from __future__ import annotations
