@@ -21,7 +21,7 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--masks --mask-suffix --mask-bits --palette "
+    "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",

@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "CenterCrop": "data.crops",
     "GPUNormalize": "gpu.normalize",
-    "LMDBDataset": "data.images",
+    "LMDBDataset": "data.datasets",
     "Loader": "loader.loader",
-    "MaskDataset": "data.masks",
-    "RAMDataset": "data.images",
+    "MaskDataset": "data.datasets",
+    "RAMDataset": "data.datasets",
     "RandomCrop": "data.crops",
     "RandomResizedCrop": "data.crops",
     "Resize": "data.crops",
@@ -56,8 +56,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
-    from fastdata.data.images import LMDBDataset, RAMDataset
-    from fastdata.data.masks import MaskDataset
+    from fastdata.data.datasets import LMDBDataset, MaskDataset, RAMDataset
     from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
     from fastdata.gpu.next_token import NextToken
