@@ -28,7 +28,7 @@ ARROWS = {
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
-OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray"}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "pyarrow", "h5py"}
 
 
 def _room(path: Path) -> str:

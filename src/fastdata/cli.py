@@ -44,7 +44,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("source", type=click.Path(exists=True))
+@click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
 @click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
@@ -69,7 +69,8 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label.
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """

@@ -14,6 +14,8 @@ from typing import Any
 import cv2
 
 from fastdata.machine import available_cores
+from fastdata.prepare.archives.archive import release
+from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.images import ImageOptions, prepare_image
 from fastdata.prepare.job import as_sizes, check_positive, mask_options, resolve
 from fastdata.prepare.pairs import with_masks
@@ -83,10 +85,11 @@ def estimate(
             continue
         try:
             mask = (Path(masks) / probe.mask).read_bytes() if masks is not None and probe.mask else None
-            records = prepare_image((root / probe.name).read_bytes(), chosen, mask=mask)
+            records = prepare_image(read_source(root, probe), chosen, mask=mask)
             size_bytes += sum(_stored(len(record.data)) for record in records)
         except Exception as error:  # noqa: BLE001  a reject, as in a run
             rejected[reject_of(error)[0]] += 1
+    release()
     scale = count / len(probes)
     seconds = (time.perf_counter() - started) * scale / (workers or available_cores())
     cv2.setNumThreads(threads)

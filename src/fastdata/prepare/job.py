@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
+from fastdata.prepare.archives.patterns import locate
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
@@ -92,10 +93,12 @@ def prep(
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of a folder of images, or of a CSV/TSV file of `path,label`. Run again after an interruption, it goes on.
+    """Make a store of a folder of images, of a CSV/TSV file of `path,label`, or of archives. Run again after an interruption, it
+    goes on.
 
     Args:
-        source: a folder (one folder per class, or flat) or a table.
+        source: a folder (one folder per class, or flat), a table, or archives: WebDataset tars, Parquet, idx, CIFAR's batches,
+            HDF5 ("file.h5::dataset") or LMDB; several as "shards-{000..099}.tar" or "part-*.parquet".
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -174,11 +177,10 @@ def check_positive(**arguments: float | None) -> None:
 
 def resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) -> tuple[Path, Path]:
     """The folder that names are relative to, and the store's folder."""
-    given = Path(source)
-    root = given if given.is_dir() else given.parent
-    target = Path(out) if out is not None else Path(f"{given.resolve().stem if given.is_file() else given.resolve().name}.fds")
-    if given.is_dir() and target.resolve().is_relative_to(given.resolve()):
-        raise PrepError(f"OUT {target} lies inside SOURCE {given}, and would be an input of the next run; put it elsewhere")
+    root, name = locate(source)
+    target = Path(out) if out is not None else Path(f"{name}.fds")
+    if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
+        raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return root.absolute(), target.absolute()
 
 

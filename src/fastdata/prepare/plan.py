@@ -58,7 +58,7 @@ def _body(
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
-        "sources": [(s.name, s.label, s.size, s.problem, s.mask) for s in sources],
+        "sources": [(s.name, s.label, s.size, s.problem, s.mask, *s.place) for s in sources],
     }
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, StoreError
+from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.images import ImageOptions, Record, prepare_image
 from fastdata.prepare.sources import Source
 from fastdata.store.format import WORK, shard_file, write_atomic
@@ -132,7 +133,7 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None, scratch: Array)
         return source.problem, ""
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
-        return prepare_image((Path(job.root) / source.name).read_bytes(), job.options, scratch=scratch, mask=mask)
+        return prepare_image(read_source(job.root, source), job.options, scratch=scratch, mask=mask)
     except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
         return reject_of(error)
 
