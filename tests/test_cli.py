@@ -25,7 +25,7 @@ OPTIONS = {
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
-    "export": "store out --size",
+    "export": "store out --size --to",
     "bench": "store --size --crop --batch-size --workers --seconds --repeats --json --plot",
 }
 

@@ -140,15 +140,18 @@ def verify(store: str, quick: bool) -> None:
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-def export(store: str, out: str, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files, in class folders."""
+@click.option(
+    "--to", type=click.Choice(["imagefolder", "webdataset"]), default="imagefolder", help="Files in class folders, or tars."
+)
+def export(store: str, out: str, size: int | None, to: str) -> None:
+    """Write the samples of STORE to DIR as ordinary files in class folders, or as WebDataset tars."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, size=size, tick=bar.update)
-    click.echo(f"{count} files in {out}")
+        count = export(store, out, size=size, to=to, tick=bar.update)
+    click.echo(f"{count} {'files' if to == 'imagefolder' else 'samples'} in {out}")
 
 
 @cli.command()

@@ -15,10 +15,10 @@ from fastdata.prepare.archives.archive import Folder, Item, Kind, alone, in_orde
 from fastdata.prepare.archives.labels import Value, text_label
 from fastdata.prepare.archives.tar_members import Member, members
 from fastdata.prepare.inputs import SourceList
+from fastdata.store.webdataset import CLASSES
 
-__all__ = ["CLASSES", "KIND"]
+__all__ = ["KIND"]
 
-CLASSES = "classes.json"  # beside the shards: the names of the numbered classes
 LABEL_BYTES = 1 << 20  # a longer file is no label
 COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4|Z)|t[gbx]z2?|tzst)$", re.IGNORECASE)
 SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as the package webdataset has it
