@@ -20,8 +20,8 @@ TAR_BYTES = 1_000_000_000  # at which a shard is full
 
 def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
     """Write `shard-000000.tar` and so on. A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its
-    label: `00000000.cls`, the number of its class, or `00000000.json`, {"label": [...], "names": [...]}. The names of the classes go
-    to `classes.json`.
+    label: `00000000.cls`, the number of its class, or `00000000.json`, {"label": [...], "names": [...]}. The names of the classes
+    go to `classes.json`.
 
     The tars hold no time and no owner: the same store gives the same bytes.
     """

@@ -51,7 +51,8 @@ def members(file: BinaryIO, path: Path) -> Iterator[Member]:
         elif header.type not in (*EXTENDED, *GLOBAL):
             cut = start + size > end and header.type not in WITHOUT_DATA
             if not header.isdir():
-                yield Member(changes.get("path", header.name).removeprefix("./"), start, size, _problem(header, changes, cut))
+                name = changes.get("path", header.name).removeprefix("./").rstrip("/") or "."
+                yield Member(name, start, size, _problem(header, changes, cut))
             changes = {}
     if not closed and not cut:
         yield Member("", 0, 0, "truncated")
