@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from fastdata.prepare.archives.archive import release
 from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.inputs import SourceList
 from fastdata.prepare.sources import list_sources
-from support import Array, encode, picture
+from support import PREP, Array, encode, picture
 
 
 def png(seed: int, height: int = 9, width: int = 12) -> tuple[Array, bytes]:
@@ -70,3 +71,13 @@ def equal(found: list[Array], wanted: Iterable[Array]) -> None:
     assert len(found) == len(wanted)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(got, np.dstack([want] * 3) if want.ndim == 2 else want)
+
+
+def run_printed(text: str, where: Path) -> None:
+    """Run the two commands that a message prints."""
+    commands = [line.strip() for line in text.splitlines() if line.strip().startswith("fastdata-prep ")]
+    assert len(commands) == 2
+    for command in commands:
+        begin = "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; '
+        done = subprocess.run(["bash", "-c", begin + command], cwd=where, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
