@@ -68,7 +68,9 @@ def _images(file: Any, path: Path, key: str) -> Any:
     if len(fits) != 1:
         listed = ", ".join(f"{path}::{name}" for name in fits)
         what = (
-            f"several datasets of images; name one: {listed}" if fits else f"no dataset of images, but {', '.join(known) or 'none'}"
+            f"several datasets of images; name one: {listed}"
+            if fits
+            else f"no dataset of images, only {', '.join(known) or 'none'}"
         )
         raise PrepError(f"{path} has {what}")
     return file[fits[0]]
@@ -98,7 +100,7 @@ def _fits(data: Any) -> bool:
     if _encoded(data):
         return len(shape) == 1
     channels = len(shape) == 3 or (len(shape) == 4 and (shape[3] in (1, 3) or shape[1] in (1, 3)))
-    return bool(data.dtype in (np.uint8, np.uint16) and channels and min(shape[1:]) > 0)
+    return bool(data.dtype.kind == "u" and data.dtype.itemsize <= 2 and channels and min(shape[1:]) > 0)
 
 
 def _labels(data: Any, path: Path) -> list[Value]:

@@ -38,27 +38,29 @@ def _inside(folder: Folder) -> list[Path]:
     return alone(folder, ".parquet")
 
 
-def _parquet() -> Any:
+def _arrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("pyarrow") from error
-    return pyarrow.parquet
+    return pyarrow
 
 
 def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
     items, labels, before = list[Item](), list[Value](), None
-    parquet = _parquet()
+    arrow = _arrow()
     for path in files:
         try:
-            with parquet.ParquetFile(path) as table:
+            with arrow.parquet.ParquetFile(path) as table:
                 columns = _columns(table.schema_arrow, path, key)
                 if before not in (None, columns):
-                    raise PrepError(f"{path} has other columns than {files[0]}: {columns}, not {before}; prepare them apart")
+                    raise PrepError(
+                        f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them apart"
+                    )
                 before = columns
                 items += _items(table, columns, path, str(path.relative_to(root)))
                 labels += _labels(table, columns)
-        except (OSError, ValueError, parquet.core.ArrowException) as error:
+        except (OSError, ValueError, arrow.ArrowException) as error:
             raise unreadable(path, error) from error
     return in_order(root, items, labels, before.names if before else ())
 
@@ -135,7 +137,7 @@ class _Rows:
     """One column of a file, read forward a few rows at a time: a row group may be larger than memory."""
 
     def __init__(self, path: Path) -> None:
-        self._table = _parquet().ParquetFile(path, buffer_size=1 << 20)
+        self._table = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
         self._place: tuple[str, int] = ("", -1)
         self._first, self._rows, self._broken = 0, list[Any](), ""
         self._batches: Iterator[Any] = iter(())
@@ -178,7 +180,7 @@ def _read(path: Path, column: str, group: int, row: int) -> bytes:
 
 def _beside(folder: Path, name: str) -> bytes:
     """A file that the row only names. It has to lie below the folder of the archive."""
-    target = (folder / name).resolve()
+    target = (folder / name.replace("\0", "")).resolve()
     if not target.is_relative_to(folder.resolve()) or not target.is_file():
         raise CodecError("the row has only a path, and no such file lies below the archive's folder", "missing")
     return target.read_bytes()
