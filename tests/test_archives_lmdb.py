@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from archives import all_pixels, equal, png, problems, write_tar
 from fastdata import PrepError, prep
+from fastdata.prepare.archives import lmdb_source
 from fastdata.prepare.archives.archive import release
 from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.archives.datum import read_datum
@@ -164,10 +165,20 @@ def test_damaged_pages_are_an_error_or_rejects_and_never_a_crash(tmp_path: Path)
     assert errors
 
 
+def test_a_database_that_crashes_its_reader_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.lmdb", {b"0": png(0)[1]}, subdir=False)
+    crash = """import os; print('["a", 1, false, null]', flush=True); os.kill(os.getpid(), 11)"""
+    for code, end in ((crash, "SIGSEGV"), ("print(1 / 0)", "ended early")):
+        monkeypatch.setattr(lmdb_source, "WALK", code)
+        with pytest.raises(PrepError, match=rf"cannot read .*x\.lmdb: .*{end}"):
+            list_sources(path)
+
+
 def test_an_estimate_leaves_nothing_open(tmp_path: Path) -> None:
     path = write(tmp_path / "x", {b"%d" % k: png(k)[1] for k in range(3)})
     for _ in range(2):
         assert estimate(path, tmp_path / "o.fds").rejected == {}
+        lmdb.open(os.fsencode(path)).close()  # it would refuse a second time
     assert prep(path, tmp_path / "o.fds", workers=1).kept == 3
 
 

@@ -17,6 +17,8 @@ from archives import all_pixels, equal, pixels_of, png, problems, write_tar
 from fastdata import PrepError, prep
 from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.archives.tar_members import members
+from fastdata.prepare.images import ImageOptions
+from fastdata.prepare.plan import make_plan
 from fastdata.prepare.sources import list_sources
 from fastdata.store.store import Store
 from stores import folder, whole
@@ -169,9 +171,8 @@ def test_sparse_members_are_rejected_by_name_and_those_behind_are_read(tmp_path:
     (tmp_path / "1.png").write_bytes(b"")
     with (tmp_path / "1.png").open("r+b") as file:
         for k in range(9):  # more holes than one header has room for
-            file.seek(k * 200_000)
-            file.write(b"x" * 5000)
-        file.truncate(3_000_000)
+            file.seek(k << 18)
+            file.write(b"x" * 8192)
     for name in ("0.png", "2.png"):
         (tmp_path / name).write_bytes(data)
     option = ["--format=gnu"] if form == "gnu" else ["--format=pax", f"--sparse-version={form}"]
@@ -234,6 +235,20 @@ def test_every_cut_leaves_a_reject_and_never_a_wrong_image(ten: bytes) -> None:
         good = [s for s in found.sources if not s.problem]
         assert [hashlib.sha256(read_source(found.root, s)).hexdigest() for s in good] == wanted[: len(good)]
         assert [s.problem for s in found.sources].count("truncated") == 1 and len(good) >= length // 2048
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_cuts_within_long_names_and_labels(tmp_path: Path, form: int) -> None:
+    rows = [m for k in range(3) for m in ((f"{'é' * 120}{k}.png", png(k, 4, 4)[1]), (f"{'é' * 120}{k}.cls", b"dog" * 200))]
+    data = write_tar(tmp_path / "x.tar", rows, format=form, encoding="utf-8").read_bytes()
+    found = list_sources(tmp_path / "x.tar").sources
+    ends = [data.index(b"dogdog", int(s.place[2])) + 600 for s in found]
+    for length in range(0, ends[-1] + 1, 97):
+        (tmp_path / "x.tar").write_bytes(data[:length])
+        cut = list_sources(tmp_path / "x.tar")
+        good = [s for s in cut.sources if not s.problem]
+        assert [s.place for s in good if s.label >= 0] == [s.place for s, end in zip(found, ends, strict=True) if end <= length]
+        assert [s.problem for s in cut.sources].count("truncated") == 1 and len(cut.sources) <= len(good) + 2
 
 
 def test_a_tar_cut_after_it_was_listed(tmp_path: Path, ten: bytes) -> None:
@@ -311,6 +326,15 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     write_tar(tmp_path / "part-01.tar", [("1.png", png(77, 30, 30)[1])])
     changed = run(*PREP, "part-{00..02}.tar", cwd=tmp_path)
     assert changed.returncode == 2 and "was made, or begun, otherwise" in changed.stderr
+
+
+def test_members_that_moved_are_another_source(tmp_path: Path) -> None:
+    data = png(0)[1]
+    plans = []
+    for text in (b"short", b"a text that is longer than five hundred and twelve bytes" * 99):
+        write_tar(tmp_path / "x.tar", [("0.txt", text), ("0.png", data)])
+        plans.append(make_plan(list_sources(tmp_path / "x.tar"), ImageOptions()).fingerprint)
+    assert plans[0] != plans[1]
 
 
 def test_a_member_of_no_bytes_is_an_empty_image() -> None:

@@ -144,9 +144,7 @@ class _Array:
         self.pixels = np.frombuffer(data, kind.dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _reconstruct(kind: object, _shape: object, _type: object) -> _Array:
-    if kind != "ndarray":
-        raise _Refused(f"an array of {kind}")
+def _reconstruct(_kind: object, _shape: object, _type: object) -> _Array:
     return _Array()
 
 
