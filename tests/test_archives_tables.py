@@ -29,11 +29,9 @@ def features(**columns: Any) -> dict[bytes, bytes]:
     return {b"huggingface": json.dumps({"info": {"features": columns}}).encode()}
 
 
-def table(
-    rows: list[Any], labels: list[Any] | None = None, names: list[str] | None = None, *, image: str = "image", kind: Any = IMAGE
-) -> Any:
-    columns = {image: pa.array(rows, kind)}
-    about: dict[str, Any] = {image: {"_type": "Image"}}
+def table(rows: list[Any], labels: list[Any] | None = None, names: list[str] | None = None) -> Any:
+    columns = {"image": pa.array(rows, IMAGE)}
+    about: dict[str, Any] = {"image": {"_type": "Image"}}
     if labels is not None:
         columns["label"] = pa.array(labels)
         about["label"] = {"names": names, "_type": "ClassLabel"} if names else {"dtype": "int64", "_type": "Value"}

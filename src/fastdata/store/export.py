@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import StoreError
-from fastdata.store.files import ENDINGS, as_file
+from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
 from fastdata.store.webdataset import write_tars
 

@@ -8,8 +8,8 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastdata.store.files import ENDINGS, as_file
 from fastdata.store.format import Variant
+from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
 
 __all__ = ["CLASSES", "write_tars"]
