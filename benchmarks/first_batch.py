@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from fastdata.bench.harness import tree, tree_pss
-from fastdata.store.format import FileSum, file_sum, shard_file
+from fastdata.store.files import FileSum, file_sum, shard_file
 from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
 

@@ -96,7 +96,7 @@ def main() -> None:
     args.out.mkdir(exist_ok=True)
     store = args.out / "scenes.fds"
     made = prep(args.images, store, masks=args.masks, size=180)
-    print(f"{made.kept} of {made.images} scenes prepared")
+    print(f"{made.kept} of {made.inputs} scenes prepared")
 
     torch.manual_seed(0)
     training, held_out = MaskDataset(store, crop=RandomResizedCrop(128, scale=(0.2, 1.0)), hflip=0.5).split(0.75, seed=0)

@@ -70,7 +70,7 @@ def test_caffe_s_pixels(tmp_path: Path, options: dict[str, bool], channels: int)
     equal(whole(made.path), [np.dstack([p] * 3) if p.ndim == 2 else p for p, _ in images])
     assert made.samples["label"].tolist() == [0, 1, 2] * 2
     done = run(*PREP, "train.lmdb", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0 and "6 images" in done.stdout
+    assert done.returncode == 0 and "6 inputs" in done.stdout
 
 
 def test_caffe_s_encoded_images_and_odd_messages(tmp_path: Path) -> None:

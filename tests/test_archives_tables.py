@@ -187,7 +187,7 @@ def test_damaged_tables(tmp_path: Path) -> None:
     damaged[at - 60 : at] = b"\xff" * 60  # the header of the first page
     path.write_bytes(damaged)
     summary = prep(path, tmp_path / "o.fds", workers=1)
-    assert summary.images == 40 and summary.kept == 20 and sum(summary.rejected.values()) == 20
+    assert summary.inputs == 40 and summary.kept == 20 and sum(summary.rejected.values()) == 20
     assert Store(summary.out).samples["label"].tolist() == list(range(20, 40))
 
 

@@ -322,7 +322,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     nothing = run(*PREP, "other-*.tar", cwd=tmp_path)
     assert nothing.returncode == 2 and "1 of 1 are not there: other-*.tar" in nothing.stderr
     probe = run(*PREP, "part-*.tar", "--dry-run", cwd=tmp_path)
-    assert probe.returncode == 0 and "3 images" in probe.stdout
+    assert probe.returncode == 0 and "3 inputs" in probe.stdout
     write_tar(tmp_path / "part-01.tar", [("1.png", png(77, 30, 30)[1])])
     changed = run(*PREP, "part-{00..02}.tar", cwd=tmp_path)
     assert changed.returncode == 2 and "was made, or begun, otherwise" in changed.stderr

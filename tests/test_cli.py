@@ -21,11 +21,11 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--masks --mask-suffix --mask-bits --palette "
+    "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
-    "export": "store out --size --to",
+    "export": "store out --to --size",
     "bench": "store --size --crop --batch-size --workers --seconds --repeats --json --plot",
 }
 
@@ -76,6 +76,12 @@ DEFAULTS = {
     "mask_suffix": "",
     "mask_bits": 8,
     "palette": None,
+    "tokenizer": None,
+    "train_bpe": None,
+    "end_token": None,
+    "split_lines": False,
+    "split_on": None,
+    "field": "text",
     "limit": None,
     "workers": None,
     "max_pixels": 1 << 28,
@@ -222,7 +228,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     first = run(*command)
     lines = first.stdout.splitlines()
     assert lines[0] == (f"{tmp_path}/o.fds: 30 of 32 images kept, 2 rejected (empty 1, not-an-image 1), listed in rejects.jsonl")
-    assert lines[1] == "1 files that do not end like images were left out: .txt 1"
+    assert lines[1] == "1 files that do not end like these were left out: .txt 1"
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
     after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
     assert lines[2] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, {after / before:.2f} of it"
@@ -237,7 +243,7 @@ def test_json_progress(large: Path, tmp_path: Path) -> None:
     states = [json.loads(line) for line in found.stderr.splitlines()]
     assert len(states) >= 1
     for state in states:
-        assert set(state) == {"done", "total", "rejected", "bytes", "images_per_s", "left_s"} and state["total"] == 320
+        assert set(state) == {"done", "total", "unit", "rejected", "bytes", "per_s", "left_s"} and state["total"] == 320
     done = [state["done"] for state in states]
     assert done == sorted(done) and done[-1] == 320 and states[-1]["left_s"] == 0
     assert states[-1]["bytes"] == sum(p.stat().st_size for p in large.rglob("*.jpg"))
@@ -282,7 +288,7 @@ def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:
     found = run(*PREP, small, "o.fds", "--dry-run", "--overwrite", "--size", "16", cwd=tmp_path)
     assert found.returncode == 0 and list(tmp_path.iterdir()) == []
     lines = found.stdout.splitlines()
-    assert re.fullmatch(r"20 images: about \d+\.\d kB and \d+ s", lines[0])
+    assert re.fullmatch(r"20 inputs: about \d+\.\d kB and \d+ s", lines[0])
     assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[1])
 
 
@@ -294,7 +300,7 @@ def test_a_dry_run_knows_the_size_within_a_factor_of_two(photos: Path, tmp_path:
     make(photos, tmp_path / "o.fds", size=(size, size // 2), codec=codec, workers=2)
     true = sum(p.stat().st_size for p in shards(tmp_path / "o.fds"))
     assert true / 2 <= found.bytes <= true * 2
-    assert found.images == 56 and found.rejected == {}
+    assert found.inputs == 56 and found.rejected == {}
 
 
 def test_a_dry_run_tells_rejects_and_a_full_disk(tmp_path: Path) -> None:

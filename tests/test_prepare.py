@@ -47,7 +47,7 @@ def test_neither_workers_nor_place_change_a_byte(photos: Path, tmp_path: Path, o
     one = prep(photos, tmp_path / "one.fds", workers=1, **options)
     three = prep(photos, tmp_path / "elsewhere" / "three.fds", workers=3, **options)
     assert tree(one.out) == tree(three.out)
-    assert (one.kept, one.images, one.rejected) == (56, 56, {})
+    assert (one.kept, one.inputs, one.rejected) == (56, 56, {})
     for name, data in tree(one.out).items():
         for secret in (str(tmp_path), "one.fds", str(photos), *([socket.gethostname()] if not name.endswith(".mdb") else [])):
             assert not re.search(rf"\b{re.escape(secret)}\b".encode(), data or b""), f"{name} holds {secret}"
@@ -123,7 +123,7 @@ def store(photos: Path, tmp_path: Path) -> Path:
 def test_a_finished_store_is_left_alone(store: Path, photos: Path) -> None:
     states = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in store.rglob("*")}
     summary = prep(photos, store, size=32, workers=3)
-    assert summary.resumed == summary.images == 56 and summary.kept == 56
+    assert summary.resumed == summary.inputs == 56 and summary.kept == 56
     assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in store.rglob("*")} == states
 
 

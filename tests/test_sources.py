@@ -149,7 +149,7 @@ def test_vectors_and_images_without_one(tmp_path: Path, header: bool) -> None:
     assert store.names() == ["a/00.png", "a/02.png", "b/01.png", "top.jpg"]
     np.testing.assert_array_equal(store.samples["label"], np.array([[0.25, -1], [0.1, 0], [1e9, 3], [7, 8]], np.float32))
     assert np.isfinite(store.samples["label"]).all()
-    assert summary.images == len(paths) and summary.rejected == {"no-label": 2}
+    assert summary.inputs == len(paths) and summary.rejected == {"no-label": 2}
     assert {r["name"] for r in store.rejects()} == {"a/01.png", "b/00.png"}
 
 

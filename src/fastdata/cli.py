@@ -61,7 +61,15 @@ def cli() -> None:
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
-@click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
+@click.option(
+    "--tokenizer", metavar="NAME_OR_FILE", help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, or bytes."
+)
+@click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
+@click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
+@click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
+@click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
+@click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
+@click.option("--limit", type=int, help="Prepare this many images only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
@@ -70,7 +78,8 @@ def cli() -> None:
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
     """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
-    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB.
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -110,7 +119,7 @@ def info(store: str, sheet: str | None, size: int | None) -> None:
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
-    for line in report.info_lines(Store(store)):
+    for line in report.info_lines(Store(store, kind=None)):
         click.echo(line)
     if sheet is not None:
         click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")
@@ -139,19 +148,21 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
-@click.option("--size", type=int, help="Which stored size. Default: the largest.")
 @click.option(
-    "--to", type=click.Choice(["imagefolder", "webdataset"]), default="imagefolder", help="Files in class folders, or tars."
+    "--to",
+    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron"]),
+    help="Images: class folders (the default) or tars; the last three are for tokens.",
 )
-def export(store: str, out: str, size: int | None, to: str) -> None:
-    """Write the samples of STORE to DIR as ordinary files in class folders, or as WebDataset tars."""
+@click.option("--size", type=int, help="Which stored size. Default: the largest.")
+def export(store: str, out: str, to: str | None, size: int | None) -> None:
+    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, size=size, to=to, tick=bar.update)
-    click.echo(f"{count} {'files' if to == 'imagefolder' else 'samples'} in {out}")
+        count = export(store, out, to=to, size=size, tick=bar.update)
+    click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
 
 
 @cli.command()

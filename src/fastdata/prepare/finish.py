@@ -6,33 +6,21 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import PrepError
+from fastdata.prepare import kinds
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import shard_table
-from fastdata.store.format import (
-    MANIFEST,
-    NAMES,
-    REJECTS,
-    SAMPLES,
-    WORK,
-    FileSum,
-    Manifest,
-    Masks,
-    Variant,
-    file_sum,
-    samples_dtype,
-    shard_file,
-    sync,
-    write_atomic,
-)
+from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, file_sum, shard_file, sync, write_atomic
+from fastdata.store.format import Manifest, Variant
 
 __all__ = ["finish", "finished_shards"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def finished_shards(plan: Plan, out: Path, *, thorough: bool) -> dict[int, dict[str, Any]]:
@@ -65,32 +53,34 @@ def finish(plan: Plan, out: Path) -> Manifest:
     Raises:
         PrepError: shards are missing.
     """
-    tables = finished_shards(plan, out, thorough=False)
-    if missing := sorted(set(range(plan.num_shards)) - set(tables)):
+    found = finished_shards(plan, out, thorough=False)
+    if missing := sorted(set(range(plan.num_shards)) - set(found)):
         raise PrepError(
             f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}; run the same command again"
         )
-    ordered = [tables[k] for k in range(plan.num_shards)]
+    ordered = [found[k] for k in range(plan.num_shards)]
+    tables = kinds.of(plan.options.kind).tables(plan, ordered)
     sums = {
-        SAMPLES: _write_samples(plan, ordered, out / SAMPLES),
-        NAMES: _write(out / NAMES, "".join(json.dumps(plan.sources[row[0]].name) + "\n" for t in ordered for row in t["rows"])),
+        SAMPLES: _write_samples(tables.samples, out / SAMPLES),
+        NAMES: _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names)),
         REJECTS: _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for t in ordered for r in t["rejects"])),
+        **{name: file_sum(out / name) for name in plan.files},
     }
-    counts = tuple(len(t["rows"]) for t in ordered)
     manifest = Manifest(
-        num_samples=sum(counts),
+        num_samples=sum(tables.counts),
         num_rejects=sum(len(t["rejects"]) for t in ordered),
         labels=plan.labels,
-        shard_samples=counts,
+        shard_samples=tables.counts,
         variants=tuple(
-            Variant(name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered))
+            Variant(name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered), tables.records)
             for name, size, form in plan.options.variants()
         ),
-        masks=_masks(plan, ordered),
         files=sums,
         options=plan.body()["options"],
         libraries=plan.libraries,
         fingerprint=plan.fingerprint,
+        kind=plan.options.kind,
+        **tables.sections,
     )
     for variant in manifest.variants:
         for shard in range(plan.num_shards):
@@ -101,26 +91,7 @@ def finish(plan: Plan, out: Path) -> Manifest:
     return manifest
 
 
-def _masks(plan: Plan, tables: list[dict[str, Any]]) -> Masks | None:
-    if plan.options.mask is None:
-        return None
-    pixels: Counter[int] = Counter()
-    for table in tables:
-        pixels.update({int(k): count for k, count in table["classes"].items()})
-    return Masks(plan.options.mask.names, {str(k): pixels[k] for k in sorted(pixels)})
-
-
-def _write_samples(plan: Plan, tables: list[dict[str, Any]], path: Path) -> FileSum:
-    names = [name for name, _, _ in plan.options.variants()]
-    rows = [row for table in tables for row in table["rows"]]
-    samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
-    samples["source"] = [row[0] for row in rows]
-    samples["label"] = np.array([plan.sources[row[0]].label for row in rows], samples.dtype["label"].base).reshape(
-        samples["label"].shape
-    )
-    for k, name in enumerate(names):
-        for j, column in enumerate(("height", "width", "bytes", "xxh3")):
-            samples[f"{name}/{column}"] = [row[1][k][j] for row in rows]
+def _write_samples(samples: Array, path: Path) -> FileSum:
     buffer = io.BytesIO()
     np.save(buffer, samples, allow_pickle=False)
     write_atomic(path, buffer.getvalue())

@@ -1,56 +1,49 @@
-"""prep: a folder of images becomes a store. Plan, run the shards that are not there yet, finish."""
+"""prep: images or text become a store. Plan, run the shards that are not there yet, finish."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
-from fastdata.errors import PrepError, StoreError
+import numpy as np
+
+from fastdata.errors import StoreError
 from fastdata.machine import available_cores
-from fastdata.prepare.archives.patterns import locate
+from fastdata.prepare import kinds
 from fastdata.prepare.finish import finish, finished_shards
-from fastdata.prepare.images import ImageOptions
-from fastdata.prepare.masks import MaskOptions, read_palette
-from fastdata.prepare.pairs import with_masks
-from fastdata.prepare.plan import Plan, describe_difference, difference, make_plan
+from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
+from fastdata.prepare.planned import Planned, check_positive, planned
 from fastdata.prepare.progress import MODES, Progress
-from fastdata.prepare.run import Roots, run_shards
-from fastdata.prepare.sources import list_sources
+from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_table
-from fastdata.store.format import MANIFEST, WORK, has_foreign, own_files, own_folders, read_manifest, shard_file, write_atomic
+from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
 
-__all__ = ["Summary", "as_sizes", "check_positive", "mask_options", "prep", "resolve"]
-
-PLAN = "plan.json"
+__all__ = ["Summary", "prep"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run made. images_per_s and seconds are of this run; the other figures of the whole store.
+    """What a run made. inputs_per_s and seconds are of this run; the other figures of the whole store.
 
     Attributes:
         out: the store.
-        images: inputs in the plan.
-        kept: samples in the store.
+        inputs: images, or documents, that were found.
+        kept: of these, in the store.
         rejected: count by reason; each input stands in rejects.jsonl.
         resumed: inputs that an earlier run had done.
-        bytes_before: of the kept inputs.
+        bytes_before: of the kept images, or of the files of text.
         bytes_after: of all records of all sizes.
-        skipped: files that are no images by their ending, by ending.
+        skipped: files that by their ending are none of these, by ending.
+        tokens: in a store of tokens.
     """
 
     out: Path
-    images: int
+    inputs: int
     kept: int
     rejected: dict[str, int]
     resumed: int
@@ -58,14 +51,15 @@ class Summary:
     bytes_after: int
     seconds: float
     skipped: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
 
     @property
-    def images_per_s(self) -> float:
-        return (self.images - self.resumed) / self.seconds if self.seconds else 0.0
+    def inputs_per_s(self) -> float:
+        return (self.inputs - self.resumed) / self.seconds if self.seconds else 0.0
 
     @property
     def reject_rate(self) -> float:
-        return sum(self.rejected.values()) / self.images
+        return sum(self.rejected.values()) / self.inputs if self.inputs else 0.0
 
 
 def prep(
@@ -87,18 +81,25 @@ def prep(
     mask_suffix: str = "",
     mask_bits: int = 8,
     palette: str | os.PathLike[str] | None = None,
+    tokenizer: str | None = None,
+    train_bpe: int | None = None,
+    end_token: str | None = None,
+    split_lines: bool = False,
+    split_on: str | None = None,
+    field: str = "text",
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of a folder of images, of a CSV/TSV file of `path,label`, or of archives. Run again after an interruption, it
-    goes on.
+    """Make a store of images, or of text. Run again after an interruption, it goes on.
 
     Args:
-        source: a folder (one folder per class, or flat), a table, or archives: WebDataset tars, Parquet, idx, CIFAR's batches,
-            HDF5 ("file.h5::dataset") or LMDB; several as "shards-{000..099}.tar" or "part-*.parquet".
+        source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
+            Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of text (with
+            tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as
+            .gz or .zst.
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -117,7 +118,14 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
-        limit: prepare that many inputs only, evenly spaced.
+        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, or
+            "bytes".
+        train_bpe: train a byte-level BPE of so many tokens on the text, and keep it in the store, instead.
+        end_token: what stands behind each document: a token, its id, or "none"; None: what the tokenizer says.
+        split_lines: each line of a .txt file is a document; else the whole file is one.
+        split_on: this text stands between the documents of a .txt file.
+        field: of .jsonl and .parquet: what holds the text.
+        limit: prepare that many images only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
         timeout: seconds after which an image counts as one that hangs its decoder.
@@ -128,160 +136,89 @@ def prep(
         StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
         ValueError: a wrong argument.
     """
-    mask = mask_options(masks, mask_suffix, mask_bits, palette)
-    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
-    check_positive(limit=limit, workers=workers, timeout=timeout)
+    check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
-    root, target = resolve(source, out)
-    found = list_sources(source, labels=labels, classes=classes)
-    if masks is not None:
-        found = with_masks(found, Path(masks), mask_suffix)
-    plan = make_plan(found, options, limit)
+    work = planned(
+        source,
+        out,
+        size=size,
+        labels=labels,
+        classes=classes,
+        masks=masks,
+        mask_suffix=mask_suffix,
+        mask_bits=mask_bits,
+        palette=palette,
+        tokenizer=tokenizer,
+        train_bpe=train_bpe,
+        end_token=end_token,
+        split_lines=split_lines,
+        split_on=split_on,
+        field=field,
+        limit=limit,
+        resize=resize,
+        upscale=upscale,
+        codec=codec,
+        quality=quality,
+        gray=gray,
+        bits=bits,
+        background=background,
+        max_pixels=max_pixels,
+    )
     started = time.monotonic()
     try:
-        with _claimed(target):
-            resumed = len(plan.sources)
-            if not _finished(target, plan, overwrite):
-                resumed = _run(
-                    plan, (root, Path(masks or root).absolute()), target, workers or available_cores(), timeout, progress
-                )
-                finish(plan, target)
+        with claimed(work.out):
+            resumed: int | None = None  # all of it
+            if not is_finished(work.out, work.plan, overwrite):
+                resumed = _run(work, workers or available_cores(), timeout, progress)
+                finish(work.plan, work.out)
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error}\nWhat is finished is kept; run the same command again.") from error
-    return _summary(target, plan, resumed, time.monotonic() - started, dict(found.skipped))
+        raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
+    return _summary(work, resumed, time.monotonic() - started)
 
 
-def as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
-    """The `size` argument as a tuple."""
-    return (None,) if size is None else (size,) if isinstance(size, int) else tuple(size)
-
-
-def mask_options(
-    masks: str | os.PathLike[str] | None, suffix: str, bits: int, palette: str | os.PathLike[str] | None
-) -> MaskOptions | None:
-    """What the arguments about masks come to; None: there are none."""
-    if masks is None:
-        if suffix or bits != 8 or palette is not None:
-            raise ValueError("mask_suffix, mask_bits and palette are about masks: give masks too (--masks FOLDER)")
-        return None
-    return MaskOptions(bits, *(((), ()) if palette is None else read_palette(palette)))
-
-
-def check_positive(**arguments: float | None) -> None:
-    """Raise ValueError for the first that is given and not positive."""
-    for name, value in arguments.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} is {value}, but must be positive")
-
-
-def resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) -> tuple[Path, Path]:
-    """The folder that names are relative to, and the store's folder."""
-    root, name = locate(source)
-    target = Path(out) if out is not None else Path(f"{name}.fds")
-    if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
-        raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
-    return root.absolute(), target.absolute()
-
-
-@contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """Hold the folder alone: two runs at once would work against each other. The lock ends with the process."""
-    if out.exists() and not (out.is_dir() and _ours(out)):
-        raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PrepError(f"another fastdata-prep is making {out} right now") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _ours(out: Path) -> bool:
-    """Whether a folder is empty, or holds shards, a manifest or a plan that were made here: many a project has a manifest.json."""
-    own = own_files(out)
-    if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
-        return True
-    marks = (out / MANIFEST, b'"format": "fastdata"'), (out / WORK / PLAN, b'"fingerprint": "')
-    return any(path.is_file() and mark in path.read_bytes() for path, mark in marks)
-
-
-def _clear(out: Path, keep: set[Path]) -> None:
-    """Remove what earlier runs made, the manifest first: what is left then is no store. Nobody else's files are touched."""
-    for path in own_files(out):
-        if path not in keep:
-            path.unlink()
-    for folder in own_folders(out):
-        with suppress(OSError):  # not empty
-            folder.rmdir()
-
-
-def _finished(out: Path, plan: Plan, overwrite: bool) -> bool:
-    """Whether this very store is finished already. Makes way for the plan if `overwrite` says so, else refuses another's folder."""
-    if overwrite and not _begun(out, plan):
-        _clear(out, set())
-    elif (out / MANIFEST).exists():
-        old = read_manifest(out)
-        if old.fingerprint == plan.fingerprint:
-            shutil.rmtree(out / WORK, ignore_errors=True)  # a run that was killed at its very end leaves it
-            return True
-        _refuse(out, describe_difference({"options": old.options, "libraries": old.libraries}, plan.body()))
-    elif (out / WORK / PLAN).exists() and (changed := difference(out / WORK / PLAN, plan)):
-        _refuse(out, changed)
-    return False
-
-
-def _begun(out: Path, plan: Plan) -> bool:
-    """Whether an unfinished run of this very plan is there: the command that was interrupted goes on, `overwrite` in it or not."""
-    try:
-        fingerprint = json.loads((out / WORK / PLAN).read_bytes())["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return bool(fingerprint == plan.fingerprint and not (out / MANIFEST).exists())
-
-
-def _refuse(out: Path, changed: str) -> NoReturn:
-    raise PrepError(
-        f"{out} was made, or begun, otherwise:\n{changed}\nGive the same options and inputs, another OUT, or --overwrite."
-    )
-
-
-def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, progress: str) -> int:
+def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
     """Make what is missing. Returns the number of inputs that were done before."""
+    plan, out = work.plan, work.out
     names = [name for name, _, _ in plan.options.variants()]
     have = finished_shards(plan, out, thorough=True)
     files = {out / shard_file(name, k) for name in names for k in have}
-    _clear(out, files | {shard_table(out, k) for k in have} | {out / WORK / PLAN})
+    clear(out, files | {shard_table(out, k) for k in have} | {out / WORK / PLAN})
     for folder in (WORK, *names):
         (out / folder).mkdir(exist_ok=True)
+    for name, data in plan.files.items():
+        write_atomic(out / name, data)
     if not (out / WORK / PLAN).exists():
         write_atomic(out / WORK / PLAN, plan.to_json())
-    before = sum(plan.bounds[k + 1] - plan.bounds[k] for k in have)
+    total, before = (sum(plan.work(k) for k in shards) for shards in (range(plan.num_shards), have))
     missing = [k for k in range(plan.num_shards) if k not in have]
     try:
-        with Progress(len(plan.sources), before, progress) as bar:
-            run_shards(plan, roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
+        with Progress(total, before, progress, plan.options.unit) as bar:
+            run_shards(plan, work.roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
     finally:
         for left in (out / WORK).glob("*.tmp"):
             left.unlink()
-    return before
+    return sum(len(table["rejects"]) + kinds.of(plan.options.kind).kept(table) for table in have.values())
 
 
-def _summary(out: Path, plan: Plan, resumed: int, seconds: float, skipped: dict[str, int]) -> Summary:
-    store = Store(out)
-    after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)
+def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
+    store, sources = Store(work.out, kind=None), work.plan.sources
+    rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
+    if tokens is None:
+        before = sum(sources[k].size for k in store.samples["source"].tolist())
+        after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in variants)
+    else:
+        before = sum(max(source.size, 0) for source in sources)
+        after = sum(tokens.counts) * np.dtype(variants[0].form.dtype).itemsize
     return Summary(
-        out=out,
-        images=len(plan.sources),
+        out=work.out,
+        inputs=len(store) + len(rejected),
         kept=len(store),
-        rejected=dict(Counter(r["reason"] for r in store.rejects())),
-        resumed=resumed,
-        bytes_before=sum(plan.sources[k].size for k in store.samples["source"].tolist()),
+        rejected=dict(Counter(r["reason"] for r in rejected)),
+        resumed=len(store) + len(rejected) if resumed is None else resumed,
+        bytes_before=before,
         bytes_after=after,
         seconds=seconds,
-        skipped=skipped,
+        skipped=work.skipped,
+        tokens=0 if tokens is None else sum(tokens.counts),
     )

@@ -3,37 +3,59 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import xxhash
 
+from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
-from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.sources import Source, SourceList
 from fastdata.store.format import Labels
 
-__all__ = ["Plan", "difference", "make_plan"]
+__all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
 
 SHARD_SAMPLES = 10_000  # at most, so that an interrupted run loses seconds
 SHARD_BYTES = 2 << 30  # of input, at most, about
 BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
 LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; below that a shard's own cost shows
-LIBRARIES = ("fastdata", "opencv-python-headless", "simplejpeg", "lmdb", "numpy")
+
+
+class Options(Protocol):
+    """What becomes of an input: a dataclass for each kind of data, whose values are part of the plan.
+
+    Attributes:
+        kind: of data, as the manifest names it.
+        libraries: packages whose versions decide the bytes.
+        unit: what progress counts: "img", one each, or "B", bytes of input.
+    """
+
+    kind: ClassVar[str]
+    unit: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def libraries(self) -> tuple[str, ...]: ...
+
+    def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
+        """(name, size, form) of what is stored."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be made of which sources. bounds: shard k holds sources[bounds[k]:bounds[k + 1]]."""
+    """What will be made of which sources. bounds: shard k holds sources[bounds[k]:bounds[k + 1]]. files: others that the store is
+    to have, by name, such as a tokenizer's; the options hold their sums."""
 
-    options: ImageOptions
+    options: Any  # Options
     labels: Labels
-    sources: tuple[Source, ...]
+    sources: tuple[Any, ...]
     bounds: tuple[int, ...]
     libraries: dict[str, str]
     fingerprint: str
+    files: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def num_shards(self) -> int:
@@ -49,28 +71,38 @@ class Plan:
     def to_json(self) -> bytes:
         return json.dumps({"fingerprint": self.fingerprint, **self.body()}, sort_keys=True).encode()
 
+    def work(self, shard: int) -> int:
+        """How much a shard adds to the progress, in the options' unit."""
+        return sum(max(s.size, 0) for s in self.shard(shard)) if self.options.unit == "B" else len(self.shard(shard))
+
 
 def _body(
-    options: ImageOptions, labels: Labels, sources: tuple[Source, ...], bounds: tuple[int, ...], libraries: dict[str, str]
+    options: Options, labels: Labels, sources: Sequence[Any], bounds: tuple[int, ...], libraries: dict[str, str]
 ) -> dict[str, Any]:
     return {
         "options": asdict(options),
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
-        "sources": [(s.name, s.label, s.size, s.problem, s.mask, *s.place) for s in sources],
+        "sources": [tuple(vars(source).values()) for source in sources],
     }
 
 
-def make_plan(found: SourceList, options: ImageOptions, limit: int | None = None) -> Plan:
-    """Freeze the list of work. `limit` keeps that many sources, evenly spaced, so that every class is seen."""
+def make_plan(found: SourceList, options: Options, limit: int | None = None) -> Plan:
+    """Freeze a list of images. `limit` keeps that many, evenly spaced, so that every class is seen."""
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
-    bounds = _bounds(sources)
-    libraries = {name: metadata.version(name) for name in LIBRARIES}
-    body = json.dumps(_body(options, found.labels, sources, bounds, libraries), sort_keys=True)
-    return Plan(options, found.labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()))
+    return freeze(options, found.labels, sources, _bounds(sources))
+
+
+def freeze(
+    options: Options, labels: Labels, sources: tuple[Any, ...], bounds: tuple[int, ...], files: dict[str, bytes] | None = None
+) -> Plan:
+    """A plan with its fingerprint."""
+    libraries = {name: metadata.version(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries)}
+    body = json.dumps(_body(options, labels, sources, bounds, libraries), sort_keys=True)
+    return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {})
 
 
 def _bounds(sources: tuple[Source, ...]) -> tuple[int, ...]:

@@ -21,21 +21,22 @@ class Progress:
     """Shows how far a run is, on stderr. A context manager.
 
     Args:
-        total: inputs in the plan.
-        before: of these, done by an earlier run.
+        total: work in the plan.
+        before: of this, done by an earlier run.
+        unit: of both, "img" or "B".
         mode: one of MODES. "auto" is a bar on a terminal, else "plain" lines; "json" is one object a line; "off" is silent.
     """
 
-    def __init__(self, total: int, before: int, mode: str) -> None:
+    def __init__(self, total: int, before: int, mode: str, unit: str) -> None:
         if mode == "auto" and not sys.stderr.isatty():
             mode = "plain"
-        self._mode, self._total, self._before = mode, total, before
+        self._mode, self._total, self._before, self._unit = mode, total, before, unit
         self._start = self._last = time.monotonic()
         self._bar: Any = None
         self._said: tuple[int, int, int] | None = None
         self._sums = 0, 0, 0
         if mode == "auto":
-            self._bar = tqdm(total=total, initial=before, unit="img", smoothing=0.1, dynamic_ncols=True)
+            self._bar = tqdm(total=total, initial=before, unit=unit, unit_scale=unit == "B", smoothing=0.1, dynamic_ncols=True)
 
     def __enter__(self) -> Progress:
         return self
@@ -47,7 +48,7 @@ class Progress:
             self._say_state(time.monotonic())
 
     def update(self, done: int, rejected: int, size: int) -> None:
-        """Tell the sums of this run: inputs done, those of them rejected, bytes read."""
+        """Tell the sums of this run: work done, inputs rejected, bytes read."""
         now, self._sums = time.monotonic(), (done, rejected, size)
         if self._bar is not None:
             self._bar.update(self._before + done - self._bar.n)
@@ -58,7 +59,7 @@ class Progress:
         elif self._mode == "plain" and now - self._last >= PLAIN_S:
             state = self._state(done, rejected, size, now)
             self._say(
-                f"{state['done']} of {state['total']} images, {state['images_per_s']:.0f}/s, "
+                f"{state['done']} of {state['total']} {'images' if self._unit == 'img' else 'bytes'}, {state['per_s']:.0f}/s, "
                 f"{rejected} rejected, {state['left_s']:.0f} s left",
                 now,
             )
@@ -75,7 +76,8 @@ class Progress:
             "total": self._total,
             "rejected": rejected,
             "bytes": size,
-            "images_per_s": round(rate, 1),
+            "unit": self._unit,
+            "per_s": round(rate, 1),
             "left_s": round(left, 1),
         }
 

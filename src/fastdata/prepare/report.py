@@ -26,24 +26,26 @@ def _counts(counts: dict[str, int]) -> str:
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
-    rejected = sum(summary.rejected.values())
-    yield f"{summary.out}: {summary.kept} of {summary.images} images kept, {rejected} rejected" + (
+    rejected, what = sum(summary.rejected.values()), "documents" if summary.tokens else "images"
+    yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
     if summary.skipped:
-        yield f"{sum(summary.skipped.values())} files that do not end like images were left out: {_counts(summary.skipped)}"
+        yield f"{sum(summary.skipped.values())} files that do not end like these were left out: {_counts(summary.skipped)}"
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
-    if summary.resumed == summary.images:
+    if summary.tokens:
+        yield f"{summary.tokens} tokens"
+    if summary.resumed == summary.inputs:
         yield "it was finished already"
     else:
         earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
-        yield f"{summary.images_per_s:.0f} images/s, {summary.seconds:.1f} s{earlier}"
+        yield f"{summary.inputs_per_s:.0f} {what}/s, {summary.seconds:.1f} s{earlier}"
 
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
-    yield f"{found.images} images: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
@@ -52,6 +54,29 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
 
 def info_lines(store: Store) -> Iterator[str]:
     """What is in a store and how it was made."""
+    yield from _token_lines(store) if store.manifest.tokens else _image_lines(store)
+    counts: dict[str, int] = {}
+    for reject in store.rejects():
+        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
+    yield f"  rejected: {_counts(counts) if counts else 'none'}"
+    yield "  options: " + ", ".join(f"{name} {value}" for name, value in store.manifest.options.items())
+    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in store.manifest.libraries.items())
+
+
+def _token_lines(store: Store) -> Iterator[str]:
+    manifest, found = store.manifest, store.manifest.tokens
+    assert found is not None
+    variant, lengths = manifest.variants[0], store.samples["tokens"]
+    yield f"{store.path}: {len(store)} documents, {sum(found.counts)} tokens, format {manifest.version}"
+    end = "no end token" if found.end is None else f"end token {found.end}"
+    yield f"  tokenizer: {found.name or 'unknown'} ({found.engine}), {found.vocab_size} tokens, {end}"
+    shards = f"{len(variant.shards)} shard{'s' * (len(variant.shards) != 1)}"
+    yield f"  tokens: {variant.form.dtype}, {human_bytes(sum(s.bytes for s in variant.shards))} in {shards}"
+    if len(store):
+        yield f"  documents: {lengths.min()} to {lengths.max()} tokens, {lengths.mean():.0f} on average"
+
+
+def _image_lines(store: Store) -> Iterator[str]:
     manifest, labels = store.manifest, store.manifest.labels
     kinds = {
         "class": f"{len(labels.names)} classes",
@@ -78,9 +103,3 @@ def info_lines(store: Store) -> Iterator[str]:
         names = dict(enumerate(manifest.masks.names))
         shares = {names.get(int(k), k): n / sum(pixels.values()) for k, n in pixels.items()}
         yield f"  masks: {len(pixels)} classes, " + ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:20])
-    counts: dict[str, int] = {}
-    for reject in store.rejects():
-        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
-    yield f"  rejected: {_counts(counts) if counts else 'none'}"
-    yield "  options: " + ", ".join(f"{name} {value}" for name, value in manifest.options.items())
-    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())

@@ -95,7 +95,7 @@ class _Pool:
         self.job = Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint)
         self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
         self.timeout_s = timeout_s
-        self.strikes: Counter[int] = Counter()
+        self.strikes: Counter[tuple[int, int]] = Counter()
         self.retired = np.zeros(1, STATUS)
         self.count = min(workers, len(shards))
         self.workers: list[_Worker] = []
@@ -126,7 +126,7 @@ class _Pool:
         end = worker.stop()
         for name in STATUS.names or ():
             self.retired[name] += worker.before[name]
-        suspect = task.first + place if place >= 0 else -1
+        suspect = (task.shard, place) if place >= 0 else (-1, -1)
         self.strikes[suspect] += 1
         if place < 0 and self.strikes[suspect] > STRIKES:
             raise PrepError(f"worker processes die before they begin ({end}); try --workers 1 and look at what they print")

@@ -15,7 +15,7 @@ from fastdata.prepare.archives.catalog import list_archives
 from fastdata.prepare.inputs import EXTENSIONS, SPLITS, Source, SourceList, StrPath, splits_error
 from fastdata.store.format import Labels, read_manifest
 
-__all__ = ["Source", "SourceList", "list_sources", "walk_images"]
+__all__ = ["Source", "SourceList", "list_sources", "look", "walk_files", "walk_images"]
 
 
 def list_sources(source: StrPath, *, labels: StrPath | None = None, classes: StrPath | None = None) -> SourceList:
@@ -113,21 +113,27 @@ def _images(root: Path, folder: str, skipped: Counter[str]) -> Iterator[tuple[st
         if not _is_folder(entry):
             ending = os.path.splitext(entry.name)[1].lower()
             if _is_image(entry.name) or not ending:
-                yield f"{folder}/{entry.name}" if folder else entry.name, *_look(entry.path)
+                yield f"{folder}/{entry.name}" if folder else entry.name, *look(entry.path)
             else:
                 skipped[ending] += 1
 
 
+def walk_files(root: Path) -> Iterator[tuple[str, int, str]]:
+    """The (name, size, problem) of every file in a folder and all folders in it, hidden ones aside."""
+    inner = (folder for entry in _listed(root) if _is_folder(entry) for folder in sorted(_below(root, entry.name)))
+    for folder in ("", *inner):
+        for entry in _listed(root / folder):
+            if not _is_folder(entry):
+                yield f"{folder}/{entry.name}" if folder else entry.name, *look(entry.path)
+
+
 def walk_images(root: Path) -> Iterator[tuple[str, int, str]]:
-    """The (name, size, problem) of each image in a folder and all folders in it."""
-    yield from _images(root, "", Counter())
-    for entry in _listed(root):
-        if _is_folder(entry):
-            for folder in sorted(_below(root, entry.name)):
-                yield from _images(root, folder, Counter())
+    """The same of the images among them."""
+    return (file for file in walk_files(root) if _is_image(file[0]) or not os.path.splitext(file[0])[1])
 
 
-def _look(path: str | Path) -> tuple[int, str]:
+def look(path: str | Path) -> tuple[int, str]:
+    """The size of a file, and why it can't be used; -1 if so."""
     try:
         info = os.stat(path)
     except FileNotFoundError:
@@ -163,14 +169,14 @@ def _list_table(path: Path) -> SourceList:
         columns = tuple(header[1:]) if header else tuple(f"label{k}" for k in range(1, len(rows[0])))
         values = [_floats(path, row) for row in rows]
         return SourceList(
-            root, Labels("vector", columns), [Source(r[0], v, *_look(root / r[0])) for r, v in zip(rows, values, strict=True)]
+            root, Labels("vector", columns), [Source(r[0], v, *look(root / r[0])) for r, v in zip(rows, values, strict=True)]
         )
     if len(rows) and len(rows[0]) == 1:
-        return SourceList(root, Labels("none"), [Source(r[0], -1, *_look(root / r[0])) for r in rows])
+        return SourceList(root, Labels("none"), [Source(r[0], -1, *look(root / r[0])) for r in rows])
     classes = [row[1].strip() for row in rows]
     names = _class_names(path, set(classes))
     number = {name: k for k, name in enumerate(names)}
-    sources = [Source(r[0], number[c], *_look(root / r[0])) for r, c in zip(rows, classes, strict=True)]
+    sources = [Source(r[0], number[c], *look(root / r[0])) for r, c in zip(rows, classes, strict=True)]
     return SourceList(root, Labels("class", names), sources)
 
 

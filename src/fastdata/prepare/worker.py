@@ -11,51 +11,94 @@ import os
 import signal
 import sys
 import traceback
-from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-import cv2
 import numpy as np
-import xxhash
 
 from fastdata.errors import CodecError, StoreError
-from fastdata.prepare.archives.catalog import read_source
-from fastdata.prepare.images import ImageOptions, Record, prepare_image
-from fastdata.prepare.sources import Source
-from fastdata.store.format import WORK, shard_file, write_atomic
+from fastdata.prepare import kinds
+from fastdata.store.files import WORK, FileSum, shard_file, write_atomic
 from fastdata.store.shards import ShardWriter
 
-__all__ = ["STATUS", "Job", "Task", "main", "reject_of", "shard_table"]
+__all__ = ["STATUS", "Job", "Progress", "Task", "Writers", "main", "reject_of", "shard_table"]
 
 # What a worker tells while it works: the place in its shard (-1: none), and sums over its life.
 STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8")])
-SCRATCH_BYTES = 1 << 26
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every task of a run shares."""
+    """What every task of a run shares. root, masks: what names of inputs and of their masks are relative to."""
 
     root: str
     masks: str
     out: str
-    options: ImageOptions
+    options: Any
     fingerprint: str
 
 
 @dataclass(frozen=True)
 class Task:
-    """One shard: its sources, and those to leave out because they took a worker down, by place, with the reason."""
+    """One shard: its inputs, the number of the first, and places to leave out because they took a worker down, with the reason."""
 
     shard: int
     first: int
-    sources: tuple[Source, ...]
+    sources: tuple[Any, ...]
     skip: dict[int, tuple[str, str]]
+
+
+class Progress:
+    """What a worker tells the parent, through shared memory, while it makes a shard.
+
+    A place is what is left out if it takes the worker down twice: an image, or some documents.
+    """
+
+    def __init__(self, status: Array) -> None:
+        self._status, self._parent = status, os.getppid()
+
+    def at(self, place: int) -> None:
+        """Begin with this place of the shard; -1: none. Ends the process if the parent is gone: nobody will take the shard."""
+        self._status["place"] = place
+        if os.getppid() != self._parent:
+            sys.exit(1)
+
+    def add(self, *, done: int = 0, rejected: int = 0, size: int = 0) -> None:
+        self._status["done"] += done
+        self._status["rejected"] += rejected
+        self._status["bytes"] += size
+
+
+class Writers:
+    """The files of one shard, one for each variant. A context manager: they are finished, or they leave nothing behind."""
+
+    def __init__(self, job: Job, shard: int) -> None:
+        self._out, self._shard = Path(job.out), shard
+        names = [name for name, _, _ in job.options.variants()]
+        self._writers = {n: ShardWriter(self._out / WORK / f"{n}-{shard:05d}.{os.getpid()}.tmp") for n in names}
+
+    def append(self, records: Sequence[Any]) -> None:
+        """One record for each variant."""
+        for writer, record in zip(self._writers.values(), records, strict=True):
+            writer.append(record)
+
+    def finish(self) -> dict[str, FileSum]:
+        return {name: w.finish(self._out / shard_file(name, self._shard)) for name, w in self._writers.items()}
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            for writer in self._writers.values():
+                writer.abort()
 
 
 def shard_table(out: Path, shard: int) -> Path:
@@ -66,76 +109,27 @@ def shard_table(out: Path, shard: int) -> Path:
 def main(connection: int, status: int) -> None:
     """Serve tasks until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    cv2.setNumThreads(1)
-    progress = np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS)
-    scratch = np.empty(SCRATCH_BYTES, np.uint8)
-    with Connection(connection) as parent:
+    progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
+    with Connection(connection) as parent, suppress(EOFError):  # the parent has hung up, or is gone
         job: Job = parent.recv()
         while True:
+            task: Task = parent.recv()
             try:
-                task: Task = parent.recv()
-            except EOFError:
-                return
-            try:
-                _make_shard(job, task, progress, scratch)
+                _make_shard(job, task, progress)
                 parent.send(("done", task.shard))
             except Exception as error:  # noqa: BLE001  forwarded to the parent, which stops the run with it
                 known = isinstance(error, (OSError, StoreError))  # such as a full disk; else it is our mistake
                 parent.send(("failed", str(error) if known else traceback.format_exc()))
 
 
-def _make_shard(job: Job, task: Task, progress: Array, scratch: Array) -> None:
-    out, parent = Path(job.out), os.getppid()
-    names = [name for name, _, _ in job.options.variants()]
-    writers = [ShardWriter(out / WORK / f"{name}-{task.shard:05d}.{os.getpid()}.tmp") for name in names]
-    rows: list[list[Any]] = []
-    rejects: list[dict[str, Any]] = []
-    classes: Counter[int] = Counter()
-    try:
-        for place, source in enumerate(task.sources):
-            progress["place"] = place
-            if os.getppid() != parent:
-                sys.exit(1)  # the run was killed: nobody will take this shard
-            made = _try(job, source, task.skip.get(place), scratch)
-            if isinstance(made, tuple):
-                rejects.append({"source": task.first + place, "name": source.name, "reason": made[0], "detail": made[1]})
-                progress["rejected"] += 1
-            else:
-                for writer, record in zip(writers, made, strict=True):
-                    writer.append(record.data)
-                rows.append(
-                    [task.first + place, [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in made]]
-                )
-                classes.update(made[-1].classes)
-                progress["bytes"] += max(source.size, 0)
-            progress["done"] += 1
-        progress["place"] = -1
-        files = {name: w.finish(out / shard_file(name, task.shard)) for name, w in zip(names, writers, strict=True)}
-    except BaseException:
-        for writer in writers:
-            writer.abort()
-        raise
-    body = {
-        "fingerprint": job.fingerprint,
-        "files": {name: [total.bytes, total.xxh3_128] for name, total in files.items()},
-        "rows": rows,
-        "rejects": rejects,
-        "classes": classes,
-    }
-    write_atomic(shard_table(out, task.shard), json.dumps(body).encode(), durable=False)
-
-
-def _try(job: Job, source: Source, skip: tuple[str, str] | None, scratch: Array) -> list[Record] | tuple[str, str]:
-    """The records of one source, or the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
-    if skip is not None:
-        return skip
-    if source.problem:
-        return source.problem, ""
-    try:
-        mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
-        return prepare_image(read_source(job.root, source), job.options, scratch=scratch, mask=mask)
-    except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
-        return reject_of(error)
+def _make_shard(job: Job, task: Task, progress: Progress) -> None:
+    """Make a shard, then its table, which says that it is whole."""
+    with Writers(job, task.shard) as writers:
+        table = kinds.of(job.options.kind).make_shard(job, task, writers, progress)
+        progress.at(-1)
+        files = {name: [total.bytes, total.xxh3_128] for name, total in writers.finish().items()}
+    body = {"fingerprint": job.fingerprint, "files": files, **table}
+    write_atomic(shard_table(Path(job.out), task.shard), json.dumps(body).encode(), durable=False)
 
 
 def reject_of(error: Exception) -> tuple[str, str]:

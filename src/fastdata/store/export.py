@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import StoreError
+from fastdata.store.export_tokens import TOKEN_FORMATS, export_tokens
 from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
 from fastdata.store.webdataset import write_tars
@@ -21,11 +22,11 @@ def export(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    to: str | None = None,
     size: int | None = None,
-    to: str = "imagefolder",
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels and planes as PNG.
+    """Write a store as files that others read: of images, JPEG and PNG records as they are stored, raw pixels and planes as PNG.
 
     Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
     what the file now is; of two that would be the same, the later gets a number. Of a store with masks, the images go to
@@ -34,18 +35,23 @@ def export(
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
+        to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars of about 1 GB, see
+            `fastdata.store.webdataset`. Of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
         size: which variant; None: the largest.
-        to: "imagefolder", as above, or "webdataset": tars of about 1 GB, see `fastdata.store.webdataset`.
         tick: called with 1 for each sample.
 
     Returns:
-        The number of samples.
+        The number of samples; of tokens, of files.
     """
-    if to not in LAYOUTS:
-        raise ValueError(f"to is {to!r}, but must be one of {', '.join(LAYOUTS)}")
-    store, root = Store(path), Path(out)
+    store, root = Store(path, kind=None), Path(out)
+    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS}[store.manifest.kind]
+    if (to or known[0]) not in known:
+        raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
+    if store.manifest.kind == "tokens":
+        root.mkdir(parents=True, exist_ok=True)
+        return export_tokens(store, root, to or known[0], tick)
     try:
         return write_tars(store, root, size, tick) if to == "webdataset" else _write_folders(store, root, size, tick)
     except OSError as error:

@@ -6,52 +6,33 @@ The manifest is the commit point. It is written last; a folder without one is no
 from __future__ import annotations
 
 import json
-import os
-import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from fastdata.codec.pixels import CODECS, PixelFormat
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, is_variant, shard_file
 
 __all__ = [
     "MAJOR",
     "VERSION",
-    "FileSum",
     "Labels",
     "Manifest",
     "Masks",
+    "Tokens",
     "Variant",
-    "file_sum",
-    "has_foreign",
-    "own_files",
-    "own_folders",
     "read_manifest",
     "samples_dtype",
-    "shard_file",
-    "write_atomic",
 ]
 
 MAJOR = 1
 VERSION = "1.0"
-MANIFEST = "manifest.json"
-SAMPLES = "samples.npy"
-NAMES = "names.txt"
-REJECTS = "rejects.jsonl"
 MASK = "mask-"  # before the names of variants that hold masks
-WORK = "work"  # the plan and finished shards' tables, while a store is being made
-
-
-@dataclass(frozen=True)
-class FileSum:
-    """Size and xxh3-128 (hex) of one file."""
-
-    bytes: int
-    xxh3_128: str
+KINDS = {"images": CODECS, "tokens": ("tokens",)}  # and the codecs of their records
 
 
 @dataclass(frozen=True)
@@ -64,12 +45,14 @@ class Labels:
 
 @dataclass(frozen=True)
 class Variant:
-    """One stored form of every sample, or of its mask. `size` is what `--size` asked for, None where images kept theirs."""
+    """One stored form of every sample, or of its mask. `size` is what `--size` asked for, None where images kept theirs.
+    records: in each shard, where these are not the samples."""
 
     name: str
     size: int | None
     form: PixelFormat
     shards: tuple[FileSum, ...]
+    records: tuple[int, ...] | None = None
 
     @property
     def is_mask(self) -> bool:
@@ -82,6 +65,29 @@ class Masks:
 
     names: tuple[str, ...]
     pixels: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Of a store of tokens.
+
+    Attributes:
+        engine: the library that made them, or "bytes".
+        name: of the tokenizer, for people.
+        sha256: of its file; empty if it has none.
+        vocab_size: ids are below it.
+        end: the id behind each document; None: there is none.
+        largest: the largest id that occurs.
+        counts: tokens in each shard.
+    """
+
+    engine: str
+    name: str
+    sha256: str
+    vocab_size: int
+    end: int | None
+    largest: int
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ class Manifest:
     version: str = VERSION
     kind: str = field(default="images")
     masks: Masks | None = None
+    tokens: Tokens | None = None
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **asdict(self)}
@@ -108,14 +115,19 @@ class Manifest:
     def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
         return root / shard_file(variant.name, shard)
 
+    def shard_records(self, variant: Variant) -> tuple[int, ...]:
+        """How many records the shards of a variant hold."""
+        return self.shard_samples if variant.records is None else variant.records
 
-def shard_file(variant: str, shard: int) -> str:
-    """Where a shard lies inside its store."""
-    return f"{variant}/shard-{shard:05d}.mdb"
 
+def samples_dtype(kind: str, labels: Labels, variants: Sequence[str]) -> np.dtype[Any]:
+    """The row of samples.npy. `source` is the sample's place in the list of inputs.
 
-def samples_dtype(labels: Labels, variants: list[str]) -> np.dtype[Any]:
-    """The row of samples.npy. `source` is the sample's place in the list of inputs; the rest is per variant."""
+    Images have a label, and columns for each variant. Documents of tokens have the place of their first token in the store, and
+    how many they have.
+    """
+    if kind == "tokens":
+        return np.dtype([("source", "<u8"), ("start", "<u8"), ("tokens", "<u8")])
     label: Any = ("label", "<f4", (len(labels.names),)) if labels.kind == "vector" else ("label", "<i4")
     columns = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")]
     return np.dtype([("source", "<u8"), label, *((f"{v}/{name}", kind) for v in variants for name, kind in columns)])
@@ -159,18 +171,19 @@ def _newer(root: Path, version: str) -> FormatError:
 
 
 def _parse(body: dict[str, Any]) -> Manifest:
+    kind = _get(body["kind"], str)
+    if kind not in KINDS:
+        raise FormatError(f"the store holds {kind}, which this fastdata can't read; use a newer one")
     shard_samples = tuple(_get(n, int) for n in _get(body["shard_samples"], list))
     labels = Labels(_get(body["labels"]["kind"], str), tuple(_get(name, str) for name in _get(body["labels"]["names"], list)))
     if labels.kind not in ("class", "vector", "none"):
         raise ValueError(f"unknown kind of label {labels.kind!r}")
-    variants = tuple(_variant(v, len(shard_samples)) for v in _get(body["variants"], list))
+    variants = tuple(_variant(v, len(shard_samples), kind) for v in _get(body["variants"], list))
     if not variants or len({v.name for v in variants}) != len(variants):
         raise ValueError("a store has one or more variants of different names")
     files = {name: _sum(s) for name, s in _get(body["files"], dict).items()}
     if not {SAMPLES, NAMES, REJECTS} <= set(files):
         raise ValueError(f"it lists the files {sorted(files)}")
-    if _get(body["kind"], str) != "images":
-        raise FormatError(f"the store holds {body['kind']}, which this fastdata can't read; use a newer one")
     if sum(shard_samples) != body["num_samples"]:
         raise ValueError("kind or counts do not fit together")
     return Manifest(
@@ -184,7 +197,9 @@ def _parse(body: dict[str, Any]) -> Manifest:
         libraries=_get(body["libraries"], dict),
         fingerprint=_get(body["fingerprint"], str),
         version=_get(body["version"], str),
+        kind=kind,
         masks=_masks(body.get("masks")),
+        tokens=_tokens(body["tokens"], variants[0]) if kind == "tokens" else None,
     )
 
 
@@ -193,6 +208,15 @@ def _masks(entry: Any) -> Masks | None:
         return None
     names = tuple(_get(name, str) for name in _get(entry["names"], list))
     return Masks(names, {k: _get(n, int) for k, n in _get(entry["pixels"], dict).items()})
+
+
+def _tokens(entry: Any, variant: Variant) -> Tokens:
+    engine, name, sha256 = (_get(entry[key], str) for key in ("engine", "name", "sha256"))
+    end, counts = entry["end"], tuple(_get(n, int) for n in _get(entry["counts"], list))
+    if len(counts) != len(variant.shards) or variant.records is None:
+        raise ValueError(f"{len(counts)} counts of tokens for {len(variant.shards)} shards")
+    end = None if end is None else _get(end, int)
+    return Tokens(engine, name, sha256, _get(entry["vocab_size"], int), end, _get(entry["largest"], int), counts)
 
 
 def _get(value: Any, kind: type) -> Any:
@@ -206,80 +230,23 @@ def _sum(entry: Any) -> FileSum:
     return FileSum(_get(entry["bytes"], int), _get(entry["xxh3_128"], str))
 
 
-def _variant(entry: dict[str, Any], num_shards: int) -> Variant:
+def _variant(entry: dict[str, Any], num_shards: int, kind: str) -> Variant:
     name, size, form = (
         _get(entry["name"], str),
         entry["size"],
         PixelFormat(*(entry["form"][key] for key in ("codec", "channels", "dtype"))),
     )
-    if not _OWN_FOLDER.fullmatch(name) or name == WORK:
+    if not is_variant(name):
         raise ValueError(f"a variant cannot be called {name!r}")
-    known = form.codec in CODECS and _get(form.channels, int) in (1, 3) and form.dtype in ("uint8", "uint16")
+    dtypes = ("uint16", "uint32") if kind == "tokens" else ("uint8", "uint16")
+    known = form.codec in KINDS[kind] and _get(form.channels, int) in (1, 3) and form.dtype in dtypes
     mask = not name.startswith(MASK) or (form.codec, form.channels) == ("rgb", 1)
     if not known or not mask or (form.planes and form != PixelFormat("yuv420", 3, "uint8")):
         raise FormatError(f"the store has records of {entry['form']}, which this fastdata can't read; use a newer one")
     shards = tuple(_sum(s) for s in _get(entry["shards"], list))
     if len(shards) != num_shards:
         raise ValueError(f"variant {name} lists {len(shards)} shards, the store has {num_shards}")
-    return Variant(name, None if size is None else _get(size, int), form, shards)
-
-
-def file_sum(path: Path) -> FileSum:
-    """Size and xxh3-128 of a file, read in blocks."""
-    digest, size = xxhash.xxh3_128(), 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-            size += len(block)
-    return FileSum(size, digest.hexdigest())
-
-
-_OWN_FOLDER = re.compile(r"work|(mask-)?(full|[0-9]+)")
-_OWN_FILE = re.compile(
-    r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json)(\.[0-9]+\.tmp)?"
-    r"|work/(mask-)?(full|[0-9]+)-[0-9]+\.[0-9]+\.tmp|(mask-)?(full|[0-9]+)/shard-[0-9]+\.mdb"
-)
-
-
-def own_files(root: Path) -> list[Path]:
-    """The files in a folder that only preparing makes there, by their names; the manifest first."""
-    found = [path for path in _entries(root) if _OWN_FILE.fullmatch(path.relative_to(root).as_posix())]
-    return sorted(found, key=lambda path: (path.name != MANIFEST, path))
-
-
-def own_folders(root: Path) -> list[Path]:
-    """The folders that preparing makes in a store."""
-    return [path for path in root.iterdir() if _OWN_FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
-
-
-def has_foreign(root: Path) -> bool:
-    """Whether a folder holds anything that preparing does not make."""
-    return not set(_entries(root)) <= {*own_files(root), *own_folders(root)}
-
-
-def _entries(root: Path) -> list[Path]:
-    return [*root.iterdir(), *(path for folder in own_folders(root) for path in folder.iterdir())]
-
-
-def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file so that it is either whole or absent; if `durable`, also after a power cut."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        if durable:
-            sync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    records = None if entry.get("records") is None else tuple(_get(n, int) for n in _get(entry["records"], list))
+    if records is not None and len(records) != num_shards:
+        raise ValueError(f"variant {name} counts the records of {len(records)} shards, the store has {num_shards}")
+    return Variant(name, None if size is None else _get(size, int), form, shards, records)

@@ -21,7 +21,7 @@ from typing import Any
 import lmdb
 
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.format import FileSum, file_sum
+from fastdata.store.files import FileSum, file_sum
 
 __all__ = ["ShardReader", "ShardWriter", "key"]
 

@@ -10,16 +10,23 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.format import NAMES, REJECTS, SAMPLES, Manifest, Variant, read_manifest, samples_dtype
+from fastdata.store.files import NAMES, REJECTS, SAMPLES
+from fastdata.store.format import Manifest, Variant, read_manifest, samples_dtype
 from fastdata.store.shards import ShardReader, check_size
 
 __all__ = ["Store"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+READERS = {"images": "LMDBDataset", "tokens": "TokenDataset"}
+
 
 class Store:
     """A finished store.
+
+    Args:
+        path: the folder.
+        kind: what it has to hold; None: anything.
 
     Attributes:
         path: the folder.
@@ -27,13 +34,16 @@ class Store:
         samples: the table of samples, one row each (docs/format.md), mapped from disk, read-only.
 
     Raises:
-        StoreError: there is no finished store at `path`.
+        StoreError: there is no finished store at `path`, or it holds something else.
         FormatError: its version is newer, or a file is missing, cut short or damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], kind: str | None = "images") -> None:
         self.path = Path(path).absolute()
         self.manifest: Manifest = read_manifest(self.path)
+        if kind not in (None, self.manifest.kind):
+            found = self.manifest.kind
+            raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {READERS[found]}")
         self._check_sizes()
         self.samples = self._load_samples()
 
@@ -45,7 +55,7 @@ class Store:
                 check_size(self.manifest.shard_path(self.path, variant, shard), total.bytes)
 
     def _load_samples(self) -> Array:
-        want = samples_dtype(self.manifest.labels, [v.name for v in self.manifest.variants])
+        want = samples_dtype(self.manifest.kind, self.manifest.labels, [v.name for v in self.manifest.variants])
         try:
             samples: Array = np.load(self.path / SAMPLES, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
         except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
@@ -81,12 +91,13 @@ class Store:
     def reader(self, variant: Variant) -> ShardReader:
         """Access to the records of a variant."""
         paths = [self.manifest.shard_path(self.path, variant, k) for k in range(len(variant.shards))]
-        return ShardReader(paths, self.manifest.shard_samples, [s.bytes for s in variant.shards])
+        return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards])
 
     def names(self) -> list[str]:
-        """The source name of each sample; bytes that are not UTF-8 are kept as Python does for file names (surrogateescape)."""
+        """The source name of each sample; of tokens, of each input. Bytes that are not UTF-8 are kept as Python does for file
+        names (surrogateescape)."""
         names = self._lines(NAMES, str)
-        if len(names) != len(self):
+        if len(names) != len(self) and self.manifest.kind != "tokens":
             raise FormatError(f"{self.path / NAMES} has {len(names)} names, the manifest says {len(self)}")
         return names
 

@@ -1,0 +1,114 @@
+"""The files of a store: which names are its own, their checksums, and writing them so that they are whole or absent."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+__all__ = [
+    "MANIFEST",
+    "NAMES",
+    "REJECTS",
+    "SAMPLES",
+    "WORK",
+    "FileSum",
+    "file_sum",
+    "has_foreign",
+    "is_variant",
+    "own_files",
+    "own_folders",
+    "shard_file",
+    "sync",
+    "write_atomic",
+]
+
+MANIFEST = "manifest.json"
+SAMPLES = "samples.npy"
+NAMES = "names.txt"
+REJECTS = "rejects.jsonl"
+WORK = "work"  # the plan and finished shards' tables, while a store is being made
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """Size and xxh3-128 (hex) of one file."""
+
+    bytes: int
+    xxh3_128: str
+
+
+def shard_file(variant: str, shard: int) -> str:
+    """Where a shard lies inside its store."""
+    return f"{variant}/shard-{shard:05d}.mdb"
+
+
+def file_sum(path: Path) -> FileSum:
+    """Size and xxh3-128 of a file, read in blocks."""
+    digest, size = xxhash.xxh3_128(), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+            size += len(block)
+    return FileSum(size, digest.hexdigest())
+
+
+_VARIANT = r"(mask-)?(full|[0-9]+|array)|tokens|table"
+_VARIANT_FOLDER = re.compile(_VARIANT)
+_OWN_FOLDER = re.compile(f"{WORK}|{_VARIANT}")
+_OWN_FILE = re.compile(
+    r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.(json|model)|work/(plan|shard-[0-9]+)\.json)(\.[0-9]+\.tmp)?"
+    rf"|work/({_VARIANT})-[0-9]+\.[0-9]+\.tmp|({_VARIANT})/shard-[0-9]+\.mdb"
+)
+
+
+def is_variant(name: str) -> bool:
+    """Whether a variant may be called so."""
+    return bool(_VARIANT_FOLDER.fullmatch(name))
+
+
+def own_files(root: Path) -> list[Path]:
+    """The files in a folder that only preparing makes there, by their names; the manifest first."""
+    found = [path for path in _entries(root) if _OWN_FILE.fullmatch(path.relative_to(root).as_posix())]
+    return sorted(found, key=lambda path: (path.name != MANIFEST, path))
+
+
+def own_folders(root: Path) -> list[Path]:
+    """The folders that preparing makes in a store."""
+    return [path for path in root.iterdir() if _OWN_FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+
+
+def has_foreign(root: Path) -> bool:
+    """Whether a folder holds anything that preparing does not make."""
+    return not set(_entries(root)) <= {*own_files(root), *own_folders(root)}
+
+
+def _entries(root: Path) -> list[Path]:
+    return [*root.iterdir(), *(path for folder in own_folders(root) for path in folder.iterdir())]
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a small file so that it is either whole or absent; if `durable`, also after a power cut."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        if durable:
+            sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
