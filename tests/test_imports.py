@@ -29,6 +29,7 @@ ARROWS = {
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
+OPTIONAL |= {"h5py"}
 
 
 def _room(path: Path) -> str:

@@ -44,7 +44,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("source", type=click.Path(exists=True))
+@click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
 @click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
@@ -77,7 +77,8 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label; or, with
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
     --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
@@ -147,17 +148,21 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
-@click.option("--to", type=click.Choice(["imagefolder", "nanogpt", "llmc", "megatron"]), help="The last three are for tokens.")
+@click.option(
+    "--to",
+    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron"]),
+    help="Images: class folders (the default) or tars; the last three are for tokens.",
+)
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 def export(store: str, out: str, to: str | None, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files: images in class folders, tokens as .bin."""
+    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
         count = export(store, out, to=to, size=size, tick=bar.update)
-    click.echo(f"{count} files in {out}")
+    click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
 
 
 @cli.command()
