@@ -26,6 +26,10 @@ def _images(root: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         colours = rng.integers(0, 256, (6, 8, 3), np.uint8)
         cv2.imwrite(str(path), cv2.resize(colours, (400, 300), interpolation=cv2.INTER_CUBIC))
+    (root / "corpus").mkdir()
+    words = ["tea", "and", "milk", "sugar", "or", "lemon", "for", "two", "please", "now"]
+    text = "".join(" ".join(rng.choice(words, 30)) + "\n" for _ in range(300))
+    (root / "corpus" / "orders.txt").write_text(text)
     for folder, ending in (("scenes", "jpg"), ("scene-masks", "png")):
         (root / folder).mkdir()
         for k in range(12):
