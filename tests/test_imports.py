@@ -28,7 +28,7 @@ ARROWS = {
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
-OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray"}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "nibabel", "pydicom"}
 
 
 def _room(path: Path) -> str:
@@ -98,6 +98,7 @@ def test_the_probe_sees_torch() -> None:
 
 def test_public_names() -> None:
     assert fastdata.__all__ == [
+        "ArrayDataset",
         "CenterCrop",
         "CodecError",
         "FastDataError",

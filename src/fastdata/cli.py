@@ -37,6 +37,18 @@ class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
         return int(parts[0]), int(parts[1]), int(parts[2])
 
 
+class _Sides(click.ParamType):  # type: ignore[type-arg]
+    name = "N,N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = value.split(",")
+        if not all(part.strip().isdigit() and int(part) for part in parts):
+            self.fail(f"{value!r} are no sides of a box: give a positive number for each axis, such as 64,64,64", param, ctx)
+        return tuple(map(int, parts))
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -61,6 +73,14 @@ def cli() -> None:
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
+@click.option("--kind", type=click.Choice(["images", "arrays"]), help="Of data. Default: what the files' endings say.")
+@click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
+@click.option(
+    "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
+)
+@click.option("--key", help="Of .npz files: which array. Default: each is a sample.")
+@click.option("--dtype", help="Of arrays. Default: the first one's.")
+@click.option("--max-bytes", type=int, default=1 << 32, help="Reject larger arrays before reading them.")
 @click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
@@ -69,7 +89,8 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label.
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label; of images, or of
+    arrays: .npy, .npz, NIfTI, DICOM series (one such file too).
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -109,7 +130,7 @@ def info(store: str, sheet: str | None, size: int | None) -> None:
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
-    for line in report.info_lines(Store(store)):
+    for line in report.info_lines(Store(store, kind=None)):
         click.echo(line)
     if sheet is not None:
         click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")

@@ -14,10 +14,14 @@ from typing import Any
 import cv2
 
 from fastdata.machine import available_cores
+from fastdata.prepare import kinds
+from fastdata.prepare.arrays.arguments import ARRAYS, arguments_of_arrays
+from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.images import ImageOptions, prepare_image
 from fastdata.prepare.job import as_sizes, check_positive, mask_options, resolve
 from fastdata.prepare.pairs import with_masks
-from fastdata.prepare.plan import make_plan
+from fastdata.prepare.plan import Plan, make_plan
+from fastdata.prepare.run import Roots
 from fastdata.prepare.sources import list_sources
 from fastdata.prepare.worker import reject_of
 
@@ -39,6 +43,7 @@ class Estimate:
         free_bytes: of the disk that would hold the store.
         probes: inputs that were tried.
         rejected: of these, by reason.
+        kind: of data.
     """
 
     images: int
@@ -47,6 +52,7 @@ class Estimate:
     free_bytes: int
     probes: int
     rejected: dict[str, int]
+    kind: str = "images"
 
 
 def estimate(
@@ -66,6 +72,12 @@ def estimate(
 ) -> Estimate:
     """Prepare up to 32 evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
     check_positive(limit=limit, workers=workers)
+    of_arrays = arguments_of_arrays({**locals(), **options})
+    if of_arrays is not None:
+        root, target = resolve(source, out)
+        return _of_plan(plan_arrays(source, **of_arrays)[0], target, (root, Path(masks or root)), workers)
+    for name in ("kind", *ARRAYS):
+        options.pop(name, None)
     chosen = ImageOptions(as_sizes(size), **options, mask=mask_options(masks, mask_suffix, mask_bits, palette))
     root, target = resolve(source, out)
     found = list_sources(source, labels=labels, classes=classes)
@@ -93,6 +105,17 @@ def estimate(
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(chosen.variants())
     disk = next(p for p in (target, *target.parents) if p.exists())
     return Estimate(count, int(size_bytes * scale) + fixed, seconds, shutil.disk_usage(disk).free, len(probes), dict(rejected))
+
+
+def _of_plan(plan: Plan, out: Path, roots: Roots, workers: int | None) -> Estimate:
+    started = time.perf_counter()
+    probed = kinds.of(plan.options.kind).probe(plan, roots)
+    seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
+    fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
+    disk = next(p for p in (out, *out.parents) if p.exists())
+    size = int(sum(map(_stored, probed.records)) * probed.scale) + fixed
+    free = shutil.disk_usage(disk).free
+    return Estimate(probed.inputs, size, seconds, free, probed.tried, dict(probed.rejected), plan.options.kind)
 
 
 def _stored(size: int) -> int:

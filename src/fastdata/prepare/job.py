@@ -1,4 +1,4 @@
-"""prep: a folder of images becomes a store. Plan, run the shards that are not there yet, finish."""
+"""prep: a folder of images or arrays becomes a store. Plan, run the shards that are not there yet, finish."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import numpy as np
 from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare import kinds
+from fastdata.prepare.arrays.arguments import arguments_of_arrays
+from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
 from fastdata.prepare.images import ImageOptions
@@ -44,6 +46,7 @@ class Summary:
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
         tokens: in a store of tokens.
+        kind: of data.
     """
 
     out: Path
@@ -56,6 +59,7 @@ class Summary:
     seconds: float
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
+    kind: str = "images"
 
     @property
     def inputs_per_s(self) -> float:
@@ -85,16 +89,23 @@ def prep(
     mask_suffix: str = "",
     mask_bits: int = 8,
     palette: str | os.PathLike[str] | None = None,
+    kind: str | None = None,
+    chunk: int | Sequence[int] | None = None,
+    channels: str = "none",
+    key: str | None = None,
+    dtype: str | None = None,
+    max_bytes: int = 1 << 32,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of a folder of images, or of a CSV/TSV file of `path,label`. Run again after an interruption, it goes on.
+    """Make a store of a folder, or a CSV/TSV file of `path,label`, of images or arrays. Run again after an interruption, it goes
+    on.
 
     Args:
-        source: a folder (one folder per class, or flat) or a table.
+        source: a folder (one folder per class, or flat), a table, or one file of arrays.
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -113,6 +124,13 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
+        kind: "images" or "arrays" (.npy, .npz, NIfTI, DICOM; TIFF and PNG too, if it is given); None: what the files' endings say.
+        chunk: of arrays: sides of the boxes that they are stored in, which crops read whole; one number for all axes.
+        channels: of arrays: "first" or "last" if that axis is of channels; it is stored first and never cut.
+        key: of .npz files: which of their arrays; None: each is a sample.
+        dtype: of all arrays; None: the first one's. Integers that do not fit are rejects, as are floats that are not whole; floats
+            are rounded to a smaller float only if this is given.
+        max_bytes: larger arrays are rejected before they are read.
         limit: prepare that many inputs only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
@@ -124,16 +142,21 @@ def prep(
         StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
         ValueError: a wrong argument.
     """
-    mask = mask_options(masks, mask_suffix, mask_bits, palette)
-    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
+    of_arrays = arguments_of_arrays(dict(locals()))
     check_positive(limit=limit, workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
-    root, target = resolve(source, out)
-    found = list_sources(source, labels=labels, classes=classes)
-    if masks is not None:
-        found = with_masks(found, Path(masks), mask_suffix)
-    plan = make_plan(found, options, limit)
+    if of_arrays is not None:
+        root, target = resolve(source, out)
+        plan, found = plan_arrays(source, **of_arrays)
+    else:
+        mask = mask_options(masks, mask_suffix, mask_bits, palette)
+        options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
+        root, target = resolve(source, out)
+        found = list_sources(source, labels=labels, classes=classes)
+        if masks is not None:
+            found = with_masks(found, Path(masks), mask_suffix)
+        plan = make_plan(found, options, limit)
     started = time.monotonic()
     try:
         with claimed(target):
@@ -224,4 +247,5 @@ def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped
         seconds=seconds,
         skipped=skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
+        kind=plan.options.kind,
     )
