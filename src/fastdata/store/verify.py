@@ -107,7 +107,7 @@ def walk(path: str, variant_name: str, shards: str, full: bool) -> None:
         if (found := reader.count(0)) != count:
             _say(shard, f"it has {found} records, the manifest says {count}")
         if full and manifest.kind in ("images", "arrays"):  # the others have no sums of records, only of whole shards
-            _check_records(_Damaged(path), f"{variant_name}/xxh3", shard, reader)
+            _check_records(_Damaged(path, kind=None), f"{variant_name}/xxh3", shard, reader)
 
 
 def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -> None:

@@ -57,7 +57,7 @@ def _load_mask(root: Path, name: str, sides: tuple[int, ...], options: ArrayOpti
     source = ArraySource(name, -1, -1, ending=ending_of(name))
     several = source.ending == ".npz" and len(npz_names(root / name)) > 1
     try:
-        opened = checked(open_array(root, source, options.key if several else None), options.max_bytes)
+        opened = checked(open_array(root, source, (options.key or None) if several else None), options.max_bytes)
         if opened.shape != sides:
             raise CodecError(f"the mask is {opened.shape}, its array {sides}", "size")
         mask = opened.read()

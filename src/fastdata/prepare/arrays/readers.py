@@ -82,7 +82,7 @@ def _read_header(file: IO[bytes]) -> _Header:
         if version > (2, 0):  # 3.0 differs in that names of fields are UTF-8: of structured dtypes, which are none of ours
             raise CodecError(f"a .npy file of version {version}: save plain numbers, not structured ones", "unsupported")
         header = _Header(*read(file))
-    except CodecError:
+    except (CodecError, OSError, zipfile.BadZipFile):
         raise
     except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
         raise CodecError(f"its .npy header is damaged: {error}"[:200], "header") from None
