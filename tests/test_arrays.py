@@ -135,9 +135,9 @@ def test_the_centre_is_the_centre(side):
         start = [(n + 80 - side) / 2 for n in whole.shape]
         slices = [tuple(slice(rounding(a), rounding(a) + side) for a in start) for rounding in (math.floor, math.ceil)]
         assert found.shape == (side,) * 3
-        assert any(
-            np.array_equal(found, want[tuple(s)]) for s in itertools.product(*zip(*slices, strict=True))
-        ), "odd pixels on either side"
+        assert any(np.array_equal(found, want[tuple(s)]) for s in itertools.product(*zip(*slices, strict=True))), (
+            "odd pixels on either side"
+        )
 
 
 # What is touched

@@ -130,7 +130,7 @@ def test_hostile_files_are_rejects(tmp_path):
 
 def test_masks_that_do_not_fit_are_rejects(tmp_path):
     good = noise((8, 9, 10), "float32")
-    save(tmp_path / "in", {n: good for n in ("fine", "small", "wide", "negative", "halves", "cut", "alone", "many")})
+    save(tmp_path / "in", dict.fromkeys("fine small wide negative halves cut alone many".split(), good))
     masks = {"fine": good > 0, "small": (good > 0)[1:], "wide": np.full(good.shape, 256), "negative": np.full(good.shape, -1)}
     save(tmp_path / "m", {**masks, "halves": np.full(good.shape, 0.5), "stray": good > 0})
     (tmp_path / "m/cut.npy").write_bytes(packed(good > 0)[:-1])
@@ -186,9 +186,11 @@ def test_values_are_never_changed_silently():
 
 def test_a_dtype_can_be_chosen(tmp_path):
     values = noise((6, 7, 8), "float64")
+    values[0, 0] = np.nan, np.inf, -np.inf, -0.0, 1e-40, 0, 1, 2
     save(tmp_path / "in", {"a": values, "b": values.astype(">f4")})
     exact = fastdata.prep(tmp_path / "in", tmp_path / "e.fds", workers=1)
     assert ArrayDataset(exact.out)[0][0].dtype == torch.float64 and exact.kept == 2
+    np.testing.assert_array_equal(ArrayDataset(exact.out)[0][0].numpy(), values)
     rounded = fastdata.prep(tmp_path / "in", tmp_path / "r.fds", dtype="float32", workers=1)
     for found, _ in ArrayDataset(rounded.out):
         np.testing.assert_array_equal(found.numpy(), values.astype(np.float32))
@@ -234,7 +236,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     assert kind_of(tmp_path / "arrays") == "arrays" and kind_of(tmp_path / "mixed") == "images"
     made = fastdata.prep(tmp_path / "mixed", tmp_path / "i.fds", workers=1)
     assert made.kind == "images" and made.skipped == {".npy": 1}
-    with pytest.raises(ValueError, match="size is about images, but .* holds arrays"):
+    with pytest.raises(ValueError, match=r"size is about images, but .* holds arrays"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", size=64)
     with pytest.raises(ValueError, match=r"chunk is about arrays, but .* holds images; .*--kind arrays"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", chunk=64)
@@ -242,7 +244,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", kind="sounds")
     with pytest.raises(ValueError, match=r"chunk is \(64, 64\), but the arrays have 1 axes"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))
-    with pytest.raises(PrepError, match="nothing in .* can be read; the first input: a/1.npy: its .npy header"):
+    with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: a/1.npy: its .npy header"):
         (tmp_path / "arrays/a/1.npy").write_bytes(b"")
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds")
 
