@@ -238,6 +238,8 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     assert made.kind == "images" and made.skipped == {".npy": 1}
     with pytest.raises(ValueError, match=r"size is about images, but .* holds arrays"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", size=64)
+    with pytest.raises(ValueError, match=r"tokenizer is about text, but .* holds arrays"):
+        fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", tokenizer="bytes")
     with pytest.raises(ValueError, match=r"chunk is about arrays, but .* holds images; .*--kind arrays"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", chunk=64)
     with pytest.raises(ValueError, match="kind is 'sounds', but must be images or arrays"):
@@ -477,7 +479,7 @@ def test_what_is_in_it(scans, store, tmp_path):
     assert "masks: 5 classes, 0 20.0%" in lines and "rejected: header 1" in lines
     given = [scans / "in", tmp_path / "x.fds", "--masks", scans / "masks"]
     dry = run(*PREP, *given, "--dry-run")
-    assert "25 arrays: about" in dry.stdout and not (tmp_path / "x.fds").exists()
+    assert "25 inputs: about" in dry.stdout and not (tmp_path / "x.fds").exists()
     found = estimate(scans / "in", masks=scans / "masks")
     true = sum(p.stat().st_size for p in shards(store))
     assert 0.8 * true < found.bytes < 1.25 * true and found.rejected == {"header": 1}

@@ -12,14 +12,16 @@ _HOMES = {
     "ArrayDataset": "data.arrays",
     "CenterCrop": "data.crops",
     "GPUNormalize": "gpu.normalize",
-    "LMDBDataset": "data.images",
+    "LMDBDataset": "data.datasets",
     "Loader": "loader.loader",
-    "MaskDataset": "data.masks",
-    "RAMDataset": "data.images",
+    "MaskDataset": "data.datasets",
+    "RAMDataset": "data.datasets",
     "RandomCrop": "data.crops",
     "RandomResizedCrop": "data.crops",
     "Resize": "data.crops",
+    "NextToken": "gpu.next_token",
     "Summary": "prepare",
+    "TokenDataset": "data.tokens",
     "prep": "prepare",
     "CodecError": "errors",
     "FastDataError": "errors",
@@ -42,6 +44,7 @@ __all__ = [
     "LoaderError",
     "MaskDataset",
     "MissingExtraError",
+    "NextToken",
     "PrepError",
     "RAMDataset",
     "RandomCrop",
@@ -49,15 +52,17 @@ __all__ = [
     "Resize",
     "StoreError",
     "Summary",
+    "TokenDataset",
     "prep",
 ]
 
 if TYPE_CHECKING:
     from fastdata.data.arrays import ArrayDataset
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
-    from fastdata.data.images import LMDBDataset, RAMDataset
-    from fastdata.data.masks import MaskDataset
+    from fastdata.data.datasets import LMDBDataset, MaskDataset, RAMDataset
+    from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
+    from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep

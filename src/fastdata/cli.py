@@ -56,7 +56,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("source", type=click.Path(exists=True))
+@click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
 @click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
@@ -73,6 +73,14 @@ def cli() -> None:
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
+@click.option(
+    "--tokenizer", metavar="NAME_OR_FILE", help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, or bytes."
+)
+@click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
+@click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
+@click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
+@click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
+@click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
 @click.option("--kind", type=click.Choice(["images", "arrays"]), help="Of data. Default: what the files' endings say.")
 @click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
 @click.option(
@@ -81,7 +89,7 @@ def cli() -> None:
 @click.option("--key", help="Of .npz files: which array. Default: each is a sample.")
 @click.option("--dtype", help="Of arrays. Default: the first one's.")
 @click.option("--max-bytes", type=int, default=1 << 32, help="Reject larger arrays before reading them.")
-@click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
+@click.option("--limit", type=int, help="Prepare this many only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
@@ -89,8 +97,10 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label; of images, or of
-    arrays: .npy, .npz, NIfTI, DICOM series (one such file too).
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. Or arrays: .npy, .npz,
+    NIfTI, DICOM series.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -159,16 +169,21 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
+@click.option(
+    "--to",
+    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron"]),
+    help="Images: class folders (the default) or tars; the last three are for tokens.",
+)
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-def export(store: str, out: str, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files, in class folders."""
+def export(store: str, out: str, to: str | None, size: int | None) -> None:
+    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, size=size, tick=bar.update)
-    click.echo(f"{count} files in {out}")
+        count = export(store, out, to=to, size=size, tick=bar.update)
+    click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
 
 
 @cli.command()

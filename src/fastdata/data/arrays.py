@@ -62,7 +62,6 @@ class ArrayDataset(SlotDataset):
         self._arrays = StoreArrays(path)
         masked = self._arrays.store.manifest.masks is not None
         self._masks = StoreArrays(path, mask=True) if masked else None
-        self.large_targets = masked
         self.crop, self.flips = self._checked_view(crop, flips)
         self.ignore_index = self._checked_class(ignore_index)
 
@@ -87,6 +86,10 @@ class ArrayDataset(SlotDataset):
         if not isinstance(chosen, int) or not 0 <= chosen <= largest:
             raise ValueError(f"ignore_index is {ignore_index}, but a {self._masks.dtype} mask holds 0 to {largest}")
         return chosen
+
+    @property
+    def large_targets(self) -> bool:
+        return self._masks is not None
 
     @property
     def _all(self) -> StoreArrays:

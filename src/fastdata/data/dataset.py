@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from torch.utils.data import Dataset
 
-from fastdata.data.random import ROW_BITS, ROW_MASK, occurrences, uniforms
+from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
 from fastdata.data.rendering import Allocate, Timing
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
@@ -16,7 +16,6 @@ from fastdata.store.format import Labels
 __all__ = ["Labelled", "SlotDataset", "checked_index"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
 
 
 class Labelled(Protocol):
@@ -40,11 +39,9 @@ class SlotDataset(Dataset[Any]):
 
     Attributes:
         channels_last: whether batches are [n, H, W, C], to be shown as [n, C, H, W].
-        large_targets: whether targets lie in memory that is allocated as the samples' is.
     """
 
     channels_last: ClassVar[bool] = False
-    large_targets: bool = False
 
     def __init__(self) -> None:
         self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
@@ -81,6 +78,11 @@ class SlotDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(self._all) if self._chosen is None else len(self._chosen.array)
+
+    @property
+    def large_targets(self) -> bool:
+        """Whether targets lie in memory that is allocated as the samples' is."""
+        return False
 
     def rows(self, indices: Any) -> Array:
         """Rows of the whole set for indices of this dataset."""

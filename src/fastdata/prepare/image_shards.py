@@ -11,15 +11,19 @@ import cv2
 import numpy as np
 import xxhash
 
+from fastdata.prepare.archives.archive import release
+from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.images import Record, prepare_image
-from fastdata.prepare.kinds import Tables
+from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.run import Roots
 from fastdata.prepare.sources import Source
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.format import Masks, samples_dtype
 
-__all__ = ["kept", "make_shard", "tables"]
+__all__ = ["kept", "make_shard", "probe", "tables"]
 
+PROBES = 32
 SCRATCH_BYTES = 1 << 26
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,6 +55,18 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     return {"rows": rows, "rejects": rejects, "classes": classes}
 
 
+def probe(plan: Plan, roots: Roots) -> Probed:
+    """Up to 32 images."""
+    threads, count = cv2.getNumThreads(), len(plan.sources)
+    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
+    made = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
+    cv2.setNumThreads(threads)
+    release()
+    records = [len(record.data) for records in made if isinstance(records, list) for record in records]
+    rejected = Counter(reason[0] for reason in made if isinstance(reason, tuple))
+    return Probed(count, len(made), count / len(made), records, rejected)
+
+
 def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record] | tuple[str, str]:
     """The records of one source, or the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
     if skip is not None:
@@ -59,7 +75,7 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
         return source.problem, ""
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
-        return prepare_image((Path(job.root) / source.name).read_bytes(), job.options, scratch=_scratch(), mask=mask)
+        return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)
     except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
         return reject_of(error)
 

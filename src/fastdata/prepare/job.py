@@ -1,4 +1,4 @@
-"""prep: a folder of images or arrays becomes a store. Plan, run the shards that are not there yet, finish."""
+"""prep: images, arrays or text become a store. Plan, run the shards that are not there yet, finish."""
 
 from __future__ import annotations
 
@@ -11,25 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare import kinds
-from fastdata.prepare.arrays.arguments import arguments_of_arrays
-from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
-from fastdata.prepare.images import ImageOptions
-from fastdata.prepare.masks import MaskOptions, read_palette
-from fastdata.prepare.pairs import with_masks
-from fastdata.prepare.plan import Plan, make_plan
+from fastdata.prepare.planned import Planned, check_positive, planned
 from fastdata.prepare.progress import MODES, Progress
-from fastdata.prepare.run import Roots, run_shards
-from fastdata.prepare.sources import list_sources
+from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
 
-__all__ = ["Summary", "as_sizes", "check_positive", "mask_options", "prep", "resolve"]
+__all__ = ["Summary", "prep"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +83,12 @@ def prep(
     mask_suffix: str = "",
     mask_bits: int = 8,
     palette: str | os.PathLike[str] | None = None,
+    tokenizer: str | None = None,
+    train_bpe: int | None = None,
+    end_token: str | None = None,
+    split_lines: bool = False,
+    split_on: str | None = None,
+    field: str = "text",
     kind: str | None = None,
     chunk: int | Sequence[int] | None = None,
     channels: str = "none",
@@ -101,11 +101,14 @@ def prep(
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of a folder, or a CSV/TSV file of `path,label`, of images or arrays. Run again after an interruption, it goes
-    on.
+    """Make a store of images, of arrays, or of text. Run again after an interruption, it goes on.
 
     Args:
-        source: a folder (one folder per class, or flat), a table, or one file of arrays.
+        source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
+            Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of arrays,
+            a folder, a table or one file: .npy, .npz, NIfTI, DICOM series. Of text (with
+            tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as
+            .gz or .zst.
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -124,14 +127,21 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
-        kind: "images" or "arrays" (.npy, .npz, NIfTI, DICOM; TIFF and PNG too, if it is given); None: what the files' endings say.
+        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, or
+            "bytes".
+        train_bpe: train a byte-level BPE of so many tokens on the text, and keep it in the store, instead.
+        end_token: what stands behind each document: a token, its id, or "none"; None: what the tokenizer says.
+        split_lines: each line of a .txt file is a document; else the whole file is one.
+        split_on: this text stands between the documents of a .txt file.
+        field: of .jsonl and .parquet: what holds the text.
+        kind: "images" or "arrays" (then TIFF and PNG too); None: what the files' endings say.
         chunk: of arrays: sides of the boxes that they are stored in, which crops read whole; one number for all axes.
         channels: of arrays: "first" or "last" if that axis is of channels; it is stored first and never cut.
         key: of .npz files: which of their arrays; None: each is a sample.
         dtype: of all arrays; None: the first one's. Integers that do not fit are rejects, as are floats that are not whole; floats
             are rounded to a smaller float only if this is given.
         max_bytes: larger arrays are rejected before they are read.
-        limit: prepare that many inputs only, evenly spaced.
+        limit: prepare that many images or arrays only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
         timeout: seconds after which an image counts as one that hangs its decoder.
@@ -142,70 +152,56 @@ def prep(
         StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
         ValueError: a wrong argument.
     """
-    of_arrays = arguments_of_arrays(dict(locals()))
-    check_positive(limit=limit, workers=workers, timeout=timeout)
+    check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
-    if of_arrays is not None:
-        root, target = resolve(source, out)
-        plan, found = plan_arrays(source, **of_arrays)
-    else:
-        mask = mask_options(masks, mask_suffix, mask_bits, palette)
-        options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
-        root, target = resolve(source, out)
-        found = list_sources(source, labels=labels, classes=classes)
-        if masks is not None:
-            found = with_masks(found, Path(masks), mask_suffix)
-        plan = make_plan(found, options, limit)
+    work = planned(
+        source,
+        out,
+        size=size,
+        labels=labels,
+        classes=classes,
+        masks=masks,
+        mask_suffix=mask_suffix,
+        mask_bits=mask_bits,
+        palette=palette,
+        tokenizer=tokenizer,
+        train_bpe=train_bpe,
+        end_token=end_token,
+        split_lines=split_lines,
+        split_on=split_on,
+        field=field,
+        kind=kind,
+        chunk=chunk,
+        channels=channels,
+        key=key,
+        dtype=dtype,
+        max_bytes=max_bytes,
+        limit=limit,
+        resize=resize,
+        upscale=upscale,
+        codec=codec,
+        quality=quality,
+        gray=gray,
+        bits=bits,
+        background=background,
+        max_pixels=max_pixels,
+    )
     started = time.monotonic()
     try:
-        with claimed(target):
+        with claimed(work.out):
             resumed: int | None = None  # all of it
-            if not is_finished(target, plan, overwrite):
-                resumed = _run(
-                    plan, (root, Path(masks or root).absolute()), target, workers or available_cores(), timeout, progress
-                )
-                finish(plan, target)
+            if not is_finished(work.out, work.plan, overwrite):
+                resumed = _run(work, workers or available_cores(), timeout, progress)
+                finish(work.plan, work.out)
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error}\nWhat is finished is kept; run the same command again.") from error
-    return _summary(target, plan, resumed, time.monotonic() - started, dict(found.skipped))
+        raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
+    return _summary(work, resumed, time.monotonic() - started)
 
 
-def as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
-    """The `size` argument as a tuple."""
-    return (None,) if size is None else (size,) if isinstance(size, int) else tuple(size)
-
-
-def mask_options(
-    masks: str | os.PathLike[str] | None, suffix: str, bits: int, palette: str | os.PathLike[str] | None
-) -> MaskOptions | None:
-    """What the arguments about masks come to; None: there are none."""
-    if masks is None:
-        if suffix or bits != 8 or palette is not None:
-            raise ValueError("mask_suffix, mask_bits and palette are about masks: give masks too (--masks FOLDER)")
-        return None
-    return MaskOptions(bits, *(((), ()) if palette is None else read_palette(palette)))
-
-
-def check_positive(**arguments: float | None) -> None:
-    """Raise ValueError for the first that is given and not positive."""
-    for name, value in arguments.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} is {value}, but must be positive")
-
-
-def resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) -> tuple[Path, Path]:
-    """The folder that names are relative to, and the store's folder."""
-    given = Path(source)
-    root = given if given.is_dir() else given.parent
-    target = Path(out) if out is not None else Path(f"{given.resolve().stem if given.is_file() else given.resolve().name}.fds")
-    if given.is_dir() and target.resolve().is_relative_to(given.resolve()):
-        raise PrepError(f"OUT {target} lies inside SOURCE {given}, and would be an input of the next run; put it elsewhere")
-    return root.absolute(), target.absolute()
-
-
-def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, progress: str) -> int:
+def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
     """Make what is missing. Returns the number of inputs that were done before."""
+    plan, out = work.plan, work.out
     names = [name for name, _, _ in plan.options.variants()]
     have = finished_shards(plan, out, thorough=True)
     files = {out / shard_file(name, k) for name in names for k in have}
@@ -220,24 +216,24 @@ def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, prog
     missing = [k for k in range(plan.num_shards) if k not in have]
     try:
         with Progress(total, before, progress, plan.options.unit) as bar:
-            run_shards(plan, roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
+            run_shards(plan, work.roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
     finally:
         for left in (out / WORK).glob("*.tmp"):
             left.unlink()
     return sum(len(table["rejects"]) + kinds.of(plan.options.kind).kept(table) for table in have.values())
 
 
-def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped: dict[str, int]) -> Summary:
-    store = Store(out, kind=None)
+def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
+    store, sources = Store(work.out, kind=None), work.plan.sources
     rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
     if tokens is None:
-        before = sum(plan.sources[k].size for k in store.samples["source"].tolist())
+        before = sum(sources[k].size for k in store.samples["source"].tolist())
         after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in variants)
     else:
-        before = sum(max(source.size, 0) for source in plan.sources)
+        before = sum(max(source.size, 0) for source in sources)
         after = sum(tokens.counts) * np.dtype(variants[0].form.dtype).itemsize
     return Summary(
-        out=out,
+        out=work.out,
         inputs=len(store) + len(rejected),
         kept=len(store),
         rejected=dict(Counter(r["reason"] for r in rejected)),
@@ -245,7 +241,7 @@ def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped
         bytes_before=before,
         bytes_after=after,
         seconds=seconds,
-        skipped=skipped,
+        skipped=work.skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
-        kind=plan.options.kind,
+        kind=work.plan.options.kind,
     )

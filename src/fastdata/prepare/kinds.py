@@ -1,8 +1,8 @@
 """What each kind of data does in its own way, loaded when it is needed.
 
-A kind is a module of three functions. `make_shard(job, task, writers, progress)`, in a worker, fills the shard's files and returns
+A kind is a module of four functions. `make_shard(job, task, writers, progress)`, in a worker, fills the shard's files and returns
 a table of plain JSON values. `tables(plan, found)` makes of the tables of all shards, in order, what the store says of itself.
-`kept(table)` counts the samples of one.
+`kept(table)` counts the samples of one. `probe(plan, roots)` prepares some inputs and keeps nothing.
 """
 
 from __future__ import annotations

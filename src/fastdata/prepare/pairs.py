@@ -40,7 +40,7 @@ def with_masks(
     for name, size, problem in walk(masks):
         of = stem(name)
         by_stem[of.removesuffix(suffix) if of.endswith(suffix) else f"{of}\0"].append((name, size, problem))
-    if masks.resolve().is_relative_to(found.root.resolve()):
+    if not any(s.place for s in found.sources) and masks.resolve().is_relative_to(found.root.resolve()):
         raise PrepError(f"--masks {masks} lies inside SOURCE {found.root}, so that masks would be inputs; put it elsewhere")
     sources = [_paired(source, by_stem.get(stem(source.name), [])) for source in found.sources]
     taken = {stem(source.name) for source in found.sources}

@@ -59,7 +59,7 @@ def _chunks(store: Store, variant: Variant) -> str:
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
-    yield f"{found.images} {found.kind}: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
@@ -68,6 +68,29 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
 
 def info_lines(store: Store) -> Iterator[str]:
     """What is in a store and how it was made."""
+    yield from _token_lines(store) if store.manifest.tokens else _image_lines(store)
+    counts: dict[str, int] = {}
+    for reject in store.rejects():
+        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
+    yield f"  rejected: {_counts(counts) if counts else 'none'}"
+    yield "  options: " + ", ".join(f"{name} {value}" for name, value in store.manifest.options.items())
+    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in store.manifest.libraries.items())
+
+
+def _token_lines(store: Store) -> Iterator[str]:
+    manifest, found = store.manifest, store.manifest.tokens
+    assert found is not None
+    variant, lengths = manifest.variants[0], store.samples["tokens"]
+    yield f"{store.path}: {len(store)} documents, {sum(found.counts)} tokens, format {manifest.version}"
+    end = "no end token" if found.end is None else f"end token {found.end}"
+    yield f"  tokenizer: {found.name or 'unknown'} ({found.engine}), {found.vocab_size} tokens, {end}"
+    shards = f"{len(variant.shards)} shard{'s' * (len(variant.shards) != 1)}"
+    yield f"  tokens: {variant.form.dtype}, {human_bytes(sum(s.bytes for s in variant.shards))} in {shards}"
+    if len(store):
+        yield f"  documents: {lengths.min()} to {lengths.max()} tokens, {lengths.mean():.0f} on average"
+
+
+def _image_lines(store: Store) -> Iterator[str]:
     manifest, labels = store.manifest, store.manifest.labels
     kinds = {
         "class": f"{len(labels.names)} classes",
@@ -98,9 +121,3 @@ def info_lines(store: Store) -> Iterator[str]:
         names = dict(enumerate(manifest.masks.names))
         shares = {names.get(int(k), k): n / sum(pixels.values()) for k, n in pixels.items()}
         yield f"  masks: {len(pixels)} classes, " + ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:20])
-    counts: dict[str, int] = {}
-    for reject in store.rejects():
-        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
-    yield f"  rejected: {_counts(counts) if counts else 'none'}"
-    yield "  options: " + ", ".join(f"{name} {value}" for name, value in manifest.options.items())
-    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())

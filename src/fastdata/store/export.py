@@ -1,4 +1,4 @@
-"""export: a store becomes ordinary files again, in class folders."""
+"""export: a store becomes ordinary files again, in class folders or in tars."""
 
 from __future__ import annotations
 
@@ -7,63 +7,78 @@ import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from fastdata.codec.pixels import decode_record, encode_record
 from fastdata.errors import StoreError
-from fastdata.store.format import Variant, read_manifest
+from fastdata.store.export_tokens import TOKEN_FORMATS, export_tokens
+from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
+from fastdata.store.webdataset import write_tars
 
-__all__ = ["export"]
+__all__ = ["LAYOUTS", "export"]
 
-ENDINGS = {"jpeg": ".jpg", "png": ".png", "rgb": ".png", "yuv420": ".png"}
+LAYOUTS = ("imagefolder", "webdataset")
 
 
 def export(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    to: str | None = None,
     size: int | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels and planes as PNG.
+    """Write a store as files that others read: of images, JPEG and PNG records as they are stored, raw pixels and planes as PNG.
 
     Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
     what the file now is; of two that would be the same, the later gets a number. Of a store with masks, the images go to
-    `images`, and the masks to `masks` under the same names, as PNG. Arrays become .npy files, their masks too.
+    `images`, and the masks to `masks` under the same names, as PNG.
 
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
+        to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars of about 1 GB, see
+            `fastdata.store.webdataset`. Of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
+            Of arrays: "npy".
         size: which variant; None: the largest.
         tick: called with 1 for each sample.
 
     Returns:
-        The number of samples.
+        The number of samples; of tokens, of files.
     """
-    store, root = Store(path, kind="arrays" if read_manifest(Path(path)).kind == "arrays" else "images"), Path(out)
+    store, root = Store(path, kind=None), Path(out)
+    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",)}[store.manifest.kind]
+    if (to or known[0]) not in known:
+        raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
+    if store.manifest.kind == "tokens":
+        root.mkdir(parents=True, exist_ok=True)
+        return export_tokens(store, root, to or known[0], tick)
     if store.manifest.kind == "arrays":
-        from fastdata.store.export_arrays import export_arrays
+        from fastdata.store.export_arrays import export_arrays  # which uses what is below
 
         return export_arrays(store, root, tick)
+    try:
+        return write_tars(store, root, size, tick) if to == "webdataset" else _write_folders(store, root, size, tick)
+    except OSError as error:
+        raise StoreError(f"export to {root}: {error}") from error
+
+
+def _write_folders(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
     variant, names, masked = store.variant(size), store.names(), store.manifest.masks is not None
     places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
     readers, taken, written = [store.reader(v) for v in places.values()], set[str](), []
-    try:
-        for folder in places:
-            _make_folders(store, root / folder)
-        for k, name in enumerate(names):
-            relative = _unused(_place(store, k, name), ENDINGS[variant.form.codec], taken)
-            for (folder, kind), reader in zip(places.items(), readers, strict=True):
-                target = (root / folder / relative).with_suffix(ENDINGS[kind.form.codec])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(_file(store, kind, k, reader.get(k)))
-            written.append(relative)
-            tick(1)
-        if store.manifest.labels.kind == "vector":
-            _write_labels(store, root / "labels.csv", written)
-    except OSError as error:
-        raise StoreError(f"export to {root}: {error}") from error
+    for folder in places:
+        _make_folders(store, root / folder)
+    for k, name in enumerate(names):
+        relative = _unused(_place(store, k, name), ENDINGS[variant.form.codec], taken)
+        for (folder, kind), reader in zip(places.items(), readers, strict=True):
+            target = (root / folder / relative).with_suffix(ENDINGS[kind.form.codec])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(as_file(store, kind, k, reader.get(k)))
+        written.append(relative)
+        tick(1)
+    if store.manifest.labels.kind == "vector":
+        _write_labels(store, root / "labels.csv", written)
     return len(names)
 
 
@@ -107,14 +122,6 @@ def _unused(place: PurePosixPath, ending: str, taken: set[str]) -> str:
         name = f"{stem}-{number}{ending}"
     taken.add(name.casefold())
     return name
-
-
-def _file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
-    if variant.form.codec in ("jpeg", "png"):
-        return bytes(record)
-    row = store.samples[index]
-    pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
-    return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
 
 
 def _write_labels(store: Store, path: Path, names: list[str]) -> None:

@@ -10,6 +10,7 @@ __all__ = ["arguments_of_arrays"]
 
 BOTH = {"labels": None, "classes": None, "masks": None, "mask_suffix": "", "mask_bits": 8, "limit": None}
 ARRAYS = {"chunk": None, "channels": "none", "key": None, "dtype": None, "max_bytes": 1 << 32}
+TEXT = {"tokenizer": None, "train_bpe": None, "end_token": None, "split_lines": False, "split_on": None, "field": "text"}
 IMAGES = {
     "size": None,
     "resize": "short",
@@ -25,7 +26,7 @@ IMAGES = {
 
 
 def arguments_of_arrays(given: dict[str, Any]) -> dict[str, Any] | None:
-    """Those of `prep`, or those of them that differ from its defaults, that are about arrays; None: the source is of images.
+    """Those of `prep`, or those of them that differ from its defaults, that are about arrays; None: it is of images or text.
 
     Raises:
         ValueError: one is given that is about the other kind.
@@ -33,10 +34,10 @@ def arguments_of_arrays(given: dict[str, Any]) -> dict[str, Any] | None:
     kind = given.get("kind") or kind_of(given["source"])
     if kind not in ("images", "arrays"):
         raise ValueError(f"kind is {kind!r}, but must be images or arrays")
-    foreign, other = (IMAGES, "images") if kind == "arrays" else (ARRAYS, "arrays")
-    for name, default in foreign.items():
+    foreign: dict[str, dict[str, Any]] = {"images": IMAGES, "text": TEXT} if kind == "arrays" else {"arrays": ARRAYS}
+    for name, default, other in ((name, default, what) for what in foreign for name, default in foreign[what].items()):
         if given.get(name, default) != default:
-            hint = "" if given.get("kind") else f"; if these are {other}, say so with kind (--kind {other})"
+            hint = "" if given.get("kind") or other == "text" else f"; if these are {other}, say so with kind (--kind {other})"
             raise ValueError(f"{name} is about {other}, but {given['source']} holds {kind}{hint}")
     if kind == "images":
         return None

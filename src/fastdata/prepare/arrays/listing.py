@@ -11,11 +11,11 @@ from pathlib import Path
 from fastdata.errors import CodecError, PrepError
 from fastdata.prepare.arrays.readers import npz_names
 from fastdata.prepare.arrays.source import ENDINGS, STACKS, ArraySource, ending_of, needed_packages, stem_of
+from fastdata.prepare.inputs import StrPath
 from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.sources import (
     Source,
     SourceList,
-    StrPath,
     counts,
     list_folder,
     list_table,

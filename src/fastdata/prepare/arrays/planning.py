@@ -37,8 +37,8 @@ def plan_arrays(
     dtype: str | None,
     max_bytes: int,
     limit: int | None,
-) -> tuple[Plan, SourceList]:
-    """List the inputs and decide how they are stored. Arguments as for `prep`.
+) -> tuple[Plan, dict[str, int]]:
+    """List the inputs and decide how they are stored: a plan, and files that were left out, by ending. Arguments as for `prep`.
 
     Raises:
         PrepError: there is nothing to prepare, or nothing that can be read.
@@ -62,7 +62,7 @@ def plan_arrays(
         mask_bits=0 if masks is None else mask_bits,
         libraries=needed_packages([*files, *(s.mask for s in found.sources if s.mask)]),
     )
-    return make_plan(found, options, limit, least=LEAST), found
+    return make_plan(found, options, limit, least=LEAST), dict(found.skipped)
 
 
 def _first(found: SourceList, channels: str, key: str | None, dtype: str | None, max_bytes: int) -> tuple[str, int, int]:
