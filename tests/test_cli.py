@@ -22,6 +22,7 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
     "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
+    "--kind --chunk --channels --key --dtype --max-bytes "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
@@ -73,6 +74,12 @@ DEFAULTS = {
     "labels": None,
     "classes": None,
     "masks": None,
+    "kind": None,
+    "chunk": None,
+    "channels": "none",
+    "key": None,
+    "dtype": None,
+    "max_bytes": 1 << 32,
     "mask_suffix": "",
     "mask_bits": 8,
     "palette": None,

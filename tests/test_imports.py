@@ -29,7 +29,7 @@ ARROWS = {
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom"}
 
 
 def _room(path: Path) -> str:
@@ -99,6 +99,7 @@ def test_the_probe_sees_torch() -> None:
 
 def test_public_names() -> None:
     assert fastdata.__all__ == [
+        "ArrayDataset",
         "CenterCrop",
         "CodecError",
         "FastDataError",

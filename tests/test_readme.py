@@ -1,4 +1,4 @@
-"""Every command and snippet of the README runs as it stands, in order, beside folders of images and of masks."""
+"""Every command and snippet of the README runs as it stands, in order, beside folders of images, of volumes and of masks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,16 @@ def _images(root: Path) -> None:
             cv2.imwrite(str(root / folder / f"{k}.{ending}"), np.full((300, 400), k, np.uint8))
 
 
+def _volumes(root: Path) -> None:
+    for folder, dtype in (("volumes", np.uint16), ("volume-masks", np.uint8)):
+        (root / folder).mkdir()
+        for k in range(8):
+            np.save(root / folder / f"{k}.npy", np.full((64 + k, 80, 72), k, dtype))
+
+
 def test_every_snippet_runs(tmp_path: Path) -> None:
     _images(tmp_path)
+    _volumes(tmp_path)
     commands = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
     ran = 0

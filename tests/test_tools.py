@@ -12,6 +12,7 @@ import pytest
 
 import fastdata
 import stores
+import test_arrays
 import test_masks
 
 TOOLS = Path(__file__).parent.parent / "tools"
@@ -39,7 +40,8 @@ def test_a_new_store_is_what_the_format_says(store: Path) -> None:
 
 
 def test_a_store_of_planes_or_with_masks_is_too() -> None:
-    for path in (stores.store("yuv420"), test_masks.masked(size=(50, 30))):
+    arrays = [test_arrays.made(case, masks=True)[0] for case in ("volumes", "colours", "swapped", "many")]
+    for path in (stores.store("yuv420"), test_masks.masked(size=(50, 30)), *arrays):
         done = _check(path)
         assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
 

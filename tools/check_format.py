@@ -9,7 +9,9 @@ second opinion on the format.
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +46,8 @@ def check(root: Path) -> Iterator[str]:
         expected |= {f"{variant['name']}/shard-{k:05d}.mdb" for k in range(len(manifest["shard_samples"]))}
         if manifest["kind"] == "tokens":
             yield from check_tokens(root, manifest, variant, samples)
+        elif manifest["kind"] == "arrays":
+            yield from check_arrays(root, manifest, variant, samples)
         else:
             yield from check_variant(root, manifest, variant, samples)
     found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
@@ -79,6 +83,47 @@ def check_tokens(root: Path, manifest: dict[str, Any], variant: dict[str, Any], 
         largest = max(largest, int(tokens.max(initial=0)))
     if largest != section["largest"] or largest >= section["vocab_size"]:
         yield f"the largest id is {largest}, the manifest says {section['largest']} of {section['vocab_size']}"
+
+
+def chunks_of(manifest: dict[str, Any], row: Any, variant: dict[str, Any]) -> list[int]:
+    """The bytes of each record that an array must have."""
+    arrays, dtype = manifest["arrays"], np.dtype(variant["form"]["dtype"])
+    sides = row["shape"].tolist()
+    dims = len(arrays["chunk"]) + arrays["channels"]
+    assert all(sides[:dims]) and not any(sides[dims:]), sides
+    channels = 1
+    if arrays["channels"]:
+        channels = 1 if variant["name"].startswith("mask-") else sides[0]
+        sides = sides[1:dims]
+    grid = [[min(c, n - k) for k in range(0, n, c)] for n, c in zip(sides, arrays["chunk"], strict=False)]
+    return [math.prod(box) * channels * dtype.itemsize for box in itertools.product(*grid)]
+
+
+def check_arrays(root: Path, manifest: dict[str, Any], variant: dict[str, Any], samples: Any) -> Iterator[str]:
+    name, first, done = variant["name"], 0, 0
+    if variant["form"]["codec"] != "chunks" or name not in ("array", "mask-array"):
+        yield f"{name}: {variant['form']}"
+    for shard, (count, records) in enumerate(zip(manifest["shard_samples"], variant["records"], strict=True)):
+        path = root / name / f"shard-{shard:05d}.mdb"
+        data = path.read_bytes()
+        if [len(data), xxhash.xxh3_128_hexdigest(data)] != list(variant["shards"][shard].values()):
+            yield f"{path.name}: size or checksum"
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            found = list(txn.cursor())
+        if [key for key, _ in found] != [k.to_bytes(8, "big") for k in range(records)]:
+            yield f"{path.name}: keys"
+        place = 0
+        for row in samples[first : first + count]:
+            sizes = chunks_of(manifest, row, variant)
+            values = [value for _, value in found[place : place + len(sizes)]]
+            if row["first"] != done + place or [len(value) for value in values] != sizes:
+                yield f"{path.name}, from record {place}: not the chunks of {row['shape']}"
+            if sum(sizes) != row[f"{name}/bytes"] or xxhash.xxh3_64_intdigest(b"".join(values)) != row[f"{name}/xxh3"]:
+                yield f"{path.name}, from record {place}: size or checksum"
+            place += len(sizes)
+        if place != records:
+            yield f"{path.name}: {records} records, {place} of arrays"
+        first, done = first + count, done + records
 
 
 def check_variant(root: Path, manifest: dict[str, Any], variant: dict[str, Any], samples: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 # Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
 _HOMES = {
+    "ArrayDataset": "data.arrays",
     "CenterCrop": "data.crops",
     "GPUNormalize": "gpu.normalize",
     "LMDBDataset": "data.datasets",
@@ -32,6 +33,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ArrayDataset",
     "CenterCrop",
     "CodecError",
     "FastDataError",
@@ -55,6 +57,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from fastdata.data.arrays import ArrayDataset
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.datasets import LMDBDataset, MaskDataset, RAMDataset
     from fastdata.data.tokens import TokenDataset

@@ -37,6 +37,18 @@ class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
         return int(parts[0]), int(parts[1]), int(parts[2])
 
 
+class _Sides(click.ParamType):  # type: ignore[type-arg]
+    name = "N,N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = value.split(",")
+        if not all(part.strip().isdigit() and int(part) for part in parts):
+            self.fail(f"{value!r} are no sides of a box: give a positive number for each axis, such as 64,64,64", param, ctx)
+        return tuple(map(int, parts))
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -69,7 +81,15 @@ def cli() -> None:
 @click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
 @click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
 @click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
-@click.option("--limit", type=int, help="Prepare this many images only, evenly spaced.")
+@click.option("--kind", type=click.Choice(["images", "arrays"]), help="Of data. Default: what the files' endings say.")
+@click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
+@click.option(
+    "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
+)
+@click.option("--key", help="Of .npz files: which array. Default: each is a sample.")
+@click.option("--dtype", help="Of arrays. Default: the first one's.")
+@click.option("--max-bytes", type=int, default=1 << 32, help="Reject larger arrays before reading them.")
+@click.option("--limit", type=int, help="Prepare this many only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
@@ -79,7 +99,8 @@ def cli() -> None:
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
     """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
     WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
-    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst.
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. Or arrays: .npy, .npz,
+    NIfTI, DICOM series.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """

@@ -45,7 +45,7 @@ def unsupported(what: str) -> CodecError:
 
 def read_tags(block: bytes, wanted: Collection[int]) -> Tags:
     """Those integer tags that are `wanted` and not empty, from the first directory of a TIFF or BigTIFF block."""
-    order = {b"II": "<", b"MM": ">"}.get(block[:2])
+    order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
         raise CodecError("neither II nor MM", "undecodable")
     big = struct.unpack_from(order + "H", block, 2)[0] == 43  # BigTIFF: sizes and offsets of eight bytes

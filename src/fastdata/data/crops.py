@@ -16,7 +16,7 @@ from fastdata.errors import LoaderError
 __all__ = ["CenterCrop", "Crop", "RandomCrop", "RandomResizedCrop", "Resize"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Size = int | tuple[int, int]
+Size = int | tuple[int, ...]
 
 TRIES = 10  # torchvision's, before it falls back to the centre
 
@@ -32,18 +32,33 @@ class Crop:
     size: Size
 
     draws: ClassVar[int] = 0  # random numbers a sample needs
+    any_axes: ClassVar[bool] = False  # whether it cuts arrays too
     antialias = True
     fast = False
 
     def __post_init__(self) -> None:
         sides = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
+        if (len(sides) != 2 and not (self.any_axes and sides)) or not all(isinstance(n, int) and n > 0 for n in sides):
             raise ValueError(f"{type(self).__name__}: size is {self.size!r}, but must be a positive number, or (height, width)")
 
     @property
     def shape(self) -> tuple[int, int]:
         """(height, width) of the output."""
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        height, width = self.sides(2)
+        return height, width
+
+    def sides(self, axes: int) -> tuple[int, ...]:
+        """Of the output, along so many axes."""
+        sides = (self.size,) * axes if isinstance(self.size, int) else self.size
+        if len(sides) != axes:
+            raise ValueError(
+                f"{type(self).__name__}: size is {self.size}, but the samples have {axes} axes: give one number for each"
+            )
+        return sides
+
+    def starts(self, u: Array, shapes: Array) -> Array:
+        """Where the boxes of a batch begin: int64 [n, axes] from uniform numbers [axes, n] and shapes [n, axes]; not resized."""
+        raise NotImplementedError
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         """The boxes of a batch: int64 [n, 4] from uniform numbers [draws, n] and the images' sizes, int64 [n]."""
@@ -109,19 +124,23 @@ class CenterCrop(Crop):
     """The centre of the image, not resized: torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
 
     Args:
-        size: of the output, (height, width), or one number for both.
+        size: of the output, (height, width), or one number for both; of arrays, one number for each axis, or for all.
         fast: as for RandomResizedCrop.
     """
 
     _: KW_ONLY
     fast: bool = False
 
+    any_axes: ClassVar[bool] = True
+
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        h, w = self.shape
-        top, left = np.rint((heights - h) / 2).astype(np.int64), np.rint((widths - w) / 2).astype(np.int64)
+        starts = self.starts(u, np.stack([heights, widths], axis=1))
+        return np.concatenate([starts, np.broadcast_to(self.shape, starts.shape)], axis=1)
+
+    def starts(self, u: Array, shapes: Array) -> Array:
+        sides = np.array(self.sides(shapes.shape[1]))
         # torchvision pads a smaller image first, the odd pixel below and to the right
-        top, left = np.where(heights < h, -((h - heights) // 2), top), np.where(widths < w, -((w - widths) // 2), left)
-        return np.stack([top, left, np.full_like(top, h), np.full_like(left, w)], axis=1)
+        return np.where(shapes < sides, -((sides - shapes) // 2), np.rint((shapes - sides) / 2).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -129,7 +148,7 @@ class RandomCrop(Crop):
     """A box of `size` at a random place, not resized: torchvision.transforms.RandomCrop.
 
     Args:
-        size: of the output, (height, width), or one number for both.
+        size: of the output, (height, width), or one number for both; of arrays, one number for each axis, or for all.
         padding: zeros on each side of the image that the box may reach into.
         fast: as for RandomResizedCrop.
 
@@ -142,6 +161,7 @@ class RandomCrop(Crop):
     fast: bool = False
 
     draws: ClassVar[int] = 2
+    any_axes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,16 +169,22 @@ class RandomCrop(Crop):
             raise ValueError(f"RandomCrop: padding is {self.padding!r}, but must be a number of pixels, 0 or more")
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        h, w = self.shape
-        rows, columns = heights + 2 * self.padding - h + 1, widths + 2 * self.padding - w + 1
-        if len(heights) and (rows.min() < 1 or columns.min() < 1):
-            k = int(np.argmin(np.minimum(rows, columns)))
+        starts = self.starts(u, np.stack([heights, widths], axis=1))
+        return np.concatenate([starts, np.broadcast_to(self.shape, starts.shape)], axis=1)
+
+    def starts(self, u: Array, shapes: Array) -> Array:
+        places = shapes + 2 * self.padding - self.sides(shapes.shape[1]) + 1
+        if places.size and places.min() < 1:
+            shape = shapes[int(places.min(axis=1).argmin())].tolist()
+            image = len(shape) == 2
+            what = "an image" if image else "an array"
+            found = " x ".join(map(str, reversed(shape) if image else shape))
             raise LoaderError(
-                f"RandomCrop({self.size}, padding={self.padding}) does not fit into an image of {widths[k]} x {heights[k]} pixels: "
-                "use more padding, RandomResizedCrop, or prepare with a larger --size or --upscale"
+                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what} of {found}"
+                + (" pixels: use more padding, RandomResizedCrop, or prepare with a larger --size or --upscale" if image else "")
+                + ("" if image else ": use more padding, a smaller crop, or CenterCrop, which pads by itself")
             )
-        top, left = (u[0] * rows).astype(np.int64) - self.padding, (u[1] * columns).astype(np.int64) - self.padding
-        return np.stack([top, left, np.full_like(top, h), np.full_like(left, w)], axis=1)
+        return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
 
 
 @dataclass(frozen=True)

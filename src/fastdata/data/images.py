@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from fastdata.data.crops import Crop
+from fastdata.data.dataset import SlotDataset, checked_index
 from fastdata.data.joined import JoinedImages
 from fastdata.data.masks import Masks
-from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, lent_generators, loose_seeds, occurrences, repeated, uniforms
+from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.records import Images
 from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, render_masks, stack
 from fastdata.data.view import Sample, Transform, View
@@ -23,7 +22,7 @@ __all__ = ["ImageDataset"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
+class ImageDataset(SlotDataset):
     """Images with targets, which are labels or masks; `fastdata.data.datasets` says where they come from.
 
     `ds[i]` is (image, target): uint8 or uint16 [C, H, W], RGB or one channel; and an int class, a float32 vector, or -1 without
@@ -41,23 +40,16 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         view: crop, flips and transform.
     """
 
+    channels_last = True
+
     def __init__(self, images: Images, view: View, masks: Masks | None = None) -> None:
+        super().__init__()
         self._images, self._masks = images, masks
         self.view = self._fitting(view)
-        self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
 
-    def __len__(self) -> int:
-        return len(self._images) if self._chosen is None else len(self._chosen.array)
-
-    def rows(self, indices: Any) -> Array:
-        """Rows of the whole set for indices of this dataset."""
-        return self._keys(indices) & ROW_MASK
-
-    def _keys(self, indices: Any) -> Array:
-        """What names samples to the random numbers: the row, and above it which time the same row stands in a subset."""
-        indices = np.asarray(indices, np.int64)
-        chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
-        return chosen
+    @property
+    def _all(self) -> Images:
+        return self._images
 
     @property
     def classes(self) -> list[str]:
@@ -77,12 +69,8 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         """Whether targets lie in memory that is allocated as images' is."""
         return self._masks is not None
 
-    @property
-    def targets(self) -> Array:
-        return np.array(self._images.targets) if self._chosen is None else self._images.targets[self._chosen.array & ROW_MASK]
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        row = self.rows(_checked(index, len(self)))
+        row = self.rows(checked_index(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plan = self._plan(row[None], u)
         (pixels,) = render_each(self._images, self.view, row[None], plan)
@@ -133,10 +121,6 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         pixels = self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
         return int(self._images.form.nbytes(pixels) + (self._masks.source.form.nbytes(pixels) if self._masks else 0))
 
-    def name(self, index: int) -> str:
-        """Where a sample came from: its path, relative to what was prepared."""
-        return self._images.name(int(self.rows(_checked(index, len(self)))))
-
     def with_size(self, size: int | None) -> Any:
         """The same samples from another stored size, as a dataset of the same kind."""
         return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
@@ -144,11 +128,6 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
     def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
         """The same samples with another crop, other flips and another transform: what a validation set needs after `split`."""
         return self._like(view=self._fitting(View(crop, hflip, vflip, transform)))
-
-    def _like(self, **parts: Any) -> Any:
-        other = copy.copy(self)
-        other.__dict__.update(parts)
-        return other
 
     def __add__(self, other: Any) -> Any:
         """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path.
@@ -162,44 +141,6 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         parts = [(d._images, None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK)) for d in (self, other)]
         joined = JoinedImages(parts)
         return ImageDataset(joined, self.view)
-
-    def subset(self, indices: Any) -> Any:
-        """The samples at `indices`, in that order, as a dataset of the same kind.
-
-        Samples keep their random numbers; where one stands several times, each time has its own.
-        """
-        chosen = np.asarray(indices)
-        if chosen.dtype == bool and chosen.shape == (len(self),):
-            chosen = np.flatnonzero(chosen)
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise TypeError(f"subset takes a list of indices, or a mask of {len(self)} booleans; got {chosen.dtype} {chosen.shape}")
-        if chosen.size and (chosen.min() < -len(self) or chosen.max() >= len(self)):
-            raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {len(self)} samples")
-        keys = self._keys(chosen.astype(np.int64) % max(len(self), 1))
-        if len(np.unique(keys)) < len(keys):
-            rows = keys & ROW_MASK
-            keys = rows | occurrences(rows) << ROW_BITS
-        return self._like(_chosen=SharedArray.of(keys))
-
-    def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
-        """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.
-
-        Args:
-            fraction: between 0 and 1.
-            seed: same seed, same split.
-            stratify: the same fraction of every class, rounded.
-        """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
-        if stratify and self._images.labels.kind != "class":
-            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._images.labels.kind!r}")
-        lot = uniforms(seed, SPLIT_EPOCH, self._keys(np.arange(len(self))), 1)[0]
-        groups = self.targets if stratify else np.zeros(len(self), np.int64)
-        first = np.zeros(len(self), bool)
-        for group in np.unique(groups):
-            members = np.flatnonzero(groups == group)
-            first[members[np.argsort(lot[members], kind="stable")[: round(fraction * len(members))]]] = True
-        return self.subset(first), self.subset(~first)
 
     def _fitting(self, view: View) -> View:
         """The view, if samples of these images can be made with it."""
@@ -220,9 +161,3 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} images, {self._images.form.codec}, {self.view.crop})"
-
-
-def _checked(index: int, count: int) -> int:
-    if not -count <= index < count:
-        raise IndexError(f"index {index}, but the dataset has {count} samples")
-    return index % count

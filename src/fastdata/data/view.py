@@ -54,6 +54,8 @@ class View:
                 raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
         if self.crop is not None and not isinstance(self.crop, Crop):
             raise TypeError(f"crop is {self.crop!r}, but must be RandomResizedCrop, CenterCrop, RandomCrop, Resize or None")
+        if self.crop is not None:
+            self.crop.sides(2)
 
     @property
     def draws(self) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
-from fastdata.data.images import ImageDataset
+from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import lent_generators, loose_seeds, repeated
 from fastdata.data.rendering import Timing
 from fastdata.errors import LoaderError
@@ -59,9 +59,9 @@ class Request(NamedTuple):
 class Reply(NamedTuple):
     """A batch on its way to the loader.
 
-    images: whether the data are (fresh arrays, targets); the first array is [n, H, W, C], to be shown as [n, C, H, W], and targets
-    are None when they are the second. spans: of each array, where it lies in the slot of the request; None: it is fresh. error: of
-    a worker, for the loader to raise if it still wants this batch.
+    images: whether the data are (fresh arrays, targets) of a SlotDataset; targets are None when they are the second
+    array. spans: of each array, where it lies in the slot of the request; None: it is fresh. error: of a worker, for the
+    loader to raise if it still wants this batch.
     """
 
     request: Request
@@ -82,7 +82,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
         started = time.perf_counter()
         try:
-            reply, data = self._images(request) if isinstance(self.dataset, ImageDataset) else self._items(request)
+            reply, data = self._images(request) if isinstance(self.dataset, SlotDataset) else self._items(request)
         except Exception as error:
             if get_worker_info() is None:
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastdata.data.images import ImageDataset
+from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch, Stats, to_device
 from fastdata.loader.direct import Direct, is_direct
@@ -150,7 +150,7 @@ class Loader:
 
     def set_size(self, size: int | None) -> None:
         """From the next batch on, read this stored size; None: the dataset's own. The workers stay."""
-        if not isinstance(self.dataset, ImageDataset):
+        if not isinstance(self.dataset, SlotDataset):
             raise TypeError(f"set_size needs one of fastdata's datasets; this is a {type(self.dataset).__name__}")
         if size is not None:
             self.dataset.with_size(size)  # raises if there is none

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from fastdata.data.images import ImageDataset
+from fastdata.data.dataset import SlotDataset
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, Slots
@@ -70,12 +70,13 @@ class Workers:
     ) -> None:
         self._device = device if device is not None and device.type == "cuda" else None
         self._told: BaseException | None = None
+        self._channels_last = isinstance(dataset, SlotDataset) and dataset.channels_last
         self.slots: Slots | None = None
         method = multiprocessing.get_start_method() if num_workers else ""
         self._greeting = Greeting(num_workers) if method == "fork" and SharedArray.possible() else None
         if method == "forkserver":  # the workers then share what they import; no effect on a server that runs already
             multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
-        if isinstance(dataset, ImageDataset) and SharedArray.possible():
+        if isinstance(dataset, SlotDataset) and SharedArray.possible():
             in_flight = max(1, num_workers * prefetch_factor)
             self.slots = Slots(
                 in_flight,
@@ -136,7 +137,9 @@ class Workers:
         images, *others = [(fresh if span is None else lent).pop(0) for span in reply.spans]
         if self._pin:  # a copy: nobody would tell when the user's own copy from a slot to a GPU is done; torch's allocator knows
             images, *others = (tensor.pin_memory() for tensor in (images, *others))
-        return images.permute(0, 3, 1, 2), others[0] if others else torch.from_numpy(targets)
+        if self._channels_last:
+            images = images.permute(0, 3, 1, 2)
+        return images, others[0] if others else torch.from_numpy(targets)
 
     def _give_back(self, request: Request) -> None:
         if request.slot is not None and self.slots is not None:

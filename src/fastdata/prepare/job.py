@@ -1,4 +1,4 @@
-"""prep: images or text become a store. Plan, run the shards that are not there yet, finish."""
+"""prep: images, arrays or text become a store. Plan, run the shards that are not there yet, finish."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Summary:
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
         tokens: in a store of tokens.
+        kind: of data.
     """
 
     out: Path
@@ -52,6 +53,7 @@ class Summary:
     seconds: float
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
+    kind: str = "images"
 
     @property
     def inputs_per_s(self) -> float:
@@ -87,17 +89,24 @@ def prep(
     split_lines: bool = False,
     split_on: str | None = None,
     field: str = "text",
+    kind: str | None = None,
+    chunk: int | Sequence[int] | None = None,
+    channels: str = "none",
+    key: str | None = None,
+    dtype: str | None = None,
+    max_bytes: int = 1 << 32,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of images, or of text. Run again after an interruption, it goes on.
+    """Make a store of images, of arrays, or of text. Run again after an interruption, it goes on.
 
     Args:
         source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
-            Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of text (with
+            Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of arrays,
+            a folder, a table or one file: .npy, .npz, NIfTI, DICOM series. Of text (with
             tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as
             .gz or .zst.
         out: the store to make; None: the source's name + ".fds", in the current folder.
@@ -125,7 +134,14 @@ def prep(
         split_lines: each line of a .txt file is a document; else the whole file is one.
         split_on: this text stands between the documents of a .txt file.
         field: of .jsonl and .parquet: what holds the text.
-        limit: prepare that many images only, evenly spaced.
+        kind: "images" or "arrays" (then TIFF and PNG too); None: what the files' endings say.
+        chunk: of arrays: sides of the boxes that they are stored in, which crops read whole; one number for all axes.
+        channels: of arrays: "first" or "last" if that axis is of channels; it is stored first and never cut.
+        key: of .npz files: which of their arrays; None: each is a sample.
+        dtype: of all arrays; None: the first one's. Integers that do not fit are rejects, as are floats that are not whole; floats
+            are rounded to a smaller float only if this is given.
+        max_bytes: larger arrays are rejected before they are read.
+        limit: prepare that many images or arrays only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
         timeout: seconds after which an image counts as one that hangs its decoder.
@@ -155,6 +171,12 @@ def prep(
         split_lines=split_lines,
         split_on=split_on,
         field=field,
+        kind=kind,
+        chunk=chunk,
+        channels=channels,
+        key=key,
+        dtype=dtype,
+        max_bytes=max_bytes,
         limit=limit,
         resize=resize,
         upscale=upscale,
@@ -221,4 +243,5 @@ def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
         seconds=seconds,
         skipped=work.skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
+        kind=work.plan.options.kind,
     )

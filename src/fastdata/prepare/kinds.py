@@ -8,16 +8,27 @@ a table of plain JSON values. `tables(plan, found)` makes of the tables of all s
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Probed", "Tables", "of"]
+from fastdata.prepare.sources import is_image, walk_files
 
-_MODULES = {"images": "fastdata.prepare.image_shards", "tokens": "fastdata.prepare.text.token_shards"}
+__all__ = ["Probed", "Tables", "kind_of", "of"]
+
+_MODULES = {
+    "images": "fastdata.prepare.image_shards",
+    "tokens": "fastdata.prepare.text.token_shards",
+    "arrays": "fastdata.prepare.arrays.array_shards",
+}
+_ENDINGS = {"arrays": (".npy", ".npz", ".nii", ".nii.gz", ".dcm")}  # that tell a kind; all others may be images
 
 
 @dataclass(frozen=True)
@@ -47,3 +58,24 @@ class Probed:
 def of(kind: str) -> Any:
     """The module of a kind."""
     return importlib.import_module(_MODULES[kind])
+
+
+def kind_of(source: str | os.PathLike[str]) -> str:
+    """What kind of data a folder, a table of paths or a file holds, by the endings of its files. If there are images, images."""
+    path, found = Path(source), "images"
+    for name in _names(path):
+        if is_image(name):
+            return "images"
+        found = next((kind for kind, endings in _ENDINGS.items() if name.lower().endswith(endings)), found)
+    return found
+
+
+def _names(path: Path) -> Iterator[str]:
+    """Of the files in a folder, in the first rows of a table, or of the one file."""
+    if path.is_dir():
+        yield from (name for name, _, _ in walk_files(path))
+    elif path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            yield from (re.split(r"[,\t]", line)[0].strip('" \n') for line in itertools.islice(file, 3))
+    else:
+        yield path.name

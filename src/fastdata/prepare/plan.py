@@ -88,12 +88,15 @@ def _body(
     }
 
 
-def make_plan(found: SourceList, options: Options, limit: int | None = None) -> Plan:
-    """Freeze a list of images. `limit` keeps that many, evenly spaced, so that every class is seen."""
+def make_plan(
+    found: SourceList, options: Options, limit: int | None = None, *, least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES)
+) -> Plan:
+    """Freeze a list of inputs. `limit` keeps that many, evenly spaced, so that every class is seen. `least`: samples and bytes of a
+    shard, if all cores are busy."""
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
-    return freeze(options, found.labels, sources, _bounds(sources))
+    return freeze(options, found.labels, sources, _bounds(sources, *least))
 
 
 def freeze(
@@ -105,10 +108,10 @@ def freeze(
     return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {})
 
 
-def _bounds(sources: tuple[Source, ...]) -> tuple[int, ...]:
+def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:
     """Equal shares. How many depends on the sources alone, never on who does the work."""
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
-    busy = min(BUSY_SHARDS, -(-count // LEAST_SAMPLES), -(-size // LEAST_BYTES))
+    busy = min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
     shards = max(-(-count // SHARD_SAMPLES), -(-size // SHARD_BYTES), busy, 1)
     return tuple(k * count // shards for k in range(shards + 1))
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.prepare.archives.patterns import locate
+from fastdata.prepare.arrays.arguments import arguments_of_arrays
+from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
 from fastdata.prepare.pairs import with_masks
@@ -52,6 +54,12 @@ def planned(
     split_lines: bool = False,
     split_on: str | None = None,
     field: str = "text",
+    kind: str | None = None,
+    chunk: int | Sequence[int] | None = None,
+    channels: str = "none",
+    key: str | None = None,
+    dtype: str | None = None,
+    max_bytes: int = 1 << 32,
     limit: int | None = None,
     **images: Any,
 ) -> Planned:
@@ -61,7 +69,12 @@ def planned(
         PrepError: there is nothing to prepare, or it does not fit together.
         ValueError: a wrong argument, or one for another kind of data.
     """
+    of_arrays = arguments_of_arrays({**locals(), **images})
     check_positive(limit=limit)
+    if of_arrays is not None:
+        root, target = _resolve(source, out)
+        plan, skipped = plan_arrays(source, **of_arrays)
+        return Planned(plan, target, (root, Path(masks or root).absolute()), skipped)
     mask = _mask_options(masks, mask_suffix, mask_bits, palette)
     options = ImageOptions(_as_sizes(size), **images, mask=mask)
     cutting = _cutting(split_lines, split_on, field)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fastdata.prepare.estimate import Estimate
 from fastdata.prepare.job import Summary
+from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
 __all__ = ["estimate_lines", "human_bytes", "info_lines", "summary_lines"]
@@ -26,7 +27,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
-    rejected, what = sum(summary.rejected.values()), "documents" if summary.tokens else "images"
+    rejected, what = sum(summary.rejected.values()), "documents" if summary.tokens else summary.kind
     yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
@@ -41,6 +42,19 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     else:
         earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
         yield f"{summary.inputs_per_s:.0f} {what}/s, {summary.seconds:.1f} s{earlier}"
+
+
+def _chunks(store: Store, variant: Variant) -> str:
+    """Such as ", 96 x 80 x 80 to 128 x 128 x 128 in chunks of 32 x 32 x 32, 4.2 MB each"."""
+    arrays = store.manifest.arrays
+    if arrays is None or not len(store):
+        return ""
+    shapes = store.samples["shape"][:, variant.is_mask and arrays.channels : arrays.dims]
+    low, high, chunk = (" x ".join(map(str, sides)) for sides in (shapes.min(0), shapes.max(0), arrays.chunk))
+    mean = human_bytes(float(store.samples[f"{variant.name}/bytes"].mean()))
+    return (
+        f", {low}{'' if low == high else f' to {high}'} in chunks of {chunk}, {mean} {'a mask' if variant.is_mask else 'an array'}"
+    )
 
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
@@ -83,16 +97,20 @@ def _image_lines(store: Store) -> Iterator[str]:
         "vector": f"float labels {', '.join(labels.names)}",
         "none": "no labels",
     }
-    yield f"{store.path}: {len(store)} images, {kinds[labels.kind]}, format {manifest.version}"
+    yield f"{store.path}: {len(store)} {manifest.kind}, {kinds[labels.kind]}, format {manifest.version}"
     if labels.kind == "class":
         yield f"  classes: {', '.join(labels.names[:10])}{', ...' if len(labels.names) > 10 else ''}"
     for variant in manifest.variants:
         form = variant.form
         line = f"  size {variant.name}: {form.codec}, {form.channels} x {form.dtype}, "
+        if manifest.arrays is not None:
+            line = f"  {variant.name}: {form.dtype}, "
         line += (
             f"{human_bytes(sum(s.bytes for s in variant.shards))} in {len(variant.shards)} shard{'s' * (len(variant.shards) != 1)}"
         )
-        if len(store):
+        if manifest.arrays is not None:
+            line += _chunks(store, variant)
+        elif len(store):
             h, w = store.samples[f"{variant.name}/height"], store.samples[f"{variant.name}/width"]
             line += f", {w.min()} x {h.min()} to {w.max()} x {h.max()} pixels"
             mean = human_bytes(float(store.samples[f"{variant.name}/bytes"].mean()))

@@ -15,7 +15,8 @@ from fastdata.prepare.archives.catalog import list_archives
 from fastdata.prepare.inputs import EXTENSIONS, SPLITS, Source, SourceList, StrPath, splits_error
 from fastdata.store.format import Labels, read_manifest
 
-__all__ = ["Source", "SourceList", "list_sources", "look", "walk_files", "walk_images"]
+__all__ = ["Source", "SourceList", "counts", "is_image", "list_folder", "list_sources", "list_table", "look"]
+__all__ += ["walk_files", "walk_images", "with_classes", "with_vectors"]
 
 
 def list_sources(source: StrPath, *, labels: StrPath | None = None, classes: StrPath | None = None) -> SourceList:
@@ -33,32 +34,32 @@ def list_sources(source: StrPath, *, labels: StrPath | None = None, classes: Str
     if (archived := list_archives(source)) is not None:
         found = archived
     elif path.is_dir():
-        found = _list_folder(path)
+        found = list_folder(path)
     elif path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
-        found = _list_table(path)
+        found = list_table(path)
     else:
         what = "is neither a folder nor a .csv or .tsv file, nor an archive of a known kind" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}")
     if labels is not None:
-        found = _with_vectors(found, Path(labels))
+        found = with_vectors(found, Path(labels))
     if classes is not None:
-        found = _with_classes(found, Path(classes))
+        found = with_classes(found, Path(classes))
     if not found.sources:
-        left = f"; {sum(found.skipped.values())} other files are there ({_counts(found.skipped)})" if found.skipped else ""
+        left = f"; {sum(found.skipped.values())} other files are there ({counts(found.skipped)})" if found.skipped else ""
         raise PrepError(f"no images in {source}{left}; image files end in .jpg, .png, .webp and so on, or have no ending")
     return found
 
 
-def _counts(counter: Counter[str]) -> str:
+def counts(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counter.most_common(5))
 
 
-def _list_folder(root: Path) -> SourceList:
+def list_folder(root: Path, endings: frozenset[str] = EXTENSIONS) -> SourceList:
     folders = [entry.name for entry in _listed(root) if _is_folder(entry)]
     _refuse_splits(root, folders)
     skipped: Counter[str] = Counter()
-    top = list(_images(root, "", skipped))
-    inner = [(name, [i for folder in sorted(_below(root, name)) for i in _images(root, folder, skipped)]) for name in folders]
+    top = list(_images(root, "", skipped, endings))
+    inner = [(name, [i for f in sorted(_below(root, name)) for i in _images(root, f, skipped, endings)]) for name in folders]
     if not any(files for _, files in inner):
         return SourceList(root, Labels("none"), [Source(n, -1, s, p) for n, s, p in top], skipped)
     names = tuple(name for name, _ in inner)
@@ -107,12 +108,12 @@ def _below(root: Path, folder: str, above: frozenset[tuple[int, int]] = frozense
             yield from _below(root, f"{folder}/{entry.name}", above | {here})
 
 
-def _images(root: Path, folder: str, skipped: Counter[str]) -> Iterator[tuple[str, int, str]]:
+def _images(root: Path, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
     """The (name, size, problem) of each image in a folder."""
     for entry in _listed(root / folder):
         if not _is_folder(entry):
             ending = os.path.splitext(entry.name)[1].lower()
-            if _is_image(entry.name) or not ending:
+            if ending in endings or not ending:
                 yield f"{folder}/{entry.name}" if folder else entry.name, *look(entry.path)
             else:
                 skipped[ending] += 1
@@ -129,7 +130,7 @@ def walk_files(root: Path) -> Iterator[tuple[str, int, str]]:
 
 def walk_images(root: Path) -> Iterator[tuple[str, int, str]]:
     """The same of the images among them."""
-    return (file for file in walk_files(root) if _is_image(file[0]) or not os.path.splitext(file[0])[1])
+    return (file for file in walk_files(root) if is_image(file[0]) or not os.path.splitext(file[0])[1])
 
 
 def look(path: str | Path) -> tuple[int, str]:
@@ -159,10 +160,10 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return rows[0], rows[1:]
 
 
-def _list_table(path: Path) -> SourceList:
+def list_table(path: Path) -> SourceList:
     first, rows = _rows(path)
     root = path.parent
-    header = None if _is_image(first[0]) or os.path.isfile(root / first[0]) else first
+    header = None if is_image(first[0]) or os.path.isfile(root / first[0]) else first
     if header is None:
         rows = [first, *rows]
     if len(rows) and len(rows[0]) > 2:
@@ -180,7 +181,7 @@ def _list_table(path: Path) -> SourceList:
     return SourceList(root, Labels("class", names), sources)
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in EXTENSIONS
 
 
@@ -212,12 +213,12 @@ def _floats(path: Path, row: list[str]) -> tuple[float, ...]:
         raise PrepError(f"{path}, row of {row[0]!r}: {row[1:]} are not all numbers") from None
 
 
-def _with_vectors(found: SourceList, path: Path) -> SourceList:
+def with_vectors(found: SourceList, path: Path) -> SourceList:
     header, rows = _rows(path)
     if len(header) < 2:
         raise PrepError(f"{path} has one column; it needs a path and at least one value")
     known = {os.path.normpath(source.name) for source in found.sources}
-    if os.path.normpath(header[0]) in known or _is_image(header[0]):
+    if os.path.normpath(header[0]) in known or is_image(header[0]):
         columns, rows = tuple(f"label{k}" for k in range(1, len(header))), [header, *rows]
     else:
         columns = tuple(header[1:])
@@ -242,7 +243,7 @@ def _with_vectors(found: SourceList, path: Path) -> SourceList:
     return SourceList(found.root, Labels("vector", columns), sources, found.skipped)
 
 
-def _with_classes(found: SourceList, store: Path) -> SourceList:
+def with_classes(found: SourceList, store: Path) -> SourceList:
     if found.labels.kind != "class":
         raise PrepError(f"--classes {store} needs classes in SOURCE, which has labels of kind {found.labels.kind!r}")
     wanted = read_manifest(store).labels

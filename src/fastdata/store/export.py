@@ -37,6 +37,7 @@ def export(
         out: a folder that is empty or does not exist.
         to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars of about 1 GB, see
             `fastdata.store.webdataset`. Of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
+            Of arrays: "npy".
         size: which variant; None: the largest.
         tick: called with 1 for each sample.
 
@@ -44,7 +45,7 @@ def export(
         The number of samples; of tokens, of files.
     """
     store, root = Store(path, kind=None), Path(out)
-    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS}[store.manifest.kind]
+    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",)}[store.manifest.kind]
     if (to or known[0]) not in known:
         raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -52,6 +53,10 @@ def export(
     if store.manifest.kind == "tokens":
         root.mkdir(parents=True, exist_ok=True)
         return export_tokens(store, root, to or known[0], tick)
+    if store.manifest.kind == "arrays":
+        from fastdata.store.export_arrays import export_arrays  # which uses what is below
+
+        return export_arrays(store, root, tick)
     try:
         return write_tars(store, root, size, tick) if to == "webdataset" else _write_folders(store, root, size, tick)
     except OSError as error:

@@ -15,11 +15,13 @@ import numpy as np
 
 from fastdata.codec.pixels import CODECS, PixelFormat
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.chunks import MAX_AXES
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, is_variant, shard_file
 
 __all__ = [
     "MAJOR",
     "VERSION",
+    "Arrays",
     "Labels",
     "Manifest",
     "Masks",
@@ -32,7 +34,9 @@ __all__ = [
 MAJOR = 1
 VERSION = "1.0"
 MASK = "mask-"  # before the names of variants that hold masks
-KINDS = {"images": CODECS, "tokens": ("tokens",)}  # and the codecs of their records
+KINDS = {"images": CODECS, "tokens": ("tokens",), "arrays": ("chunks",)}  # and the codecs of their records
+NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # what torch holds
+DTYPES = {"images": ("uint8", "uint16"), "tokens": ("uint16", "uint32"), "arrays": NUMBERS}
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,19 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Arrays:
+    """Of a store of arrays. chunk: sides of the boxes that they are cut into; channels: whether an axis of channels stands before
+    the axes that are cut."""
+
+    chunk: tuple[int, ...]
+    channels: bool
+
+    @property
+    def dims(self) -> int:
+        return len(self.chunk) + self.channels
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What is in a store and how it was made."""
 
@@ -107,9 +124,12 @@ class Manifest:
     kind: str = field(default="images")
     masks: Masks | None = None
     tokens: Tokens | None = None
+    arrays: Arrays | None = None
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **asdict(self)}
+        if self.arrays is None:
+            del body["arrays"]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
@@ -124,13 +144,15 @@ def samples_dtype(kind: str, labels: Labels, variants: Sequence[str]) -> np.dtyp
     """The row of samples.npy. `source` is the sample's place in the list of inputs.
 
     Images have a label, and columns for each variant. Documents of tokens have the place of their first token in the store, and
-    how many they have.
+    how many they have. Arrays have a label, their sides (channels first, zeros behind), and the number of their first record.
     """
     if kind == "tokens":
         return np.dtype([("source", "<u8"), ("start", "<u8"), ("tokens", "<u8")])
     label: Any = ("label", "<f4", (len(labels.names),)) if labels.kind == "vector" else ("label", "<i4")
-    columns = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")]
-    return np.dtype([("source", "<u8"), label, *((f"{v}/{name}", kind) for v in variants for name, kind in columns)])
+    columns, own = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")], list[Any]()
+    if kind == "arrays":
+        columns, own = columns[2:], [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")]
+    return np.dtype([("source", "<u8"), label, *own, *((f"{v}/{name}", kind) for v in variants for name, kind in columns)])
 
 
 def read_manifest(root: Path) -> Manifest:
@@ -200,6 +222,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
         kind=kind,
         masks=_masks(body.get("masks")),
         tokens=_tokens(body["tokens"], variants[0]) if kind == "tokens" else None,
+        arrays=_arrays(body["arrays"], variants) if kind == "arrays" else None,
     )
 
 
@@ -217,6 +240,15 @@ def _tokens(entry: Any, variant: Variant) -> Tokens:
         raise ValueError(f"{len(counts)} counts of tokens for {len(variant.shards)} shards")
     end = None if end is None else _get(end, int)
     return Tokens(engine, name, sha256, _get(entry["vocab_size"], int), end, _get(entry["largest"], int), counts)
+
+
+def _arrays(entry: Any, variants: Sequence[Variant]) -> Arrays:
+    chunk, channels = tuple(_get(n, int) for n in _get(entry["chunk"], list)), entry["channels"]
+    if not 1 <= len(chunk) <= MAX_AXES or not all(chunk) or type(channels) is not bool:
+        raise ValueError(f"chunks of {chunk}, channels {channels}")
+    if [v.name for v in variants] not in (["array"], ["array", f"{MASK}array"]) or any(v.records is None for v in variants):
+        raise ValueError(f"arrays in variants {[v.name for v in variants]}")
+    return Arrays(chunk, channels)
 
 
 def _get(value: Any, kind: type) -> Any:
@@ -238,9 +270,8 @@ def _variant(entry: dict[str, Any], num_shards: int, kind: str) -> Variant:
     )
     if not is_variant(name):
         raise ValueError(f"a variant cannot be called {name!r}")
-    dtypes = ("uint16", "uint32") if kind == "tokens" else ("uint8", "uint16")
-    known = form.codec in KINDS[kind] and _get(form.channels, int) in (1, 3) and form.dtype in dtypes
-    mask = not name.startswith(MASK) or (form.codec, form.channels) == ("rgb", 1)
+    known = form.codec in KINDS[kind] and _get(form.channels, int) in (1, 3) and form.dtype in DTYPES[kind]
+    mask = not name.startswith(MASK) or (form.codec in ("rgb", "chunks") and form.channels == 1 and form.dtype in DTYPES["images"])
     if not known or not mask or (form.planes and form != PixelFormat("yuv420", 3, "uint8")):
         raise FormatError(f"the store has records of {entry['form']}, which this fastdata can't read; use a newer one")
     shards = tuple(_sum(s) for s in _get(entry["shards"], list))

@@ -18,7 +18,7 @@ __all__ = ["Store"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-READERS = {"images": "LMDBDataset", "tokens": "TokenDataset"}
+READERS = {"images": "LMDBDataset", "tokens": "TokenDataset", "arrays": "ArrayDataset"}
 
 
 class Store:

@@ -13,6 +13,7 @@ from pathlib import Path
 import xxhash
 
 from fastdata.errors import FastDataError
+from fastdata.store.chunks import count as chunk_count
 from fastdata.store.files import file_sum, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.shards import ShardReader
@@ -28,7 +29,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
     """Check a store and yield a line for each thing that is wrong.
 
     Quick: the manifest, the tables, the size of every shard, and that LMDB finds as many records as it should.
-    In full, also every byte of every shard; where a shard of images differs, the checksum of each of its records.
+    In full, also every byte of every shard; where a shard of images or arrays differs, the checksum of each of its samples.
 
     Args:
         path: the store.
@@ -105,20 +106,34 @@ def walk(path: str, variant_name: str, shards: str, full: bool) -> None:
         reader = ShardReader([where], [count], [variant.shards[shard].bytes])
         if (found := reader.count(0)) != count:
             _say(shard, f"it has {found} records, the manifest says {count}")
-        if full and manifest.kind == "images":  # the others have no sums of records, only of whole shards
-            _check_records(_Damaged(path), f"{variant_name}/xxh3", shard, reader)
+        if full and manifest.kind in ("images", "arrays"):  # the others have no sums of records, only of whole shards
+            _check_records(_Damaged(path, kind=None), f"{variant_name}/xxh3", shard, reader)
 
 
 def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -> None:
     names, start = store.names(), sum(store.manifest.shard_samples[:shard])
-    for k in range(len(reader)):
+    rows = range(start, start + store.manifest.shard_samples[shard])
+    for row, records in zip(rows, _records(store, rows), strict=True):
+        digest = xxhash.xxh3_64()
         try:
-            same = xxhash.xxh3_64_intdigest(reader.get(k)) == int(store.samples[column][start + k])
+            for k in records:
+                digest.update(reader.get(k))
         except FastDataError as error:
-            _say(shard, f"sample {start + k} ({names[start + k]!r}): {error}")
+            _say(shard, f"sample {row} ({names[row]!r}): {error}")
             continue
-        if not same:
-            _say(shard, f"sample {start + k} ({names[start + k]!r}) is not what was written: its checksum differs")
+        if digest.intdigest() != int(store.samples[column][row]):
+            _say(shard, f"sample {row} ({names[row]!r}) is not what was written: its checksum differs")
+
+
+def _records(store: Store, rows: range) -> Iterator[range]:
+    """The places in their shard of each sample's records."""
+    first, arrays = 0, store.manifest.arrays
+    for row in rows:
+        n = 1
+        if arrays is not None:
+            n = chunk_count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
+        yield range(first, first + n)
+        first += n
 
 
 def _say(shard: int, problem: str) -> None:

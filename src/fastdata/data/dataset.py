@@ -1,0 +1,156 @@
+"""What fastdata's datasets share: samples by number, subsets and splits, and what the Loader asks of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
+from fastdata.data.rendering import Allocate, Timing
+from fastdata.shared import SharedArray
+from fastdata.store.format import Labels
+
+__all__ = ["Labelled", "SlotDataset", "checked_index"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Labelled(Protocol):
+    """Samples with labels and names."""
+
+    @property
+    def labels(self) -> Labels: ...
+
+    @property
+    def targets(self) -> Array:
+        """int64 [n] or float32 [n, columns]."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """Where a sample came from."""
+
+
+class SlotDataset(Dataset[Any]):
+    """A dataset whose batches a Loader's workers write into shared memory.
+
+    Attributes:
+        channels_last: whether batches are [n, H, W, C], to be shown as [n, C, H, W].
+    """
+
+    channels_last: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
+
+    @property
+    def _all(self) -> Labelled:
+        """The whole set, of which this may be a part."""
+        raise NotImplementedError
+
+    def read_batch(
+        self,
+        indices: Array,
+        *,
+        seed: int,
+        epoch: int,
+        repeats: Array | None = None,
+        allocate: Allocate = np.empty,
+        timing: Timing | None = None,
+    ) -> tuple[Array, Array]:
+        """A batch as the Loader takes it: samples, and their targets, int64 [n] or float32 [n, columns], or large ones.
+
+        `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
+        the memory for the samples; `timing` is added to.
+        """
+        raise NotImplementedError
+
+    def sample_bytes(self) -> int:
+        """Bytes of the largest sample, before a transform."""
+        raise NotImplementedError
+
+    def with_size(self, size: int | None) -> Any:
+        """The same samples from another stored size, as a dataset of the same kind."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._all) if self._chosen is None else len(self._chosen.array)
+
+    @property
+    def large_targets(self) -> bool:
+        """Whether targets lie in memory that is allocated as the samples' is."""
+        return False
+
+    def rows(self, indices: Any) -> Array:
+        """Rows of the whole set for indices of this dataset."""
+        return self._keys(indices) & ROW_MASK
+
+    def _keys(self, indices: Any) -> Array:
+        """What names samples to the random numbers: the row, and above it which time the same row stands in a subset."""
+        indices = np.asarray(indices, np.int64)
+        chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
+        return chosen
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self._all.labels.names)
+
+    @property
+    def targets(self) -> Array:
+        return np.array(self._all.targets) if self._chosen is None else self._all.targets[self._chosen.array & ROW_MASK]
+
+    def name(self, index: int) -> str:
+        """Where a sample came from: its path, relative to what was prepared."""
+        return self._all.name(int(self.rows(checked_index(index, len(self)))))
+
+    def _like(self, **parts: Any) -> Any:
+        other = copy.copy(self)
+        other.__dict__.update(parts)
+        return other
+
+    def subset(self, indices: Any) -> Any:
+        """The samples at `indices`, in that order, as a dataset of the same kind.
+
+        Samples keep their random numbers; where one stands several times, each time has its own.
+        """
+        chosen = np.asarray(indices)
+        if chosen.dtype == bool and chosen.shape == (len(self),):
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise TypeError(f"subset takes a list of indices, or a mask of {len(self)} booleans; got {chosen.dtype} {chosen.shape}")
+        if chosen.size and (chosen.min() < -len(self) or chosen.max() >= len(self)):
+            raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {len(self)} samples")
+        keys = self._keys(chosen.astype(np.int64) % max(len(self), 1))
+        if len(np.unique(keys)) < len(keys):
+            rows = keys & ROW_MASK
+            keys = rows | occurrences(rows) << ROW_BITS
+        return self._like(_chosen=SharedArray.of(keys))
+
+    def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
+        """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.
+
+        Args:
+            fraction: between 0 and 1.
+            seed: same seed, same split.
+            stratify: the same fraction of every class, rounded.
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
+        if stratify and self._all.labels.kind != "class":
+            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
+        lot = uniforms(seed, SPLIT_EPOCH, self._keys(np.arange(len(self))), 1)[0]
+        groups = self.targets if stratify else np.zeros(len(self), np.int64)
+        first = np.zeros(len(self), bool)
+        for group in np.unique(groups):
+            members = np.flatnonzero(groups == group)
+            first[members[np.argsort(lot[members], kind="stable")[: round(fraction * len(members))]]] = True
+        return self.subset(first), self.subset(~first)
+
+
+def checked_index(index: int, count: int) -> int:
+    if not -count <= index < count:
+        raise IndexError(f"index {index}, but the dataset has {count} samples")
+    return index % count

@@ -1,0 +1,347 @@
+"""Arrays and volumes from a store: every crop is numpy's slice, and only the chunks that it touches are read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastdata
+from fastdata import ArrayDataset, CenterCrop, Loader, LoaderError, RandomCrop, RandomResizedCrop, StoreError
+from fastdata.data.random import uniforms
+from fastdata.store.chunks import boxes, count, touched
+from stores import folder, once, sha, store
+from support import Array
+
+
+def save(root: Path, arrays: dict[str, Array]) -> Path:
+    """.npy files by name."""
+    for name, array in arrays.items():
+        path = root / f"{name}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, array)
+    return root
+
+
+def noise(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "f":
+        return rng.normal(0, 100, shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max, shape, np.dtype(dtype).newbyteorder("="), endpoint=True).astype(dtype)
+
+
+# Chunks
+
+
+axes = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 7)), min_size=1, max_size=4)
+
+
+@given(axes, st.data())
+def test_a_box_is_put_together_from_the_chunks_it_touches(axes, data):
+    shape, chunk = (tuple(sides) for sides in zip(*axes, strict=True))
+    whole = np.arange(math.prod(shape)).reshape(shape)
+    stored = [whole[box].copy() for box in boxes(shape, chunk)]
+    assert len(stored) == count(shape, chunk)
+    ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
+    start, stop = (tuple(part) for part in zip(*ends, strict=True))
+    out = np.full([b - a for a, b in ends], -1)
+    for part in touched(shape, chunk, start, stop):
+        assert stored[part.place].shape == part.shape and out[part.target].size
+        assert (out[part.target] == -1).all(), "each value once"
+        out[part.target] = stored[part.place][part.wanted]
+    np.testing.assert_array_equal(out, whole[tuple(slice(a, b) for a, b in ends)])
+
+
+# Crops
+
+
+CASES: dict[str, tuple[str, str, Any, list[tuple[int, ...]]]] = {  # dtype, channels, chunk, shapes as in the files
+    "signals": ("uint8", "none", 100, [(1,), (250,), (99,)]),
+    "images": ("uint16", "none", None, [(200, 300), (131, 90)]),
+    "colours": ("uint8", "last", (20, 33), [(64, 64, 3), (50, 99, 3)]),
+    "spectra": ("float16", "first", (9, 9), [(40, 20, 20), (40, 17, 31)]),
+    "volumes": ("uint16", "none", None, [(40, 50, 70), (32, 32, 32), (65, 33, 12)]),
+    "swapped": (">u2", "none", (16, 16, 16), [(20, 30, 40), (33, 17, 16)]),
+    "scans": ("int16", "none", (10, 20, 30), [(11, 21, 31), (30, 40, 7)]),
+    "modes": ("float32", "first", (8, 16, 16), [(4, 20, 30, 40), (4, 16, 16, 16)]),
+    "films": ("float64", "none", None, [(5, 6, 20, 20), (3, 18, 17, 33)]),
+    "counts": ("int32", "none", 7, [(8, 8, 8)]),
+    "many": ("int64", "none", (2, 3, 2, 3, 2), [(3, 4, 5, 4, 3)]),
+}
+
+
+@cache
+def made(case: str, masks: bool = False) -> tuple[Path, list[Array]]:
+    """A store of a case, and its arrays as they should come: channels first."""
+    dtype, channels, chunk, shapes = CASES[case]
+    root, arrays = folder(), [noise(shape, dtype, k) for k, shape in enumerate(shapes)]
+    save(root / "in", {f"{k}": np.asfortranarray(a) if k % 2 else a for k, a in enumerate(arrays)})
+    options: dict[str, Any] = {"channels": channels, "chunk": chunk, "workers": 1}
+    arrays = [np.moveaxis(a, -1, 0) if channels == "last" else a for a in arrays]
+    if masks:
+        drawn = {f"{k}": (a if channels == "none" else a[0]).astype(np.int64) % 200 for k, a in enumerate(arrays)}
+        options["masks"] = save(root / "masks", drawn)
+    made = fastdata.prep(root / "in", root / "o.fds", **options)
+    assert made.kept == len(shapes), made
+    return made.out, arrays
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whole_arrays_are_those_of_the_files(case):
+    path, arrays = made(case)
+    dataset = ArrayDataset(path)
+    for (found, target), want in zip(dataset, arrays, strict=True):
+        assert found.dtype == torch.from_numpy(want.astype(want.dtype.newbyteorder("="))).dtype and target == -1
+        np.testing.assert_array_equal(found.numpy(), want)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=st.sampled_from(list(CASES)), data=st.data())
+def test_every_random_crop_is_numpy_s_slice(case, data):
+    path, arrays = made(case)
+    channels = CASES[case][1] != "none"
+    sides = tuple(data.draw(st.integers(1, 1 + min(a.shape[k] for a in arrays))) for k in range(channels, arrays[0].ndim))
+    padding, seed, epoch = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 99))
+    flips = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
+    dataset = ArrayDataset(path, crop=RandomCrop(sides, padding=padding), flips=flips)
+    ids = np.arange(len(arrays))
+    found, _ = dataset.read_batch(ids, seed=seed, epoch=epoch)
+    u = uniforms(seed, epoch, ids, 2 * len(sides))
+    for k, whole in enumerate(arrays):
+        padded = np.pad(whole, [(0, 0)] * channels + [(padding, padding)] * len(sides))
+        spatial = padded.shape[channels:]
+        start = [int(x * (n - side + 1)) for x, n, side in zip(u[len(sides) :, k], spatial, sides, strict=True)]
+        every = (slice(None),) * channels
+        want = padded[every + tuple(slice(a, a + n) for a, n in zip(start, sides, strict=True))]
+        turned = tuple(slice(None, None, -1 if x < flips else 1) for x in u[: len(sides), k])
+        np.testing.assert_array_equal(found[k], want[every + turned])
+
+
+@pytest.mark.parametrize("side", [1, 15, 33, 80])
+def test_the_centre_is_the_centre(side):
+    path, arrays = made("volumes")
+    for (found, _), whole in zip(ArrayDataset(path, crop=CenterCrop(side)), arrays, strict=True):
+        want = np.pad(whole, 40)
+        start = [(n + 80 - side) / 2 for n in whole.shape]
+        slices = [tuple(slice(rounding(a), rounding(a) + side) for a in start) for rounding in (math.floor, math.ceil)]
+        assert found.shape == (side,) * 3
+        assert any(np.array_equal(found, want[tuple(s)]) for s in itertools.product(*zip(*slices, strict=True))), (
+            "odd pixels on either side"
+        )
+
+
+# What is touched
+
+
+class Counting:
+    """A reader that counts the bytes of the records that it gives."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader, self.bytes, self.records = reader, 0, 0
+
+    def get(self, index: int) -> memoryview:
+        record: memoryview = self.reader.get(index)
+        self.bytes += len(record)
+        self.records += 1
+        return record
+
+
+def counting(dataset: ArrayDataset) -> Counting:
+    dataset._arrays._reader = Counting(dataset._arrays._reader)
+    return dataset._arrays._reader
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A volume of 512 x 512 x 512 x uint16, made of a formula, and its store."""
+    root = tmp_path_factory.mktemp("large")
+    (root / "in").mkdir()
+    volume = np.lib.format.open_memmap(root / "in/a.npy", "w+", np.uint16, (512, 512, 512))
+    plane = np.arange(512, dtype=np.uint16)[:, None] * np.uint16(31) + np.arange(512, dtype=np.uint16)
+    for z in range(512):
+        np.add(plane, np.uint16(z * 7919 % 65536), out=volume[z])
+    volume.flush()
+    return fastdata.prep(root / "in", root / "o.fds", workers=1).out, volume
+
+
+def test_a_crop_of_a_large_volume_touches_at_most_four_times_its_bytes(large):
+    path, volume = large
+    dataset = ArrayDataset(path, crop=RandomCrop((64, 64, 64)))
+    reader = counting(dataset)
+    worst = total = 0
+    for epoch in range(60):
+        before = reader.bytes
+        found, _ = dataset.read_batch(np.array([0]), seed=3, epoch=epoch)
+        u = uniforms(3, epoch, np.array([0]), 6)[3:, 0]
+        z, y, x = (u * (512 - 64 + 1)).astype(int)
+        np.testing.assert_array_equal(found[0], volume[z : z + 64, y : y + 64, x : x + 64])
+        worst, total = max(worst, reader.bytes - before), total + reader.bytes - before
+    crop = 64**3 * 2
+    assert worst <= 3.375 * crop, "27 chunks of 32 x 32 x 32"
+    assert total / 60 <= 3.4 * crop
+    stored = sum(p.stat().st_size for p in path.rglob("*.mdb"))
+    assert stored <= 1.07 * volume.nbytes, "a chunk of 64 KiB takes 17 pages"
+
+
+@given(start=st.tuples(*[st.integers(0, 448)] * 3))
+def test_no_crop_touches_more(start):
+    stop = tuple(a + 64 for a in start)
+    parts = touched((512,) * 3, (32,) * 3, start, stop)
+    assert sum(math.prod(part.shape) for part in parts) <= 4 * 64**3
+
+
+def test_of_two_axes_too():
+    path, _ = made("images")
+    dataset = ArrayDataset(path, crop=CenterCrop(16))
+    reader = counting(dataset)
+    _ = dataset[0]
+    assert reader.records <= 4
+
+
+# Masks
+
+
+@pytest.mark.parametrize("case", ["volumes", "colours", "modes", "signals"])
+@pytest.mark.parametrize("crop", [None, 1, 9, 90], ids=repr)
+def test_masks_are_cut_and_flipped_with_their_arrays(case, crop):
+    path, arrays = made(case, masks=True)
+    channels, seed = CASES[case][1] != "none", 9
+    for kind in (CenterCrop, RandomCrop):
+        options = {"padding": 90} if kind is RandomCrop else {}
+        dataset = ArrayDataset(path, crop=None if crop is None else kind(crop, **options), flips=0.5)
+        for k in range(len(arrays)):
+            found, mask = dataset.read_batch(np.array([k]), seed=seed, epoch=1)
+            assert mask.dtype == np.uint8
+            first = found[0, 0] if channels else found[0]
+            inside = mask[0] != 255
+            np.testing.assert_array_equal(first[inside].astype(np.int64) % 200, mask[0][inside])
+            assert not first[~inside].any(), "beyond the array"
+
+
+def test_classes_of_masks():
+    path, arrays = made("volumes", masks=True)
+    want = np.bincount(np.concatenate([a.reshape(-1) % 200 for a in arrays]))
+    dataset = ArrayDataset(path, crop=CenterCrop(99), ignore_index=7)
+    assert dataset.class_voxels == dict(enumerate(want.tolist()))
+    assert dataset[0][1][0, 0, 0] == 7
+    for wrong in (-1, 256, 1.5):
+        with pytest.raises(ValueError, match="ignore_index is"):
+            ArrayDataset(path, ignore_index=wrong)
+    with pytest.raises(ValueError, match="has no masks"):
+        ArrayDataset(made("volumes")[0], ignore_index=0)
+
+
+# The Loader
+
+
+@cache
+def labelled() -> Path:
+    root = folder()
+    save(root / "in", {f"{'ab'[k % 2]}/{k:02d}": noise((20 + k, 24, 30), "int16", k) for k in range(14)})
+    return fastdata.prep(root / "in", root / "o.fds", workers=1).out
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("masks", [False, True])
+def test_the_loader_delivers_what_the_dataset_reads(workers, masks):
+    path = made("volumes", masks=True)[0] if masks else labelled()
+    dataset = ArrayDataset(path, crop=RandomCrop((12, 7, 9)), flips=(0.5, 0, 0.3))
+    with Loader(dataset, 2, shuffle=True, num_workers=workers, seed=1) as loader:
+        batches = [batch for _ in range(3) for batch in loader]
+        assert workers == 0 or loader.stats().slots > 0
+    for batch in batches:
+        arrays, targets = dataset.read_batch(batch.ids, seed=1, epoch=batch.position[0])
+        assert batch[0].shape[1:] == (12, 7, 9) and batch[0].is_contiguous()
+        np.testing.assert_array_equal(batch[0].numpy(), arrays)
+        np.testing.assert_array_equal(batch[1].numpy(), targets)
+    with Loader(dataset, 2, shuffle=True, num_workers=1, seed=1) as other:
+        assert sha(other) == sha(batches[: len(other)])
+
+
+def test_a_batch_is_not_changed_while_it_is_held():
+    dataset = ArrayDataset(made("volumes", masks=True)[0], crop=RandomCrop(8))
+    with Loader(dataset, 1, num_workers=1) as loader:
+        kept = [batch for _ in range(4) for batch in loader]
+        then = sha(kept)
+        for _ in loader:
+            pass
+        assert sha(kept) == then and loader.stats().copies > 0
+
+
+def test_it_resumes_in_the_middle_of_an_epoch():
+    dataset = ArrayDataset(labelled(), crop=RandomCrop(6), flips=0.5)
+    with Loader(dataset, 3, shuffle=True, num_workers=2, seed=4) as first:
+        batches = iter(first)
+        next(batches), next(batches)
+        state = first.state_dict()
+        rest = sha(batches)
+    with Loader(dataset, 3, shuffle=True, num_workers=0, seed=4) as second:
+        second.load_state_dict(state)
+        assert sha(second) == rest and len(rest) == 3
+
+
+def test_ranks_share_an_epoch():
+    dataset = ArrayDataset(labelled(), crop=RandomCrop(6))
+    ids = []
+    for rank in range(3):
+        with Loader(dataset, 2, shuffle=True, num_workers=0, rank=rank, world_size=3) as loader:
+            batches = list(loader)
+            ids += [b.ids[: b.valid] for b in batches]
+    assert once(ids, 14)
+
+
+def test_subsets_and_splits():
+    dataset = ArrayDataset(labelled(), crop=RandomCrop(6))
+    train, val = dataset.split(0.5, seed=0, stratify=True)
+    assert (len(train), len(val)) == (8, 6)
+    names = [part.name(k) for part in (train, val) for k in range(len(part))]
+    assert sorted(names) == [dataset.name(k) for k in range(14)]
+    assert dataset.classes == ["a", "b"] and dataset.targets.tolist() == [0] * 7 + [1] * 7
+    part = dataset.subset([9, 2, 9])
+    found, targets = part.read_batch(np.arange(3), seed=0, epoch=0)
+    same, _ = dataset.read_batch(np.array([9, 2]), seed=0, epoch=0)
+    np.testing.assert_array_equal(found[:2], same)
+    assert targets.tolist() == [1, 0, 1] and not np.array_equal(found[0], found[2]), "each time it looks otherwise"
+    whole = val.with_crop(CenterCrop((8, 8, 8)), flips=1.0)
+    assert whole[0][0].shape == (8, 8, 8) and torch.equal(whole[0][0].flip(0, 1, 2), val.with_crop(CenterCrop(8))[0][0])
+    assert isinstance(pickle.loads(pickle.dumps(part)), ArrayDataset) and len(pickle.dumps(part)) < 4096
+
+
+def test_arrays_of_unequal_shapes_make_no_batch():
+    with Loader(ArrayDataset(labelled()), 2, num_workers=0) as loader:
+        with pytest.raises(LoaderError, match=r"20 x 24 x 30, 22 x 24 x 30: give the dataset a crop"):
+            next(iter(loader))
+    with Loader(ArrayDataset(labelled()), 1, num_workers=1) as loader:
+        assert [tuple(batch[0].shape) for batch in loader][:2] == [(1, 20, 24, 30), (1, 22, 24, 30)]
+    with pytest.raises(LoaderError, match=r"RandomCrop.* does not fit into an array of 20 x 24 x 30: use more padding"):
+        ArrayDataset(labelled(), crop=RandomCrop(25))[0]
+
+
+def test_wrong_arguments():
+    path = labelled()
+    for crop in (RandomResizedCrop(8), 8, "centre"):
+        with pytest.raises(TypeError, match="must be RandomCrop, CenterCrop or None"):
+            ArrayDataset(path, crop=crop)
+    with pytest.raises(ValueError, match="the samples have 3 axes"):
+        ArrayDataset(path, crop=RandomCrop((8, 8)))
+    for flips in (2, (0.5, 0.5), (0, 0, -1)):
+        with pytest.raises(ValueError, match="flips is"):
+            ArrayDataset(path, flips=flips)
+    with pytest.raises(StoreError, match="holds images, not arrays; open it with LMDBDataset"):
+        ArrayDataset(store())
+    with pytest.raises(StoreError, match="holds arrays, not images; open it with ArrayDataset"):
+        fastdata.LMDBDataset(path)
+    with pytest.raises(ValueError, match="the samples have 2 axes"):
+        fastdata.LMDBDataset(store(), crop=RandomCrop((8, 8, 8)))
+    with Loader(ArrayDataset(path), 1) as loader, pytest.raises(StoreError, match="has no size 3"):
+        loader.set_size(3)

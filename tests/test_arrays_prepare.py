@@ -1,0 +1,535 @@
+"""Preparing arrays: what files hold, what is refused, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import fastdata
+from fastdata import ArrayDataset, PrepError
+from fastdata.prepare.arrays.convert import check_values
+from fastdata.prepare.estimate import estimate
+from fastdata.prepare.kinds import kind_of
+from fastdata.store.export import export
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import MAIN, PREP, Array, encode, kill_group, picture, run, shards, start, tables, tree, until
+from test_arrays import noise, save
+
+
+def rejects(out: Path) -> dict[str, str]:
+    return {r["name"]: r["reason"] for r in map(json.loads, (out / "rejects.jsonl").read_text().splitlines())}
+
+
+def packed(array: Array) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=True)
+    return out.getvalue()
+
+
+def header(shape: str, descr: str = "<u2") -> bytes:
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(text) + 1) + text + b"\n"
+
+
+# What is refused
+
+
+def test_hostile_files_are_rejects(tmp_path):
+    root, good = tmp_path / "in", noise((8, 9, 10), "uint16")
+    data = packed(good)
+    files = {
+        "empty.npy": b"",
+        "cut.npy": data[:-1],
+        "cut-header.npy": data[:40],
+        "longer.npy": data + b"x",
+        "text.npy": b"1 2 3\n",
+        "pickle.npy": packed(np.array([{"a": 1}], object)),
+        "evil.npy": header("().__class__.__base__.__subclasses__()"),
+        "negative.npy": header("(-1, 4, 4)"),
+        "huge.npy": header("(4294967296, 4294967296, 4294967296)"),
+        "large.npy": header("(70000, 70000, 1)") + bytes(100),
+        "strings.npy": packed(np.array([["a", "b"]])),
+        "complex.npy": packed(np.zeros((8, 9, 10), complex)),
+        "record.npy": packed(np.zeros(3, [("a", "u1")])),
+        "scalar.npy": packed(np.uint16(7)),
+        "nothing.npy": packed(np.zeros((4, 0, 4), np.uint16)),
+        "flat.npy": packed(good[0]),
+        "negatives.npy": packed(good.astype(np.int32) - 40_000),
+        "halves.npy": packed(good / 2),
+        "nan.npy": packed(np.full((2, 2, 2), np.nan)),
+        "broken.npz": b"PK\x03\x04" + bytes(60),
+        "none.npz": b"PK\x05\x06" + bytes(18),
+        "file.gz": b"\x1f\x8b",
+        "LICENSE": b"all rights reserved",
+    }
+    wanted = {
+        "empty.npy": "header",
+        "cut.npy": "truncated",
+        "cut-header.npy": "header",
+        "longer.npy": "trailing",
+        "text.npy": "header",
+        "pickle.npy": "objects",
+        "evil.npy": "header",
+        "negative.npy": "header",
+        "huge.npy": "truncated",
+        "large.npy": "truncated",
+        "strings.npy": "dtype",
+        "complex.npy": "dtype",
+        "record.npy": "dtype",
+        "scalar.npy": "axes",
+        "nothing.npy": "empty",
+        "flat.npy": "axes",
+        "negatives.npy": "range",
+        "halves.npy": "range",
+        "nan.npy": "range",
+        "broken.npz": "undecodable",
+        "none.npz": "several-arrays",
+        "file.gz": "unsupported",
+        "LICENSE": "not-dicom",
+        "bomb.npz": "too-large",
+        "lying.npz": "truncated",
+        "flipped.npz": "undecodable",
+        "link.npy": "broken-link",
+    }
+    save(root, {"a": good, "b": good.astype(np.int64), "c": good.astype(np.float32), "d": np.asfortranarray(good)})
+    for name, content in files.items():
+        (root / name).write_bytes(content)
+    with zipfile.ZipFile(root / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
+        file.write(header("(10000, 10000)", "<f8"))
+        for _ in range(800):
+            file.write(bytes(1_000_000))
+    with zipfile.ZipFile(root / "lying.npz", "w") as archive:
+        archive.writestr("x.npy", data[:-2])
+    with zipfile.ZipFile(root / "flipped.npz", "w") as archive:
+        archive.writestr("x.npy", data)
+    broken = bytearray((root / "flipped.npz").read_bytes())
+    broken[400] ^= 1
+    (root / "flipped.npz").write_bytes(broken)
+    (root / "link.npy").symlink_to("gone.npy")
+    done = fastdata.prep(root, tmp_path / "o.fds", workers=2, max_bytes=100_000_000)
+    assert rejects(done.out) == wanted
+    assert done.kept == 4 and done.inputs == 4 + len(wanted)
+    for found, _ in ArrayDataset(done.out):
+        np.testing.assert_array_equal(found.numpy(), good)
+    for line in (done.out / "rejects.jsonl").read_text().splitlines():
+        assert str(tmp_path) not in line
+
+
+def test_masks_that_do_not_fit_are_rejects(tmp_path):
+    good = noise((8, 9, 10), "float32")
+    save(tmp_path / "in", dict.fromkeys("fine small wide negative halves cut alone many".split(), good))
+    masks = {"fine": good > 0, "small": (good > 0)[1:], "wide": np.full(good.shape, 256), "negative": np.full(good.shape, -1)}
+    save(tmp_path / "m", {**masks, "halves": np.full(good.shape, 0.5), "stray": good > 0})
+    (tmp_path / "m/cut.npy").write_bytes(packed(good > 0)[:-1])
+    np.savez(tmp_path / "m/many.npz", a=good > 0, b=good > 1)
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "m", workers=1)
+    assert rejects(done.out) == {
+        "small.npy": "mask-size",
+        "wide.npy": "mask-range",
+        "negative.npy": "mask-range",
+        "halves.npy": "mask-range",
+        "cut.npy": "mask-truncated",
+        "alone.npy": "no-mask",
+        "many.npy": "mask-several-arrays",
+        "m/stray.npy": "no-image",
+    }
+    assert done.kept == 1
+    np.testing.assert_array_equal(ArrayDataset(done.out)[0][1].numpy(), good > 0)
+    wide = fastdata.prep(tmp_path / "in", tmp_path / "w.fds", masks=tmp_path / "m", mask_bits=16, workers=1)
+    assert "wide.npy" not in rejects(wide.out) and ArrayDataset(wide.out).ignore_index == 65535
+
+
+def test_values_are_never_changed_silently():
+    ok = check_values
+    for values, dtype in (
+        (np.array([0, 255], np.int64), "uint8"),
+        (np.array([True, False]), "uint8"),
+        (np.array([2**24], np.int32), "float32"),
+        (np.array([1.0, -7.0]), "int16"),
+        (np.array([0.5, np.nan, np.inf, -np.inf]), "float16"),
+        (np.array([2**53], np.int64), "float64"),
+    ):
+        ok(values, dtype)
+    for values, dtype in (
+        (np.array([0, 256]), "uint8"),
+        (np.array([65535], np.uint16), "int16"),
+        (np.array([2**24 + 1], np.int32), "float32"),
+        (np.array([2**53 + 1], np.int64), "float64"),
+        (np.array([2**63], np.uint64), "int64"),
+        (np.array([0.1]), "float32"),
+        (np.array([1e300]), "float32"),
+        (np.array([np.nan]), "int16"),
+        (np.array([2.0**63]), "int64"),
+        (np.array([0.5]), "uint8"),
+    ):
+        with pytest.raises(fastdata.CodecError, match="does not hold") as error:
+            ok(values, dtype)
+        assert error.value.reason == "range"
+    ok(np.array([0.1, np.nan]), "float32", rounded=True)
+    for values, dtype in ((np.array([1e300]), "float32"), (np.array([0.5]), "uint8")):
+        with pytest.raises(fastdata.CodecError):
+            ok(values, dtype, rounded=True)
+
+
+def test_a_dtype_can_be_chosen(tmp_path):
+    values = noise((6, 7, 8), "float64")
+    values[0, 0] = np.nan, np.inf, -np.inf, -0.0, 1e-40, 0, 1, 2
+    save(tmp_path / "in", {"a": values, "b": values.astype(">f4")})
+    exact = fastdata.prep(tmp_path / "in", tmp_path / "e.fds", workers=1)
+    assert ArrayDataset(exact.out)[0][0].dtype == torch.float64 and exact.kept == 2
+    np.testing.assert_array_equal(ArrayDataset(exact.out)[0][0].numpy(), values)
+    rounded = fastdata.prep(tmp_path / "in", tmp_path / "r.fds", dtype="float32", workers=1)
+    for found, _ in ArrayDataset(rounded.out):
+        np.testing.assert_array_equal(found.numpy(), values.astype(np.float32))
+    with pytest.raises(ValueError, match="dtype is 'uint64', but must be one of uint8"):
+        fastdata.prep(tmp_path / "in", tmp_path / "x.fds", dtype="uint64")
+
+
+# Where arrays come from
+
+
+def test_archives_of_arrays(tmp_path):
+    a, b = noise((8, 9), "uint8"), noise((12, 5), "uint8", 1)
+    (tmp_path / "in").mkdir()
+    np.savez(tmp_path / "in/one.npz", only=a)
+    np.savez_compressed(tmp_path / "in/two.npz", image=a, other=np.asfortranarray(b))
+    every = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "e.fds", workers=1).out)
+    assert [every.name(k) for k in range(3)] == ["one.npz", "two.npz/image", "two.npz/other"]
+    for (found, _), want in zip(every, (a, a, b), strict=True):
+        np.testing.assert_array_equal(found.numpy(), want)
+    chosen = fastdata.prep(tmp_path / "in", tmp_path / "c.fds", key="other", workers=1)
+    assert rejects(chosen.out) == {"one.npz": "no-such-key"}
+    np.testing.assert_array_equal(ArrayDataset(chosen.out)[0][0].numpy(), b)
+    alone = fastdata.prep(tmp_path / "in/two.npz", tmp_path / "a.fds", workers=1)
+    assert alone.kept == 2
+    np.save(tmp_path / "v.npy", b)
+    assert ArrayDataset(fastdata.prep(tmp_path / "v.npy", tmp_path / "v.fds", workers=1).out).name(0) == "v.npy"
+
+
+def test_tables_and_vectors(tmp_path):
+    save(tmp_path / "in", {f"{k}": noise((6, 7), "uint8", k) for k in range(4)})
+    (tmp_path / "list.csv").write_text("".join(f"in/{k}.npy,{'xy'[k % 2]}\n" for k in range(4)))
+    listed = ArrayDataset(fastdata.prep(tmp_path / "list.csv", tmp_path / "l.fds", workers=1).out)
+    assert listed.classes == ["x", "y"] and listed.targets.tolist() == [0, 1, 0, 1]
+    (tmp_path / "labels.csv").write_text("path,age\n" + "".join(f"{k}.npy,{k / 4}\n" for k in range(4)))
+    aged = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "f.fds", labels=tmp_path / "labels.csv", workers=1).out)
+    assert aged[3][1].tolist() == [0.75]
+
+
+def test_the_kind_is_told_by_the_endings(tmp_path):
+    save(tmp_path / "arrays/a", {"1": np.zeros(3)})
+    shutil.copytree(tmp_path / "arrays", tmp_path / "mixed")
+    (tmp_path / "mixed/a/x.png").write_bytes(encode(picture(0, 8, 8), ".png"))
+    assert kind_of(tmp_path / "arrays") == "arrays" and kind_of(tmp_path / "mixed") == "images"
+    made = fastdata.prep(tmp_path / "mixed", tmp_path / "i.fds", workers=1)
+    assert made.kind == "images" and made.skipped == {".npy": 1}
+    with pytest.raises(ValueError, match=r"size is about images, but .* holds arrays"):
+        fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", size=64)
+    with pytest.raises(ValueError, match=r"tokenizer is about text, but .* holds arrays"):
+        fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", tokenizer="bytes")
+    with pytest.raises(ValueError, match=r"chunk is about arrays, but .* holds images; .*--kind arrays"):
+        fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", chunk=64)
+    with pytest.raises(ValueError, match="kind is 'sounds', but must be images or arrays"):
+        fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", kind="sounds")
+    with pytest.raises(ValueError, match=r"chunk is \(64, 64\), but the arrays have 1 axes"):
+        fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))
+    with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: a/1.npy: its .npy header"):
+        (tmp_path / "arrays/a/1.npy").write_bytes(b"")
+        fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds")
+
+
+def test_stacks_of_16_bit_images(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "m").mkdir()
+    pages = [noise((30, 41), "uint16", k) for k in range(5)]
+    for k, compression in enumerate((1, 5, 8)):
+        assert cv2.imwritemulti(str(tmp_path / f"in/{k}.tif"), pages[k:] + pages[:k], [cv2.IMWRITE_TIFF_COMPRESSION, compression])
+        assert cv2.imwritemulti(str(tmp_path / f"m/{k}.tif"), [(p % 3).astype(np.uint8) for p in pages[k:] + pages[:k]])
+    whole = (tmp_path / "in/0.tif").read_bytes()
+    for cut in (1, 9, 100, 3000, 9000):
+        (tmp_path / f"in/cut{cut}.tif").write_bytes(whole[:-cut])
+        (tmp_path / f"m/cut{cut}.tif").write_bytes((tmp_path / "m/0.tif").read_bytes())
+    cv2.imwritemulti(str(tmp_path / "in/uneven.tif"), [pages[0], pages[1][:20]])
+    cv2.imwritemulti(str(tmp_path / "m/uneven.tif"), [pages[0], pages[1][:20]])
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", kind="arrays", masks=tmp_path / "m", workers=1)
+    assert done.kept == 3 and rejects(done.out).pop("uneven.tif") == "unequal-slices"
+    assert set(rejects(done.out)) == {"uneven.tif", *(f"cut{n}.tif" for n in (1, 9, 100, 3000, 9000))}
+    for k, (found, mask) in enumerate(ArrayDataset(done.out)):
+        np.testing.assert_array_equal(found.numpy(), np.stack(pages[k:] + pages[:k]))
+        np.testing.assert_array_equal(mask.numpy(), found.numpy() % 3)
+
+
+def test_16_bit_images(tmp_path):
+    (tmp_path / "in").mkdir()
+    gray, color = noise((30, 41), "uint16"), noise((30, 41, 3), "uint16")
+    (tmp_path / "in/a.png").write_bytes(encode(gray, ".png"))
+    done = fastdata.prep(tmp_path / "in", tmp_path / "g.fds", kind="arrays", workers=1)
+    np.testing.assert_array_equal(ArrayDataset(done.out)[0][0].numpy(), gray)
+    (tmp_path / "in/a.png").write_bytes(encode(color, ".png"))
+    (tmp_path / "in/b.tif").write_bytes(encode(color, ".tif"))
+    done = fastdata.prep(tmp_path / "in", tmp_path / "c.fds", kind="arrays", channels="last", workers=1)
+    for found, _ in ArrayDataset(done.out):
+        np.testing.assert_array_equal(found.permute(1, 2, 0).numpy(), color)
+
+
+# Through nibabel and pydicom
+
+
+def test_nifti(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    (tmp_path / "in").mkdir()
+    values = noise((9, 10, 11), "int16") // 4
+    for name, kind in (("plain.nii", nibabel.Nifti1Image), ("second.nii.gz", nibabel.Nifti2Image)):
+        nibabel.save(kind(values, np.eye(4)), tmp_path / "in" / name)
+    swapped = nibabel.Nifti1Image(values, np.eye(4)).header.as_byteswapped()
+    nibabel.save(nibabel.Nifti1Image(values, np.eye(4), swapped), tmp_path / "in/swapped.nii.gz")
+    scaled = nibabel.Nifti1Image(values, np.eye(4))
+    scaled.header.set_slope_inter(2, -5)
+    nibabel.save(scaled, tmp_path / "in/whole.nii.gz")
+    packed_file = (tmp_path / "in/second.nii.gz").read_bytes()
+    (tmp_path / "in/cut.nii.gz").write_bytes(packed_file[:-3])
+    (tmp_path / "in/flipped.nii.gz").write_bytes(packed_file[:-6] + bytes([packed_file[-6] ^ 1]) + packed_file[-5:])
+    (tmp_path / "in/cut.nii").write_bytes((tmp_path / "in/plain.nii").read_bytes()[:-3])
+    (tmp_path / "in/empty.nii").write_bytes(b"")
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    assert {name: r for name, r in rejects(done.out).items() if name != "empty.nii"} == {
+        "cut.nii": "truncated",
+        "cut.nii.gz": "truncated",
+        "flipped.nii.gz": "truncated",
+    }
+    assert done.kept == 4 and set(rejects(done.out)) >= {"empty.nii"}
+    dataset = ArrayDataset(done.out)
+    for k in range(4):
+        want = np.asanyarray(nibabel.load(tmp_path / "in" / dataset.name(k)).dataobj)
+        np.testing.assert_array_equal(dataset[k][0].numpy(), want)
+    assert dataset[0][0].dtype == torch.int16 and "nibabel" in Store(done.out, kind=None).manifest.libraries
+    scaled.header.set_slope_inter(0.37, 11.5)
+    nibabel.save(scaled, tmp_path / "float.nii.gz")
+    alone = ArrayDataset(fastdata.prep(tmp_path / "float.nii.gz", tmp_path / "f.fds", workers=1).out)
+    want = np.asanyarray(nibabel.load(tmp_path / "float.nii.gz").dataobj)
+    np.testing.assert_array_equal(alone[0][0].numpy(), want.astype(np.float32))
+
+
+def slices(root: Path, values: Array, *, series: str = "1.2.3", ending: str = ".dcm", **tags: Any) -> list[Path]:
+    """DICOM files of a volume [slice, row, column], in an order that is not that of their names."""
+    pydicom: Any = pytest.importorskip("pydicom")
+    root.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for k, plane in enumerate(values):
+        made = pydicom.Dataset()
+        made.file_meta = pydicom.dataset.FileMetaDataset()
+        made.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        made.file_meta.MediaStorageSOPClassUID = made.SOPClassUID = "1.2.840.10008.5.1.4.1.1.2"
+        made.file_meta.MediaStorageSOPInstanceUID = made.SOPInstanceUID = f"{series}.{k}"
+        made.SeriesInstanceUID, made.Rows, made.Columns = series, *plane.shape
+        made.SamplesPerPixel, made.PhotometricInterpretation = 1, "MONOCHROME2"
+        made.BitsAllocated = made.BitsStored = plane.dtype.itemsize * 8
+        made.HighBit, made.PixelRepresentation = made.BitsStored - 1, int(plane.dtype.kind == "i")
+        made.ImagePositionPatient, made.ImageOrientationPatient = [0, 0, -2.5 * k], [1, 0, 0, 0, 1, 0]
+        made.InstanceNumber = k + 1
+        made.PixelData = plane.tobytes()
+        for tag, value in tags.items():
+            if value is None:
+                del made[tag]
+            else:
+                setattr(made, tag, value)
+        paths.append(root / f"{(k * 7) % len(values):03d}{ending}")
+        made.save_as(paths[-1], enforce_file_format=True)
+    return paths
+
+
+def test_dicom_series(tmp_path):
+    pydicom = pytest.importorskip("pydicom")
+    values = noise((5, 8, 10), "int16") // 2
+    slices(tmp_path / "in/patient1/ct.1.2", values)
+    slices(tmp_path / "in/patient1/hu", values, series="1.2.4", ending="", RescaleSlope=1, RescaleIntercept=-1024)
+    slices(tmp_path / "in/patient2/numbers", values, series="1.2.5", ImagePositionPatient=None, ImageOrientationPatient=None)
+    slices(tmp_path / "in/patient2/both", values, series="1.2.6")
+    for path in slices(tmp_path / "more", values + 1, series="1.2.7"):
+        shutil.copy(path, tmp_path / "in/patient2/both" / f"x{path.name}")
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    dataset = ArrayDataset(done.out)
+    found = {dataset.name(k): dataset[k][0].numpy() for k in range(len(dataset))}
+    assert list(found) == [
+        "patient1/ct.1.2",
+        "patient1/hu",
+        "patient2/both/000.dcm",
+        "patient2/both/x000.dcm",
+        "patient2/numbers",
+    ]
+    assert done.inputs == done.kept == 5 and dataset.classes == ["patient1", "patient2"]
+    np.testing.assert_array_equal(found["patient1/ct.1.2"], values[::-1], "by position, which falls")
+    np.testing.assert_array_equal(found["patient1/hu"], values[::-1] - 1024)
+    np.testing.assert_array_equal(found["patient2/both/x000.dcm"], (values + 1)[::-1])
+    np.testing.assert_array_equal(found["patient2/numbers"], values)
+    one = pydicom.dcmread(tmp_path / "in/patient1/hu/000")
+    np.testing.assert_array_equal(found["patient1/hu"][-1], pydicom.pixels.apply_rescale(one.pixel_array, one))
+
+
+def test_dicom_that_does_not_fit_is_a_reject(tmp_path):
+    values = noise((6, 8, 10), "uint16")
+    good = slices(tmp_path / "in/good", values, series="1.1")
+    slices(tmp_path / "in/gap", values, series="1.2")[3].unlink()
+    slices(tmp_path / "in/twice", values, series="1.3", ImagePositionPatient=[0, 0, 0])
+    cut = slices(tmp_path / "in/cut", values, series="1.4")[2]
+    cut.write_bytes(cut.read_bytes()[:-20])
+    slices(tmp_path / "in/unequal", values, series="1.5")
+    slices(tmp_path / "in/unequal", values[:1, :4], series="1.5", ending=".DCM")
+    slices(tmp_path / "in/colour", values, series="1.6", SamplesPerPixel=3)
+    (tmp_path / "in/good/notes.dcm").write_bytes(b"nothing")
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    found = rejects(done.out)
+    assert {k: v for k, v in found.items() if not k.startswith("colour")} == {
+        "gap": "uneven-slices",
+        "twice": "same-place",
+        "cut": "truncated",
+        "unequal": "unequal-slices",
+        "good/notes.dcm": "not-dicom",
+    }
+    assert {v for k, v in found.items() if k.startswith("colour")} == {"unsupported"}
+    dataset = ArrayDataset(done.out)
+    assert len(dataset) == 1 and dataset.name(0) == "good/000.dcm" and len(good) == 6
+    np.testing.assert_array_equal(dataset[0][0].numpy(), values[::-1])
+
+
+def test_folders_of_slices_are_no_classes(tmp_path):
+    values = noise((3, 8, 10), "uint8")
+    for k in range(2):
+        slices(tmp_path / f"in/scan{k}", values, series=f"1.{k}")
+    save(tmp_path / "m", {f"scan{k}": values[::-1] > 9 for k in range(2)})
+    dataset = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "m", workers=1).out)
+    assert dataset.classes == [] and dataset.targets.tolist() == [-1, -1] and dataset.name(1) == "scan1"
+    assert torch.equal(dataset[0][0] > 9, dataset[0][1].bool())
+
+
+def test_a_library_that_is_absent_is_named(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.nii").write_bytes(b"")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(fastdata.MissingExtraError, match="pip install nibabel"):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds")
+
+
+# The store
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    """24 volumes in two classes with masks; not to be written to."""
+    root = tmp_path_factory.mktemp("scans")
+    arrays = {f"{'ab'[k % 2]}/{k:02d}": noise((90 + k, 96, 80), "uint16", k) for k in range(24)}
+    save(root / "in", arrays)
+    save(root / "masks", {name: a % 5 for name, a in arrays.items()})
+    (root / "in/b/bad.npy").write_bytes(b"x")
+    save(root / "masks", {"b/bad": np.zeros(1)})
+    return root
+
+
+@pytest.fixture(scope="module")
+def store(scans):
+    return fastdata.prep(scans / "in", scans / "o.fds", masks=scans / "masks", workers=2).out
+
+
+def test_any_number_of_workers_makes_the_same_store(scans, store, tmp_path):
+    other = fastdata.prep(scans / "in", tmp_path / "o.fds", masks=scans / "masks", workers=1)
+    assert tree(other.out) == tree(store) and len(shards(store)) > 10
+    assert rejects(store) == {"b/bad.npy": "header"}
+    again = fastdata.prep(scans / "in", store, masks=scans / "masks", workers=1)
+    assert again.resumed == again.inputs == 25
+
+
+def test_kill_9(scans, store, tmp_path):
+    rng, kept = random.Random(1), 0
+    options = ("--masks", scans / "masks", "--workers", "2", "--progress", "off", "--max-reject-rate", "1")
+    for k in range(4):
+        out = tmp_path / f"{k}.fds"
+        process = start(*PREP, scans / "in", out, *options)
+        goal = (0, 3, 7, 11)[k]
+        until(lambda out=out, goal=goal, process=process: len(tables(out)) >= goal or process.poll() is not None)
+        until(lambda out=out, process=process: list(out.glob("work/*.tmp")) or process.poll() is not None)
+        kill_group(process)
+        kept += bool(tables(out)) and rng.random() >= 0
+        assert run(*PREP, scans / "in", out, *options).returncode == 0
+        assert tree(out) == tree(store)
+    assert kept >= 2
+
+
+def test_a_changed_chunk_is_refused(scans, store):
+    with pytest.raises(PrepError, match=r"chunk: \[32, 32, 32\], now \[16, 16, 16\]"):
+        fastdata.prep(scans / "in", store, masks=scans / "masks", chunk=16)
+
+
+def test_what_is_in_it(scans, store, tmp_path):
+    lines = run(*MAIN, "info", store).stdout
+    assert "24 arrays, 2 classes" in lines and "array: uint16" in lines
+    assert "90 x 96 x 80 to 113 x 96 x 80 in chunks of 32 x 32 x 32" in lines
+    assert "masks: 5 classes, 0 20.0%" in lines and "rejected: header 1" in lines
+    given = [scans / "in", tmp_path / "x.fds", "--masks", scans / "masks"]
+    dry = run(*PREP, *given, "--dry-run")
+    assert "25 inputs: about" in dry.stdout and not (tmp_path / "x.fds").exists()
+    found = estimate(scans / "in", masks=scans / "masks")
+    true = sum(p.stat().st_size for p in shards(store))
+    assert 0.8 * true < found.bytes < 1.25 * true and found.rejected == {"header": 1}
+    chunked = run(*PREP, *given, "--chunk", "50,40,30", "--max-reject-rate", "1")
+    assert "24 of 25 arrays kept" in chunked.stdout and chunked.returncode == 0
+    assert Store(tmp_path / "x.fds", kind="arrays").manifest.arrays.chunk == (50, 40, 30)
+    assert "no sides of a box" in run(*PREP, *given, "--chunk", "50,x").stderr
+
+
+def test_export_writes_the_originals(scans, store, tmp_path):
+    assert export(store, tmp_path / "out") == 24
+    for kind, folder in (("arrays", "in"), ("masks", "masks")):
+        for path in (scans / folder).rglob("[0-9]*.npy"):
+            np.testing.assert_array_equal(np.load(tmp_path / "out" / kind / path.relative_to(scans / folder)), np.load(path))
+    with pytest.raises(fastdata.StoreError, match="not an empty folder"):
+        export(store, tmp_path / "out")
+
+
+def test_a_flipped_byte_is_found_and_named(store, tmp_path):
+    copy = tmp_path / "o.fds"
+    shutil.copytree(store, copy)
+    assert list(verify(copy)) == [] and list(verify(copy, quick=True)) == []
+    for variant in ("array", "mask-array"):
+        path = copy / variant / "shard-00000.mdb"
+        data = bytearray(path.read_bytes())
+        data[-5000] ^= 1
+        path.write_bytes(data)
+    problems = "\n".join(verify(copy))
+    assert problems.count("checksum differs") == 4 and problems.count("sample 0 ('a/00.npy')") + problems.count("sample 1") >= 2
+    os.truncate(path, path.stat().st_size - 4096)
+    with pytest.raises(fastdata.FormatError, match="cut short"):
+        ArrayDataset(copy)
+
+
+def test_a_damaged_manifest_is_refused(store, tmp_path):
+    copy = tmp_path / "o.fds"
+    shutil.copytree(store, copy)
+    body = json.loads((copy / "manifest.json").read_text())
+    for change in (
+        {"arrays": None},
+        {"arrays": {"chunk": [0, 1, 1], "channels": False}},
+        {"arrays": {"chunk": [], "channels": False}},
+        {"arrays": {"chunk": [32, 32, 32], "channels": 1}},
+        {"variants": body["variants"][1:]},
+        {"variants": [{**v, "records": None} for v in body["variants"]]},
+    ):
+        (copy / "manifest.json").write_text(json.dumps({**body, **change}))
+        with pytest.raises(fastdata.FormatError, match="damaged"):
+            ArrayDataset(copy)
+    (copy / "manifest.json").write_text(json.dumps({**body, "arrays": {"chunk": [31, 32, 32], "channels": False}}))
+    with pytest.raises(fastdata.FormatError, match="run fastdata verify"):
+        for k in range(24):
+            _ = ArrayDataset(copy)[k]
