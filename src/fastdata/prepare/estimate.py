@@ -16,6 +16,7 @@ import cv2
 from fastdata.machine import available_cores
 from fastdata.prepare.images import ImageOptions, prepare_image
 from fastdata.prepare.job import as_sizes, check_positive, mask_options, resolve
+from fastdata.prepare.kinds import kind_of
 from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.plan import make_plan
 from fastdata.prepare.sources import list_sources
@@ -39,6 +40,7 @@ class Estimate:
         free_bytes: of the disk that would hold the store.
         probes: inputs that were tried.
         rejected: of these, by reason.
+        what: "images" or "rows".
     """
 
     images: int
@@ -47,10 +49,11 @@ class Estimate:
     free_bytes: int
     probes: int
     rejected: dict[str, int]
+    what: str = "images"
 
 
 def estimate(
-    source: str | os.PathLike[str],
+    source: Any,
     out: str | os.PathLike[str] | None = None,
     *,
     size: int | Sequence[int] | None = None,
@@ -62,9 +65,16 @@ def estimate(
     palette: str | os.PathLike[str] | None = None,
     limit: int | None = None,
     workers: int | None = None,
+    target: str | Sequence[str] | None = None,
+    category: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Estimate:
     """Prepare up to 32 evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
+    if kind_of(source, target, category, drop) == "table":
+        from fastdata.prepare.table.job import estimate_table
+
+        return estimate_table(source, out, target=target, category=category, drop=drop, classes=classes, workers=workers)
     check_positive(limit=limit, workers=workers)
     chosen = ImageOptions(as_sizes(size), **options, mask=mask_options(masks, mask_suffix, mask_bits, palette))
     root, target = resolve(source, out)

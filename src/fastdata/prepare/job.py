@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fastdata.prepare import kinds
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
 from fastdata.prepare.images import ImageOptions
+from fastdata.prepare.kinds import kind_of
 from fastdata.prepare.masks import MaskOptions, read_palette
 from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.plan import Plan, make_plan
@@ -36,7 +38,7 @@ class Summary:
 
     Attributes:
         out: the store.
-        inputs: images, or documents, that were found.
+        inputs: images, documents or rows that were found.
         kept: of these, in the store.
         rejected: count by reason; each input stands in rejects.jsonl.
         resumed: inputs that an earlier run had done.
@@ -44,6 +46,7 @@ class Summary:
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
         tokens: in a store of tokens.
+        kind: of data: "images", "tokens" or "table".
     """
 
     out: Path
@@ -56,6 +59,7 @@ class Summary:
     seconds: float
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
+    kind: str = "images"
 
     @property
     def inputs_per_s(self) -> float:
@@ -67,7 +71,7 @@ class Summary:
 
 
 def prep(
-    source: str | os.PathLike[str],
+    source: Any,
     out: str | os.PathLike[str] | None = None,
     *,
     size: int | Sequence[int] | None = None,
@@ -85,16 +89,21 @@ def prep(
     mask_suffix: str = "",
     mask_bits: int = 8,
     palette: str | os.PathLike[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    category: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] | None = None,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of a folder of images, or of a CSV/TSV file of `path,label`. Run again after an interruption, it goes on.
+    """Make a store of a folder of images, or of a CSV/TSV file of `path,label`, or of a table. Run again after an interruption, it
+    goes on.
 
     Args:
-        source: a folder (one folder per class, or flat) or a table.
+        source: a folder (one folder per class, or flat) or a CSV/TSV of images; with `target`, a Parquet, CSV or TSV file of any
+            columns; or a DataFrame (pandas, or whatever exports Arrow's stream), with or without a target.
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -113,6 +122,10 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
+        target: the column of a table to be learnt: names or booleans are classes, whole numbers are themselves, others a vector of
+            floats; or several columns of numbers.
+        category: columns whose values are names, though they look like numbers.
+        drop: columns to leave out.
         limit: prepare that many inputs only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
@@ -124,28 +137,54 @@ def prep(
         StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
         ValueError: a wrong argument.
     """
-    mask = mask_options(masks, mask_suffix, mask_bits, palette)
-    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
+    given = dict(locals())
     check_positive(limit=limit, workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
-    root, target = resolve(source, out)
+    if kind_of(source, target, category, drop) == "table":
+        from fastdata.prepare.table.job import prep_table, table_arguments
+
+        return prep_table(**table_arguments(prep, given))
+    mask = mask_options(masks, mask_suffix, mask_bits, palette)
+    options = ImageOptions(as_sizes(size), resize, upscale, codec, quality, gray, bits, background, max_pixels, mask)
+    root, folder = resolve(source, out)
     found = list_sources(source, labels=labels, classes=classes)
     if masks is not None:
         found = with_masks(found, Path(masks), mask_suffix)
-    plan = make_plan(found, options, limit)
+    return carry_out(
+        make_plan(found, options, limit),
+        (root, Path(masks or root).absolute()),
+        folder,
+        workers=workers,
+        overwrite=overwrite,
+        timeout=timeout,
+        progress=progress,
+        skipped=dict(found.skipped),
+    )
+
+
+def carry_out(
+    plan: Plan,
+    roots: Roots,
+    out: Path,
+    *,
+    workers: int | None,
+    overwrite: bool,
+    timeout: float,
+    progress: str,
+    skipped: dict[str, int],
+) -> Summary:
+    """Make the store of a plan, of any kind of data, or what is missing of it."""
     started = time.monotonic()
     try:
-        with claimed(target):
+        with claimed(out):
             resumed: int | None = None  # all of it
-            if not is_finished(target, plan, overwrite):
-                resumed = _run(
-                    plan, (root, Path(masks or root).absolute()), target, workers or available_cores(), timeout, progress
-                )
-                finish(plan, target)
+            if not is_finished(out, plan, overwrite):
+                resumed = _run(plan, roots, out, workers or available_cores(), timeout, progress)
+                finish(plan, out)
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error}\nWhat is finished is kept; run the same command again.") from error
-    return _summary(target, plan, resumed, time.monotonic() - started, dict(found.skipped))
+        raise StoreError(f"cannot write {out}: {error}\nWhat is finished is kept; run the same command again.") from error
+    return _summary(out, plan, resumed, time.monotonic() - started, skipped)
 
 
 def as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
@@ -207,7 +246,9 @@ def _run(plan: Plan, roots: Roots, out: Path, workers: int, timeout: float, prog
 def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped: dict[str, int]) -> Summary:
     store = Store(out, kind=None)
     rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
-    if tokens is None:
+    if store.manifest.table is not None:
+        before, after = sum(source.size for source in plan.sources), sum(s.bytes for s in variants[0].shards)
+    elif tokens is None:
         before = sum(plan.sources[k].size for k in store.samples["source"].tolist())
         after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in variants)
     else:
@@ -224,4 +265,5 @@ def _summary(out: Path, plan: Plan, resumed: int | None, seconds: float, skipped
         seconds=seconds,
         skipped=skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
+        kind=store.manifest.kind,
     )
