@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.crops import Crop
 from fastdata.data.joined import JoinedImages
-from fastdata.data.random import ROW_BITS, ROW_MASK, lent_generators, loose_seeds, occurrences, repeated, uniforms
+from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.records import FileImages, Images, MemoryImages, StoreImages
 from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, stack
 from fastdata.data.view import Transform, View
@@ -22,7 +23,6 @@ from fastdata.shared import SharedArray
 __all__ = ["ImageDataset", "LMDBDataset", "RAMDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
 
 
 class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
@@ -70,7 +70,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         return np.array(self._images.targets) if self._chosen is None else self._images.targets[self._chosen.array & ROW_MASK]
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        row = self.rows(_checked(index, len(self)))
+        row = self.rows(checked(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         (pixels,) = render_each(self._images, self.view, row[None], u)
         target = self._targets_of(row[None], u, np.empty, None)[0]
@@ -118,7 +118,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""
-        return self._images.name(int(self.rows(_checked(index, len(self)))))
+        return self._images.name(int(self.rows(checked(index, len(self)))))
 
     def with_size(self, size: int | None) -> Any:
         """The same samples from another stored size, as a dataset of the same kind."""
@@ -148,18 +148,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
         Samples keep their random numbers; where one stands several times, each time has its own.
         """
-        chosen = np.asarray(indices)
-        if chosen.dtype == bool and chosen.shape == (len(self),):
-            chosen = np.flatnonzero(chosen)
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise TypeError(f"subset takes a list of indices, or a mask of {len(self)} booleans; got {chosen.dtype} {chosen.shape}")
-        if chosen.size and (chosen.min() < -len(self) or chosen.max() >= len(self)):
-            raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {len(self)} samples")
-        keys = self._keys(chosen.astype(np.int64) % max(len(self), 1))
-        if len(np.unique(keys)) < len(keys):
-            rows = keys & ROW_MASK
-            keys = rows | occurrences(rows) << ROW_BITS
-        return self._like(_chosen=SharedArray.of(keys))
+        return self._like(_chosen=SharedArray.of(told_apart(self._keys(places(indices, len(self))))))
 
     def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
         """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.
@@ -169,16 +158,9 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
             seed: same seed, same split.
             stratify: the same fraction of every class, rounded.
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
         if stratify and self._images.labels.kind != "class":
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._images.labels.kind!r}")
-        lot = uniforms(seed, SPLIT_EPOCH, self._keys(np.arange(len(self))), 1)[0]
-        groups = self.targets if stratify else np.zeros(len(self), np.int64)
-        first = np.zeros(len(self), bool)
-        for group in np.unique(groups):
-            members = np.flatnonzero(groups == group)
-            first[members[np.argsort(lot[members], kind="stable")[: round(fraction * len(members))]]] = True
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
         return self.subset(first), self.subset(~first)
 
     def __repr__(self) -> str:
@@ -265,9 +247,3 @@ def _fitting(view: View, images: Images) -> View:
         if view.crop is not None and (view.crop.shape[0] % 2 or view.crop.shape[1] % 2):
             raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
     return view
-
-
-def _checked(index: int, count: int) -> int:
-    if not -count <= index < count:
-        raise IndexError(f"index {index}, but the dataset has {count} samples")
-    return index % count
