@@ -21,7 +21,7 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--masks --mask-suffix --mask-bits --palette "
+    "--masks --mask-suffix --mask-bits --palette --target --category --drop "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
@@ -76,6 +76,9 @@ DEFAULTS = {
     "mask_suffix": "",
     "mask_bits": 8,
     "palette": None,
+    "target": (),
+    "category": (),
+    "drop": (),
     "limit": None,
     "workers": None,
     "max_pixels": 1 << 28,

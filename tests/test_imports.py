@@ -28,7 +28,7 @@ ARROWS = {
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
-OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray"}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "pyarrow", "pandas"}
 
 
 def _room(path: Path) -> str:
@@ -115,6 +115,7 @@ def test_public_names() -> None:
         "Resize",
         "StoreError",
         "Summary",
+        "TableDataset",
         "prep",
     ]
     assert set(fastdata.__all__) == set(fastdata._HOMES) < set(dir(fastdata))

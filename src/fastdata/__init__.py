@@ -18,6 +18,7 @@ _HOMES = {
     "RandomCrop": "data.crops",
     "RandomResizedCrop": "data.crops",
     "Resize": "data.crops",
+    "TableDataset": "data.tables",
     "Summary": "prepare",
     "prep": "prepare",
     "CodecError": "errors",
@@ -47,6 +48,7 @@ __all__ = [
     "Resize",
     "StoreError",
     "Summary",
+    "TableDataset",
     "prep",
 ]
 
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.images import LMDBDataset, RAMDataset
     from fastdata.data.masks import MaskDataset
+    from fastdata.data.tables import TableDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.loader.loader import Loader

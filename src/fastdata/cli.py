@@ -10,6 +10,7 @@ import io
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -61,6 +62,9 @@ def cli() -> None:
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
+@click.option("--target", multiple=True, help="Of a table: the column to be learnt; may repeat for columns of numbers.")
+@click.option("--category", multiple=True, help="Of a table: a column whose values are names, though they look like numbers.")
+@click.option("--drop", multiple=True, help="Of a table: a column to leave out.")
 @click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
@@ -69,7 +73,8 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label.
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label. With --target, of
+    a table: a .parquet, .csv or .tsv file of any columns.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -109,7 +114,7 @@ def info(store: str, sheet: str | None, size: int | None) -> None:
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
-    for line in report.info_lines(Store(store)):
+    for line in report.info_lines(Store(store, kind=None)):
         click.echo(line)
     if sheet is not None:
         click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")
@@ -140,14 +145,14 @@ def verify(store: str, quick: bool) -> None:
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 def export(store: str, out: str, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files, in class folders."""
+    """Write the samples of STORE to DIR as ordinary files, in class folders; a table as table.parquet."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
         count = export(store, out, size=size, tick=bar.update)
-    click.echo(f"{count} files in {out}")
+    click.echo(f"{count} {'rows' if (Path(out) / 'table.parquet').is_file() else 'files'} in {out}")
 
 
 @cli.command()

@@ -83,8 +83,8 @@ class _Layout:
 class TableDataset(Dataset[Item]):
     """A store of a table, held in memory, once for all processes.
 
-    `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]), made by one gather of
-    whole rows, without workers. Columns have the dtypes of the store. A column that had missing values comes with its mask, a bool
+    `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one
+    gather of whole rows. Columns have the dtypes of the store. A column that had missing values comes with its mask, a bool
     tensor called "NAME.missing"; where it is True, the column holds NaN (floats), the number of names (categories) or 0.
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
@@ -140,7 +140,8 @@ class TableDataset(Dataset[Item]):
         return np.array(self._values(TARGET))
 
     def column(self, name: str) -> torch.Tensor:
-        """All values of a column, or of a mask ("NAME.missing"), in the order of this dataset. Of the whole set, a view: don't change it."""
+        """All values of a column, or of a mask ("NAME.missing"), in the order of this dataset. Of the whole set it is a view of the
+        shared memory: don't change it."""
         if name not in self._layout.fields:
             raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._layout.fields))}")
         return torch.from_numpy(self._values(self._layout.fields[name]))
@@ -219,7 +220,9 @@ def _fill(rows: Array, store: Store, table: Table, layout: _Layout) -> None:
         for k, (column, is_mask) in enumerate(wanted):
             record, dtype = reader.get(shard * len(wanted) + k), np.dtype(bool if is_mask else column.dtype).newbyteorder("<")
             if len(record) != count * dtype.itemsize:
-                raise FormatError(f"{store.path}, shard {shard}, record {k}: {len(record)} bytes for {count} rows; run fastdata verify")
+                raise FormatError(
+                    f"{store.path}, shard {shard}, record {k}: {len(record)} bytes for {count} rows; run fastdata verify"
+                )
             values = np.frombuffer(record, dtype)
             if column.name not in table.targets:
                 part[layout.fields[column.name + MASK * is_mask]] = values

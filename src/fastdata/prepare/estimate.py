@@ -77,7 +77,7 @@ def estimate(
         return estimate_table(source, out, target=target, category=category, drop=drop, classes=classes, workers=workers)
     check_positive(limit=limit, workers=workers)
     chosen = ImageOptions(as_sizes(size), **options, mask=mask_options(masks, mask_suffix, mask_bits, palette))
-    root, target = resolve(source, out)
+    root, folder = resolve(source, out)
     found = list_sources(source, labels=labels, classes=classes)
     if masks is not None:
         found = with_masks(found, Path(masks), mask_suffix)
@@ -101,7 +101,7 @@ def estimate(
     seconds = (time.perf_counter() - started) * scale / (workers or available_cores())
     cv2.setNumThreads(threads)
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(chosen.variants())
-    disk = next(p for p in (target, *target.parents) if p.exists())
+    disk = next(p for p in (folder, *folder.parents) if p.exists())
     return Estimate(count, int(size_bytes * scale) + fixed, seconds, shutil.disk_usage(disk).free, len(probes), dict(rejected))
 
 

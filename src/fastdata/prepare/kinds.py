@@ -29,8 +29,8 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Tables:
-    """samples, names: of samples.npy and names.txt; None: the store has no such file. counts: samples of each shard. records: of each
-    shard, if these are others. sections: what the manifest holds for this kind."""
+    """samples, names: of samples.npy and names.txt; None: the store has no such file. counts: samples of each shard. records: of
+    each shard, if these are others. sections: what the manifest holds for this kind."""
 
     samples: np.ndarray[Any, np.dtype[Any]] | None
     names: Iterable[str] | None
@@ -63,5 +63,7 @@ def kind_of(source: Any, target: Any = None, category: Any = None, drop: Any = N
         return "table"
     for name, value in (("target", target), ("category", category), ("drop", drop)):
         if value:
-            raise PrepError(f"--{name} is about columns: SOURCE has to be a .parquet, .csv or .tsv file, with --target; got {source}")
+            raise PrepError(
+                f"--{name} is about columns: SOURCE has to be a .parquet, .csv or .tsv file, with --target; got {source}"
+            )
     return "images"

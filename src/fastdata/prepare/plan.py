@@ -47,7 +47,7 @@ class Options(Protocol):
 @dataclass(frozen=True)
 class Plan:
     """What will be made of which sources. bounds: shard k holds sources[bounds[k]:bounds[k + 1]]. files: others that the store is
-    to have, by name, such as a tokenizer's; the options hold their sums. shared: what workers need too; the options hold its sum."""
+    to have, by name, such as a tokenizer's. shared: what else workers need. The options hold the sums of both."""
 
     options: Any  # Options
     labels: Labels

@@ -11,6 +11,9 @@ from fastdata.store.store import Store
 __all__ = ["estimate_lines", "human_bytes", "info_lines", "summary_lines"]
 
 
+WHAT = {"images": "images", "tokens": "documents", "table": "rows"}
+
+
 def human_bytes(size: float) -> str:
     """Such as "21.3 MB"; decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -26,7 +29,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
-    rejected, what = sum(summary.rejected.values()), "documents" if summary.tokens else "images"
+    rejected, what = sum(summary.rejected.values()), WHAT[summary.kind]
     yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
@@ -45,7 +48,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
-    yield f"{found.images} images: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    yield f"{found.images} {found.what}: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
@@ -55,6 +58,12 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
 def info_lines(store: Store) -> Iterator[str]:
     """What is in a store and how it was made."""
     manifest, labels = store.manifest, store.manifest.labels
+    if manifest.table is not None:
+        from fastdata.prepare.table.report import table_lines
+
+        yield from table_lines(store)
+        yield from _made_lines(store)
+        return
     kinds = {
         "class": f"{len(labels.names)} classes",
         "vector": f"float labels {', '.join(labels.names)}",
@@ -80,9 +89,13 @@ def info_lines(store: Store) -> Iterator[str]:
         names = dict(enumerate(manifest.masks.names))
         shares = {names.get(int(k), k): n / sum(pixels.values()) for k, n in pixels.items()}
         yield f"  masks: {len(pixels)} classes, " + ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:20])
+    yield from _made_lines(store)
+
+
+def _made_lines(store: Store) -> Iterator[str]:
     counts: dict[str, int] = {}
     for reject in store.rejects():
         counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
     yield f"  rejected: {_counts(counts) if counts else 'none'}"
-    yield "  options: " + ", ".join(f"{name} {value}" for name, value in manifest.options.items())
-    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
+    yield "  options: " + ", ".join(f"{name} {value}" for name, value in store.manifest.options.items())
+    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in store.manifest.libraries.items())

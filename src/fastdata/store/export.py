@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from fastdata.codec.pixels import decode_record, encode_record
 from fastdata.errors import StoreError
-from fastdata.store.format import Variant
+from fastdata.store.format import Variant, read_manifest
 from fastdata.store.store import Store
 
 __all__ = ["export"]
@@ -28,7 +28,7 @@ def export(
 
     Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
     what the file now is; of two that would be the same, the later gets a number. Of a store with masks, the images go to
-    `images`, and the masks to `masks` under the same names, as PNG.
+    `images`, and the masks to `masks` under the same names, as PNG. A table becomes `table.parquet`.
 
     Args:
         path: the store.
@@ -39,9 +39,14 @@ def export(
     Returns:
         The number of samples.
     """
-    store, root = Store(path), Path(out)
+    root = Path(out)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
+    if read_manifest(Path(path)).kind == "table":
+        from fastdata.store.export_table import export_table
+
+        return export_table(Path(path), root, tick)
+    store = Store(path)
     variant, names, masked = store.variant(size), store.names(), store.manifest.masks is not None
     places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
     readers, taken, written = [store.reader(v) for v in places.values()], set[str](), []

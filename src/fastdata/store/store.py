@@ -45,7 +45,7 @@ class Store:
             found = self.manifest.kind
             raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {READERS[found]}")
         self._check_sizes()
-        self.samples = self._load_samples() if SAMPLES in self.manifest.files else np.empty(0)
+        self.samples: Array = self._load_samples() if SAMPLES in self.manifest.files else np.empty(0)
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():

@@ -1,4 +1,4 @@
-"""Arrow's types and arrays: what kind of column each is, and its values as numpy's. pyarrow is an extra, imported when it is needed."""
+"""Arrow's types and arrays: what kind of column each is, and its values as numpy's. pyarrow is an extra, imported when needed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def describe(name: str, kind: Any) -> Column:
         return column("timestamp", unit=value.unit, zone=value.tz or "")
     if types.is_time(value) or types.is_duration(value):
         return column("time" if types.is_time(value) else "duration", unit=value.unit)
-    what = "nested values" if types.is_nested(value) else "bytes" if "binary" in said else "values that a store of a table can't hold"
+    what = (
+        "nested values" if types.is_nested(value) else "bytes" if "binary" in said else "values that a store of a table can't hold"
+    )
     raise PrepError(f"column {name!r} holds {what} ({said}); leave it out (--drop {name}), or make numbers or names of it first")
 
 
@@ -77,7 +79,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def plain(array: Any, column: Column) -> Any:
-    """An array in the one Arrow type of its kind: int64 or uint64, a float, bool, decimal128; names as text, or a dictionary of it."""
+    """An array in the one Arrow type of its kind: int64 or uint64, a float, bool, decimal128, text or a dictionary of text."""
     pa, types = arrow(), arrow("types")
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -103,7 +105,7 @@ def missing_of(array: Any) -> Array | None:
 
 
 def values_of(array: Any, column: Column, missing: Array | None) -> Array:
-    """The values of a plain array, not of names: int64, uint64, a float or bool. NaN (of floats) or 0 stands where they are missing."""
+    """The values of a plain array, not of names: int64, uint64, a float or bool; NaN (of floats) or 0 where they are missing."""
     if column.kind == "empty":
         return np.zeros(len(array), np.uint8)
     if column.kind == "decimal":
@@ -123,7 +125,7 @@ def _unscaled(array: Any, column: Column, missing: Array | None) -> Array:
         raw[missing] = 0
     if (raw[:, 1] != raw[:, 0] >> 63).any():
         raise PrepError(
-            f"column {column.name!r} holds decimals ({column.type}) that take more than 64 bits; leave it out (--drop {column.name})"
+            f"column {column.name!r} holds decimals ({column.type}) of more than 64 bits; leave it out (--drop {column.name})"
         )
     return raw[:, 0].astype(np.int64)
 

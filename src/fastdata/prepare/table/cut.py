@@ -56,7 +56,9 @@ def cut(path: Path, start: int, delimiter: str) -> Iterator[tuple[int, int, byte
             if not more:
                 return
             if len(data) > LONGEST:
-                raise PrepError(f"{path}: the row that begins at byte {start} has no end within {LONGEST} bytes; is a quote not closed?")
+                raise PrepError(
+                    f"{path}: the row that begins at byte {start} has no end within {LONGEST} bytes; is a quote not closed?"
+                )
 
 
 def _end(data: bytes, delimiter: str, path: Path, start: int) -> int:

@@ -82,7 +82,9 @@ def estimate_table(
     with _as_file(source) as path:
         _, folder = _places(source, path, out)
         started = time.perf_counter()
-        plan = plan_table(path, TableOptions(_names(target), _names(category), _names(drop)), None if classes is None else Path(classes))
+        plan = plan_table(
+            path, TableOptions(_names(target), _names(category), _names(drop)), None if classes is None else Path(classes)
+        )
         seconds = (time.perf_counter() - started) / (workers or available_cores())
     disk = next(p for p in (folder, *folder.parents) if p.exists())
     rows = sum(piece.rows for piece in plan.sources)
@@ -110,7 +112,9 @@ def _as_file(source: Any) -> Iterator[Path]:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if not path.is_file():
-            raise PrepError(f"SOURCE {source} {'is not a file' if path.exists() else 'does not exist'}; give one file that holds a table")
+            raise PrepError(
+                f"SOURCE {source} {'is not a file' if path.exists() else 'does not exist'}; give one file that holds a table"
+            )
         yield path
         return
     pa = arrow()

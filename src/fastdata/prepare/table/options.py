@@ -108,19 +108,21 @@ def _scan(file: TableFile, names: list[str], options: TableOptions) -> tuple[lis
             for one in seen:
                 with reading(f"{file.path}, column {one.name!r}"):
                     one.add(batch.column(batch.schema.get_field_index(one.name)))
-    found = [one.result() for one in seen]
-    return [replace(c, missing=None) if c.name in options.target else c for c in found], parts
+    columns = [one.result() for one in seen]
+    return [replace(c, missing=None) if c.name in options.target else c for c in columns], parts
 
 
 def _check_masks(columns: Iterable[Column]) -> None:
     names = {column.name for column in columns}
     for column in columns:
         if column.missing is not None and column.name + MASK in names:
-            raise PrepError(f"columns {column.name!r} and {column.name + MASK!r}: the second is what the mask of the first is called; rename it")
+            raise PrepError(
+                f"columns {column.name!r} and {column.name + MASK!r}: the second is what the mask of the first is called; rename it"
+            )
 
 
 def _labels(table: Table) -> Labels:
-    """What the targets mean: names and booleans are classes, one whole number is itself, numbers otherwise are a vector of floats."""
+    """What the targets mean: names and booleans are classes, a whole number is itself, other numbers are a vector of floats."""
     targets = [table.column(name) for name in table.targets]
     if not targets:
         return Labels("none")
@@ -128,7 +130,9 @@ def _labels(table: Table) -> Labels:
         return Labels("class", targets[0].names or ("false", "true"))
     for column in targets:
         if column.kind not in ("integer", "float", "decimal", "bool"):
-            what = "names: give it as the only target" if column.kind == "category" else f"{column.kind} values, not numbers or names"
+            what = (
+                "names: give it as the only target" if column.kind == "category" else f"{column.kind} values, not numbers or names"
+            )
             raise PrepError(f"target {column.name!r} holds {what}")
     return Labels("integer" if len(targets) == 1 and targets[0].kind == "integer" else "vector", table.targets)
 

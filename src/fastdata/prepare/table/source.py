@@ -19,7 +19,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows that can be read without the others: row groups of Parquet, batches of Arrow, bytes of a CSV, from start to stop."""
+    """Rows that can be read without the others: row groups of Parquet, batches of Arrow, bytes of a CSV, from start to stop."""
 
     start: int
     stop: int
@@ -97,7 +97,9 @@ class TableFile:
             for k in range(start, stop):
                 yield self._file.get_batch(k).select(self.columns)
         else:
-            yield from self._file.iter_batches(BATCH_ROWS, row_groups=list(range(start, stop)), columns=self.columns, use_threads=False)
+            yield from self._file.iter_batches(
+                BATCH_ROWS, row_groups=list(range(start, stop)), columns=self.columns, use_threads=False
+            )
 
     def _parse(self, data: bytes, first: int) -> Any:
         """Rows of a CSV as text; an empty cell is null."""
@@ -125,6 +127,6 @@ class TableFile:
                 raise
             row = bad[0]
             raise PrepError(
-                f"{self.path}, row {first + (row.number or 1)} has {row.actual_columns} columns, the header has {row.expected_columns}: "
-                f"{row.text!r:.80}"
+                f"{self.path}, row {first + (row.number or 1)} has {row.actual_columns} columns, "
+                f"the header has {row.expected_columns}: {row.text!r:.80}"
             ) from None

@@ -51,7 +51,9 @@ def _reject(piece: Piece, row: int, targetless: dict[str, Array]) -> dict[str, A
     return {"source": place, "name": f"row {place}", "reason": "no-target", "detail": f"it has no value, or NaN, in {names}"}
 
 
-def _read(path: Path, table: Table, piece: Piece, progress: Progress) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+def _read(
+    path: Path, table: Table, piece: Piece, progress: Progress
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     """Values of each column, masks of those that have one, and where each target is missing."""
     names = {c.name: arrow().array(c.names, arrow().string()) for c in table.columns if c.kind == "category"}
     values = {c.name: np.empty(piece.rows, np.dtype(c.dtype).newbyteorder("<")) for c in table.columns}

@@ -16,7 +16,14 @@ from fastdata.store.table import Column
 
 __all__ = ["MARKS", "TextSeen", "from_text"]
 
-MARKS = ("NA", "N/A", "#N/A", "NULL", "null", "None")  # a missing value, as an empty cell is; but in a column of names they are names
+MARKS = (
+    "NA",
+    "N/A",
+    "#N/A",
+    "NULL",
+    "null",
+    "None",
+)  # a missing value, as an empty cell is; but in a column of names they are names
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
 WORD = r"^(true|True|TRUE|false|False|FALSE)$"
 MOMENTS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
@@ -39,7 +46,9 @@ def from_text(array: Any, column: Column) -> Any:
         return compute.equal(compute.utf8_lower(array), "true")
     if column.kind == "integer":
         return _bare(array).cast(pa.uint64() if column.dtype == "uint64" else pa.int64())
-    return _bare(array).cast({"float": pa.float64(), "date": pa.date32()}.get(column.kind) or pa.timestamp(column.unit, column.zone or None))
+    return _bare(array).cast(
+        {"float": pa.float64(), "date": pa.date32()}.get(column.kind) or pa.timestamp(column.unit, column.zone or None)
+    )
 
 
 def _without_marks(array: Any) -> Any:
@@ -144,12 +153,14 @@ class TextSeen:
             return replace(self._text.result(), missing=self._empty or None)
         column = self._text.column
         if self._other:
-            kind = next(kind for kind in ("bool", "date", *MOMENTS) if kind in self._kinds)
+            kind: Any = next(kind for kind in ("bool", "date", *MOMENTS) if kind in self._kinds)
             if kind in MOMENTS:
                 said = f"timestamp[{kind[0]}, tz={kind[1]}]" if kind[1] else f"timestamp[{kind[0]}]"
                 column = Column(self.name, "timestamp", "int64", said, unit=kind[0], zone=kind[1])
             else:
-                column = Column(self.name, kind, {"bool": "bool", "date": "int32"}[kind], TYPES[kind], unit="D" if kind == "date" else "")
+                column = Column(
+                    self.name, kind, {"bool": "bool", "date": "int32"}[kind], TYPES[kind], unit="D" if kind == "date" else ""
+                )
         elif self._number:
             column = (self._integers if self._whole else self._floats).result()
         else:
