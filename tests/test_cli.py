@@ -21,11 +21,12 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--masks --mask-suffix --mask-bits --palette --target --category --drop "
+    "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
+    "--target --category --drop "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
-    "export": "store out --size",
+    "export": "store out --to --size",
     "bench": "store --size --crop --batch-size --workers --seconds --repeats --json --plot",
 }
 
@@ -76,6 +77,12 @@ DEFAULTS = {
     "mask_suffix": "",
     "mask_bits": 8,
     "palette": None,
+    "tokenizer": None,
+    "train_bpe": None,
+    "end_token": None,
+    "split_lines": False,
+    "split_on": None,
+    "field": "text",
     "target": (),
     "category": (),
     "drop": (),
@@ -285,7 +292,7 @@ def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:
     found = run(*PREP, small, "o.fds", "--dry-run", "--overwrite", "--size", "16", cwd=tmp_path)
     assert found.returncode == 0 and list(tmp_path.iterdir()) == []
     lines = found.stdout.splitlines()
-    assert re.fullmatch(r"20 images: about \d+\.\d kB and \d+ s", lines[0])
+    assert re.fullmatch(r"20 inputs: about \d+\.\d kB and \d+ s", lines[0])
     assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[1])
 
 
@@ -297,7 +304,7 @@ def test_a_dry_run_knows_the_size_within_a_factor_of_two(photos: Path, tmp_path:
     make(photos, tmp_path / "o.fds", size=(size, size // 2), codec=codec, workers=2)
     true = sum(p.stat().st_size for p in shards(tmp_path / "o.fds"))
     assert true / 2 <= found.bytes <= true * 2
-    assert found.images == 56 and found.rejected == {}
+    assert found.inputs == 56 and found.rejected == {}
 
 
 def test_a_dry_run_tells_rejects_and_a_full_disk(tmp_path: Path) -> None:

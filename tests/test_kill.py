@@ -53,6 +53,7 @@ def _is_untouched(states: dict[Path, tuple[int, int]]) -> bool:
 def test_kill_9_at_random_moments(large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]) -> None:
     """The whole process group dies; the second run's store is the undisturbed one, and finished shards are left alone."""
     expected, seconds, before_work = undisturbed
+    shards = sum(name.startswith("256/") and name.endswith(".mdb") for name in expected)
     rng, kept, unfinished = random.Random(2), 0, 0
     for k in range(ROUNDS):
         out = tmp_path / f"{k}.fds"
@@ -62,8 +63,9 @@ def test_kill_9_at_random_moments(large: Path, tmp_path: Path, undisturbed: tupl
         elif k == ROUNDS - 1:
             until(lambda out=out: (out / "samples.npy").exists())
         else:
-            until(lambda out=out: list(out.glob("work/256-*.tmp")))
-            time.sleep((seconds - before_work) * (k - k // 4 - 1 + rng.random()) / (ROUNDS - ROUNDS // 4))
+            goal = shards * (k - k // 4 - 1) // (ROUNDS - ROUNDS // 4)
+            until(lambda out=out, goal=goal, process=process: len(tables(out)) >= goal or process.poll() is not None)
+            time.sleep(rng.uniform(0, (seconds - before_work) / shards))
         kill_group(process)
         unfinished += not (out / "manifest.json").exists()
         finished = _states(out)

@@ -414,7 +414,7 @@ def test_on_the_command_line(tmp_path):
         "--gray",
     ]
     dry = run(*PREP, *given, "--dry-run")
-    assert dry.returncode == 0 and "12 images: about" in dry.stdout and not (tmp_path / "o.fds").exists()
+    assert dry.returncode == 0 and "12 inputs: about" in dry.stdout and not (tmp_path / "o.fds").exists()
     estimated = float(re.search(r"about ([\d.]+) kB", dry.stdout)[1])
     assert run(*PREP, *given).returncode == 0
     assert 0.5 < estimated * 1e3 / sum(path.stat().st_size for path in (tmp_path / "o.fds").rglob("*.mdb")) < 2

@@ -11,15 +11,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "CenterCrop": "data.crops",
     "GPUNormalize": "gpu.normalize",
-    "LMDBDataset": "data.images",
+    "LMDBDataset": "data.datasets",
     "Loader": "loader.loader",
-    "MaskDataset": "data.masks",
-    "RAMDataset": "data.images",
+    "MaskDataset": "data.datasets",
+    "RAMDataset": "data.datasets",
     "RandomCrop": "data.crops",
     "RandomResizedCrop": "data.crops",
     "Resize": "data.crops",
-    "TableDataset": "data.tables",
+    "NextToken": "gpu.next_token",
     "Summary": "prepare",
+    "TableDataset": "data.tables",
+    "TokenDataset": "data.tokens",
     "prep": "prepare",
     "CodecError": "errors",
     "FastDataError": "errors",
@@ -41,6 +43,7 @@ __all__ = [
     "LoaderError",
     "MaskDataset",
     "MissingExtraError",
+    "NextToken",
     "PrepError",
     "RAMDataset",
     "RandomCrop",
@@ -49,15 +52,17 @@ __all__ = [
     "StoreError",
     "Summary",
     "TableDataset",
+    "TokenDataset",
     "prep",
 ]
 
 if TYPE_CHECKING:
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
-    from fastdata.data.images import LMDBDataset, RAMDataset
-    from fastdata.data.masks import MaskDataset
+    from fastdata.data.datasets import LMDBDataset, MaskDataset, RAMDataset
     from fastdata.data.tables import TableDataset
+    from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
+    from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep

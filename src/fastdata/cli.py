@@ -10,7 +10,6 @@ import io
 import shlex
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -62,10 +61,20 @@ def cli() -> None:
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
-@click.option("--target", multiple=True, help="Of a table: the column to be learnt; may repeat for columns of numbers.")
-@click.option("--category", multiple=True, help="Of a table: a column whose values are names, though they look like numbers.")
-@click.option("--drop", multiple=True, help="Of a table: a column to leave out.")
-@click.option("--limit", type=int, help="Prepare this many inputs only, evenly spaced.")
+@click.option(
+    "--tokenizer", metavar="NAME_OR_FILE", help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, or bytes."
+)
+@click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
+@click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
+@click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
+@click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
+@click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
+@click.option("--target", multiple=True, metavar="COLUMN", help="SOURCE is a table: what is to be learnt; may repeat for numbers.")
+@click.option(
+    "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
+)
+@click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
+@click.option("--limit", type=int, help="Prepare this many images only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
@@ -73,8 +82,9 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label. With --target, of
-    a table: a .parquet, .csv or .tsv file of any columns.
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label; or, with
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst; or, with --target, a table:
+    .parquet, .csv or .tsv.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -143,16 +153,17 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
+@click.option("--to", type=click.Choice(["imagefolder", "nanogpt", "llmc", "megatron", "parquet"]), help="Default: what fits.")
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-def export(store: str, out: str, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files, in class folders; a table as table.parquet."""
+def export(store: str, out: str, to: str | None, size: int | None) -> None:
+    """Write the samples of STORE to DIR as ordinary files: images in class folders, tokens as .bin, a table as Parquet."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, size=size, tick=bar.update)
-    click.echo(f"{count} {'rows' if (Path(out) / 'table.parquet').is_file() else 'files'} in {out}")
+        count = export(store, out, to=to, size=size, tick=bar.update)
+    click.echo(f"{count} files in {out}")
 
 
 @cli.command()

@@ -13,7 +13,10 @@ Wrong arguments stay `ValueError` and `TypeError`. A message says what was asked
 
 from __future__ import annotations
 
-__all__ = ["CodecError", "FastDataError", "FormatError", "LoaderError", "MissingExtraError", "PrepError", "StoreError"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["CodecError", "FastDataError", "FormatError", "LoaderError", "MissingExtraError", "PrepError", "StoreError", "needs"]
 
 
 class FastDataError(Exception):
@@ -49,3 +52,12 @@ class MissingExtraError(FastDataError, ImportError):
 
     def __init__(self, package: str) -> None:
         super().__init__(f"this needs {package}, which is not installed: pip install {package}")
+
+
+@contextmanager
+def needs(package: str) -> Iterator[None]:
+    """Around the import of an optional package: its absence is a MissingExtraError."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise MissingExtraError(package) from None

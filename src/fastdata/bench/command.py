@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from fastdata.bench.harness import Measure, Run, interleave, machine, summarize,
 from fastdata.bench.loaders import Bare, Check, Contestant, Task, agree, loader
 from fastdata.bench.plot import draw, require_matplotlib
 from fastdata.bench.report import bottleneck, byte_lines, describe, result_lines
-from fastdata.data.images import RAMDataset
+from fastdata.data.datasets import RAMDataset
 from fastdata.machine import available_cores, free_memory
 
 __all__ = ["run_bench"]
@@ -120,7 +121,7 @@ def _tried(
     if torch.cuda.is_available():
         contestants.append(attempt(loader(task, dataset, best, size, pin_memory=True)))
     if ram:
-        contestants.append(attempt(loader(task, task.dataset(RAMDataset), best, size)))
+        contestants.append(attempt(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, size)))
     agree(checks)
     return contestants, found
 

@@ -11,10 +11,12 @@ from fastdata.codec.source import SourceImage
 from fastdata.codec.stored import to_channels
 from fastdata.errors import CodecError
 
-__all__ = ["Color", "decode_mask"]
+__all__ = ["Color", "count_classes", "decode_mask"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
+
+BAND = 1 << 16  # pixels that are worked on at a time, where numpy needs tens of bytes for each
 
 
 def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28) -> Array:
@@ -42,7 +44,15 @@ def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, m
         values = _values(header.values(data))
     if values.max(initial=0) >> bits:
         raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give mask_bits=16 (--mask-bits 16)", "range")
-    return values.astype(np.uint16 if bits == 16 else np.uint8)
+    return np.ascontiguousarray(values, np.uint16 if bits == 16 else np.uint8)
+
+
+def count_classes(mask: Array) -> dict[int, int]:
+    """How many pixels of each class a mask has, uint8 or uint16, of the classes that it has."""
+    pixels, counts = mask.reshape(-1), np.zeros(1 << 8 * mask.dtype.itemsize, np.int64)
+    for start in range(0, len(pixels), BAND):
+        counts += np.bincount(pixels[start : start + BAND], minlength=len(counts))
+    return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
 
 
 def _values(values: Array) -> Array:
@@ -55,19 +65,24 @@ def _values(values: Array) -> Array:
 
 def _numbered(rgb: Array, colors: tuple[Color, ...]) -> Array:
     """The place of each pixel's colour in the table."""
-    codes = _code(rgb)
-    table = _code(np.array(colors))
+    table, pixels = _code(np.array(colors)), rgb.reshape(-1, 3)
     order = np.argsort(table, kind="stable")
-    at = np.searchsorted(table[order], codes).clip(max=len(order) - 1)
-    unknown = table[order][at] != codes
-    if unknown.any():
-        found, count = tuple(rgb[unknown][0].tolist()), np.count_nonzero(unknown)
+    ordered, places = table[order], np.empty(len(pixels), np.min_scalar_type(len(colors) - 1))
+    count, found = 0, None
+    for start in range(0, len(pixels), BAND):
+        band = pixels[start : start + BAND]
+        codes = _code(band)
+        at = np.searchsorted(ordered, codes).clip(max=len(order) - 1)
+        places[start : start + BAND] = order[at]
+        unknown = band[ordered[at] != codes]
+        count, found = count + len(unknown), found or tuple(unknown[:1].reshape(-1).tolist())
+    if count:
         raise CodecError(f"{count} pixels have colours that the palette lacks, such as {found}", "unknown-color")
-    places: Array = order[at]
-    return places
+    return places.reshape(rgb.shape[:2])
 
 
 def _code(rgb: Array) -> Array:
+    """A number for each colour, of 8 bits or of 16."""
     red, green, blue = np.moveaxis(rgb.astype(np.int64), -1, 0)
-    code: Array = red << 16 | green << 8 | blue
+    code: Array = red << 32 | green << 16 | blue
     return code

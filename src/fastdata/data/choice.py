@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.data.random import ROW_BITS, ROW_MASK, occurrences, uniforms
+from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
 
 __all__ = ["checked", "part_of", "places", "told_apart"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
 
 
 def checked(index: int, count: int) -> int:

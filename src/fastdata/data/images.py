@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,38 +12,39 @@ from torch.utils.data import Dataset
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.crops import Crop
 from fastdata.data.joined import JoinedImages
+from fastdata.data.masks import Masks
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
-from fastdata.data.records import FileImages, Images, MemoryImages, StoreImages
-from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, stack
-from fastdata.data.view import Transform, View
+from fastdata.data.records import Images
+from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, render_masks, stack
+from fastdata.data.view import Sample, Transform, View
 from fastdata.shared import SharedArray
 
-__all__ = ["ImageDataset", "LMDBDataset", "RAMDataset"]
+__all__ = ["ImageDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
-    """Images with targets; `LMDBDataset` and `RAMDataset` say where they come from.
+    """Images with targets, which are labels or masks; `fastdata.data.datasets` says where they come from.
 
     `ds[i]` is (image, target): uint8 or uint16 [C, H, W], RGB or one channel; and an int class, a float32 vector, or -1 without
-    labels. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows of luma, then rows of Cb and Cr side by side at half the
-    resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
+    labels; or the image's mask, uint8 or uint16 [H, W]. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows of luma, then rows
+    of Cb and Cr side by side at half the resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
 
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
 
     Attributes:
-        classes: names of the classes, or of the columns of float targets.
-        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset.
+        classes: names of the classes, or of the columns of float targets; with masks, of their classes, where a palette told them.
+        class_pixels: with masks, dict of class: pixels, counted in all masks of the store, also those that a subset leaves out, as
+            they were before preparing. To weight a loss with.
+        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         view: crop, flips and transform.
     """
 
-    joins: ClassVar[bool] = True  # whether `+` keeps the fast path
-    large_targets: ClassVar[bool] = False  # whether targets lie in memory that is allocated as images' is
-
-    def __init__(self, images: Images, view: View) -> None:
-        self._images, self.view = images, _fitting(view, images)
+    def __init__(self, images: Images, view: View, masks: Masks | None = None) -> None:
+        self._images, self._masks = images, masks
+        self.view = self._fitting(view)
         self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
 
     def __len__(self) -> int:
@@ -63,7 +62,21 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     @property
     def classes(self) -> list[str]:
-        return list(self._images.labels.names)
+        return list(self._masks.names if self._masks else self._images.labels.names)
+
+    @property
+    def class_pixels(self) -> dict[int, int]:
+        return dict(self._masks.pixels) if self._masks else {}
+
+    @property
+    def ignore_index(self) -> int | None:
+        """With masks, the class of pixels outside of the image."""
+        return self._masks.ignore_index if self._masks else None
+
+    @property
+    def large_targets(self) -> bool:
+        """Whether targets lie in memory that is allocated as images' is."""
+        return self._masks is not None
 
     @property
     def targets(self) -> Array:
@@ -72,8 +85,9 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         row = self.rows(checked(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
-        (pixels,) = render_each(self._images, self.view, row[None], u)
-        target = self._targets_of(row[None], u, np.empty, None)[0]
+        plan = self._plan(row[None], u)
+        (pixels,) = render_each(self._images, self.view, row[None], plan)
+        target = self._targets_of(row[None], plan, np.empty, None)[0]
         return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
     def read_batch(
@@ -88,33 +102,37 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
     ) -> tuple[Array, Array]:
         """A batch as the Loader takes it.
 
-        Images [n, H, W, C], or planes [n, H * 3/2, W, 1]; and targets, int64 [n] or float32 [n, columns].
+        Images [n, H, W, C], or planes [n, H * 3/2, W, 1]; and targets, int64 [n] or float32 [n, columns], or masks [n, H, W].
 
         `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
-        the memory for the images; `timing` is added to.
+        the memory for the images, then for masks; `timing` is added to.
         """
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
-        u = uniforms(seed, epoch, keys, self.view.draws)
+        plan = self._plan(rows, uniforms(seed, epoch, keys, self.view.draws))
         if self.view.transform is None:
-            images = render_batch(self._images, self.view, rows, u, allocate, timing)
+            images = render_batch(self._images, self.view, rows, plan, allocate, timing)
         else:  # a transform that draws random numbers draws the same for the same (seed, epoch, sample)
             seeds = loose_seeds(seed, epoch, keys)
             with lent_generators() as reseed:
-                samples = render_each(self._images, self.view, rows, u, timing, lambda k: reseed(seeds[k]))
+                samples = render_each(self._images, self.view, rows, plan, timing, lambda k: reseed(seeds[k]))
             images = stack(samples, allocate)
-        return images, self._targets_of(rows, u, allocate, timing)
+        return images, self._targets_of(rows, plan, allocate, timing)
 
-    def _targets_of(self, rows: Array, u: Array, allocate: Allocate, timing: Timing | None) -> Array:
+    def _plan(self, rows: Array, u: Array) -> list[Sample]:
+        """What becomes of images, and of their masks, with these uniform numbers."""
+        return self.view.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
+
+    def _targets_of(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Array:
         """What goes with the images of a batch; `allocate` is for targets as large as images."""
-        return self._images.targets[rows]
+        if self._masks is None:
+            return self._images.targets[rows]
+        return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
 
     def sample_bytes(self) -> int:
         """Bytes of the largest sample, before a transform."""
-        return int(self._images.form.nbytes(self._most_pixels()))
-
-    def _most_pixels(self) -> int:
-        return self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
+        pixels = self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
+        return int(self._images.form.nbytes(pixels) + (self._masks.source.form.nbytes(pixels) if self._masks else 0))
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""
@@ -122,11 +140,11 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
 
     def with_size(self, size: int | None) -> Any:
         """The same samples from another stored size, as a dataset of the same kind."""
-        return self._like(_images=self._images.with_size(size))
+        return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
 
     def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
         """The same samples with another crop, other flips and another transform: what a validation set needs after `split`."""
-        return self._like(view=_fitting(View(crop, hflip, vflip, transform), self._images))
+        return self._like(view=self._fitting(View(crop, hflip, vflip, transform)))
 
     def _like(self, **parts: Any) -> Any:
         other = copy.copy(self)
@@ -134,8 +152,11 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         return other
 
     def __add__(self, other: Any) -> Any:
-        """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path."""
-        if not (isinstance(other, ImageDataset) and self.joins and other.joins):
+        """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path.
+
+        Not so with masks: these come item by item, through torch's own `ConcatDataset`.
+        """
+        if not isinstance(other, ImageDataset) or self._masks or other._masks:
             return super().__add__(other)
         if other.view != self.view:
             raise ValueError(f"the datasets have {self.view} and {other.view}: make them equal with with_crop, then add them")
@@ -163,87 +184,22 @@ class ImageDataset(Dataset[tuple[torch.Tensor, Any]]):
         first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
         return self.subset(first), self.subset(~first)
 
+    def _fitting(self, view: View) -> View:
+        """The view, if samples of these images can be made with it."""
+        if self._masks and view.transform is not None:
+            raise ValueError(
+                "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
+                "come from LMDBDataset, or RAMDataset(masks=False)"
+            )
+        if self._images.form.planes:
+            if view.transform is not None:
+                raise ValueError(
+                    "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
+                    "codec jpeg or rgb"
+                )
+            if view.crop is not None and (view.crop.shape[0] % 2 or view.crop.shape[1] % 2):
+                raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
+        return view
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} images, {self._images.form.codec}, {self.view.crop})"
-
-
-class LMDBDataset(ImageDataset):
-    """Images of a store, read from disk through LMDB.
-
-    Args:
-        path: a store made by `fastdata-prep`.
-        size: which stored size; None: the largest.
-        crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
-        hflip, vflip: probability of a flip.
-        transform: a function of your own, from and to a uint8 (or uint16) array [H, W, C], after crop and flips, in the worker.
-            Under the Loader, what it draws from random, numpy.random or torch is then seeded by (seed, epoch, sample) too.
-
-    Raises:
-        StoreError: there is no such store, or it is not finished, or has no such size.
-        FormatError: it is damaged, or of a newer version.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        size: int | None = None,
-        crop: Crop | None = None,
-        hflip: float = 0.0,
-        vflip: float = 0.0,
-        transform: Transform | None = None,
-    ) -> None:
-        super().__init__(StoreImages(path, size), View(crop, hflip, vflip, transform))
-
-
-class RAMDataset(ImageDataset):
-    """Images held in memory, once for all processes, in memory that vanishes with them. Emits what LMDBDataset emits.
-
-    Args:
-        source: a store, or a list of image files of any format (they come as RGB, upright).
-        targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
-        size, crop, hflip, vflip, transform: as for LMDBDataset.
-        decoded: hold pixels instead of compressed bytes: many times the memory, no decoding.
-        max_bytes: hold no more than this; the other images are read from disk when they are needed. The samples are the same.
-
-    Raises:
-        StoreError: the images don't fit into the memory that is free (a container's limit included), or can't be read.
-    """
-
-    def __init__(
-        self,
-        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        targets: Any = None,
-        *,
-        size: int | None = None,
-        crop: Crop | None = None,
-        hflip: float = 0.0,
-        vflip: float = 0.0,
-        transform: Transform | None = None,
-        decoded: bool = False,
-        max_bytes: int | None = None,
-    ) -> None:
-        rest: StoreImages | FileImages
-        if isinstance(source, str | os.PathLike):
-            if targets is not None:
-                raise ValueError("targets go with a list of files; a store has its own")
-            rest = StoreImages(source, size)
-        else:
-            if size is not None:
-                raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
-            rest = FileImages(source, targets)
-        images = MemoryImages(rest, decoded=decoded, max_bytes=max_bytes)
-        super().__init__(images, View(crop, hflip, vflip, transform))
-
-
-def _fitting(view: View, images: Images) -> View:
-    """The view, if samples of these images can be made with it."""
-    if images.form.planes:
-        if view.transform is not None:
-            raise ValueError(
-                "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
-                "codec jpeg or rgb"
-            )
-        if view.crop is not None and (view.crop.shape[0] % 2 or view.crop.shape[1] % 2):
-            raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
-    return view

@@ -26,6 +26,7 @@ MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
+SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
 LOOSE_STREAM = 0xFFFFFFFE  # keeps the seeds of users' own code apart from our random numbers
 
 

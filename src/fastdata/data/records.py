@@ -19,7 +19,7 @@ from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
 
-__all__ = ["FileImages", "Images", "MemoryImages", "StoreImages"]
+__all__ = ["FileImages", "Images", "MemoryImages", "StoreImages", "into_memory"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -180,42 +180,58 @@ class FileImages:
             raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
 
 
-class MemoryImages:
-    """The first images of another source, as many as fit, held once in shared memory; the others are read where they are.
+def into_memory(
+    sources: Sequence[StoreImages | FileImages], *, decoded: bool = False, max_bytes: int | None = None
+) -> list[MemoryImages]:
+    """The same sources, with as many of their first samples as fit held in memory, of all sources the same number.
 
     Args:
-        rest: the source.
+        sources: of images, and perhaps of the masks of these.
         decoded: hold pixels instead of encoded bytes.
-        max_bytes: what may be held; None: all of it, or a clear error.
+        max_bytes: what may be held of all sources together; None: all of it, or a clear error.
 
     Raises:
         StoreError: it does not fit into the memory that is free.
     """
+    if max_bytes is not None and max_bytes < 0:
+        raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
+    sizes = [_sizes(source, decoded) for source in sources]
+    ends = np.concatenate([[0], np.cumsum(np.sum(sizes, axis=0))])
+    count = len(ends) - 1 if max_bytes is None else int(np.searchsorted(ends, max_bytes, "right")) - 1
+    need, free = int(ends[count]), free_memory()
+    if need > free:
+        raise StoreError(
+            f"{need / 1e9:.2f} GB are to be held in memory, {free / 1e9:.2f} GB are free: "
+            f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use LMDBDataset"
+        )
+    return [MemoryImages(source, size[:count], decoded) for source, size in zip(sources, sizes, strict=True)]
 
-    def __init__(self, rest: StoreImages | FileImages, *, decoded: bool = False, max_bytes: int | None = None) -> None:
-        if max_bytes is not None and max_bytes < 0:
-            raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
-        self.rest, self.form = rest, rest.form
+
+def _sizes(source: StoreImages | FileImages, decoded: bool) -> Array:
+    """Bytes of each image as it is held."""
+    if decoded:
+        heights, widths = source.sides(np.arange(len(source)))
+        return np.asarray(source.form.nbytes(heights * widths))
+    if isinstance(source, FileImages):
+        return source.sizes
+    return np.asarray(source.store.samples[f"{source.variant.name}/bytes"]).astype(np.int64)
+
+
+class MemoryImages:
+    """The first images of another source, held once in shared memory; the others are read where they are.
+
+    Args:
+        rest: the source.
+        sizes: bytes of each of the images that are held.
+        decoded: hold pixels instead of encoded bytes.
+    """
+
+    def __init__(self, rest: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
+        self.rest, self.form, self.count = rest, rest.form, len(sizes)
         self.decoded = decoded and not rest.form.planes  # these are stored as they are used
-        ends = np.concatenate([[0], np.cumsum(self._sizes())])
-        self.count = len(rest) if max_bytes is None else int(np.searchsorted(ends, max_bytes, "right")) - 1
-        need, free = int(ends[self.count]), free_memory()
-        if need > free:
-            raise StoreError(
-                f"{need / 1e9:.2f} GB are to be held in memory, {free / 1e9:.2f} GB are free: "
-                f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use LMDBDataset"
-            )
-        self._ends = SharedArray.of(ends[: self.count + 1].astype(np.int64))
-        self._bytes = SharedArray(need)
+        self._ends = SharedArray.of(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        self._bytes = SharedArray(int(self._ends.array[-1]))
         self._fill()
-
-    def _sizes(self) -> Array:
-        if self.decoded:
-            heights, widths = self.rest.sides(np.arange(len(self.rest)))
-            return np.asarray(self.form.nbytes(heights * widths))
-        if isinstance(self.rest, FileImages):
-            return self.rest.sizes
-        return np.asarray(self.rest.store.samples[f"{self.rest.variant.name}/bytes"]).astype(np.int64)
 
     def _fill(self) -> None:
         starts = range(0, self.count, FILL_STEP)

@@ -35,9 +35,10 @@ class Timing:
     resize_s: float = 0.0
 
 
-def render_batch(images: Images, view: View, rows: Array, u: Array, allocate: Allocate, timing: Timing | None = None) -> Array:
-    """Samples that are not transformed, [n, H, W, C] or planes [n, H * 3/2, W, 1]; u: uniform numbers [view.draws, n]."""
-    plan = view.plan(u, *images.sides(rows), planes=images.form.planes)
+def render_batch(
+    images: Images, view: View, rows: Array, plan: Sequence[Sample], allocate: Allocate, timing: Timing | None = None
+) -> Array:
+    """Samples that are not transformed, [n, H, W, C] or planes [n, H * 3/2, W, 1]; plan: what becomes of each row."""
     shapes = {sample.shape for sample in plan}
     if len(shapes) > 1:
         raise view.unequal(shapes)
@@ -49,10 +50,9 @@ def render_batch(images: Images, view: View, rows: Array, u: Array, allocate: Al
 
 
 def render_masks(
-    masks: Images, view: View, rows: Array, u: Array, outside: int, allocate: Allocate, timing: Timing | None = None
+    masks: Images, view: View, rows: Array, plan: Sequence[Sample], outside: int, allocate: Allocate, timing: Timing | None = None
 ) -> Array:
-    """The masks of what `render_batch` makes of the same rows and numbers, [n, H, W]; `outside`: of pixels beyond the image."""
-    plan = view.plan(u, *masks.sides(rows))
+    """The masks of what `render_batch` makes of the same rows and plan, [n, H, W]; `outside`: of pixels beyond the image."""
     out, timing = allocate((len(rows), *plan[0].shape), np.dtype(masks.form.dtype)), timing or Timing()
     for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
         started = perf_counter()
@@ -68,13 +68,12 @@ def render_each(
     images: Images,
     view: View,
     rows: Array,
-    u: Array,
+    plan: Sequence[Sample],
     timing: Timing | None = None,
     before_transform: Callable[[int], None] = lambda k: None,
 ) -> list[Array]:
     """The samples, [H, W, C] each, transformed."""
     form, made, timing = images.form, [], timing or Timing()
-    plan = view.plan(u, *images.sides(rows), planes=form.planes)
     for k, (row, sample) in enumerate(zip(rows.tolist(), plan, strict=True)):
         pixels: Array = np.empty(_shape(form, sample), form.dtype)
         _render(images, view, row, sample, pixels, timing)

@@ -162,8 +162,8 @@ class TableDataset(Dataset[Item]):
         """The rows of a batch, int64, for `gather`. A row looks the same in every epoch: seed, epoch and repeats change nothing."""
         return self._rows(indices)
 
-    def gather(self, rows: Array) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """({column: [B]}, targets [B] or [B, columns]) of these rows of the whole table."""
+    def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """({column: [B]}, targets [B] or [B, columns]) of these rows of the whole table. pin: page-lock them."""
         words = self._held.array.view(np.int64).reshape(self._count, self._layout.row.itemsize // WORD)
         taken = torch.from_numpy(words.take(rows, axis=0)).view(torch.uint8)
         columns: dict[str, torch.Tensor] = dict.fromkeys(self._layout.fields, taken)  # in their order; all are replaced below
@@ -171,10 +171,10 @@ class TableDataset(Dataset[Item]):
         for begin, end, dtype, names in self._layout.blocks:
             block = taken[:, begin:end].view(dtype)
             if names:
-                columns.update(zip(names, block.t().contiguous().unbind(), strict=True))
+                columns.update(zip(names, _own(block.t(), pin).unbind(), strict=True))
             else:
-                targets = (block if self._labels.kind == "vector" else block[:, 0]).contiguous()
-        return columns, torch.full((len(rows),), -1, device="cpu") if targets is None else targets
+                targets = _own(block if self._labels.kind == "vector" else block[:, 0], pin)
+        return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
 
     def _rows(self, indices: Any) -> Array:
         return self._keys(indices) & ROW_MASK
@@ -207,6 +207,11 @@ class TableDataset(Dataset[Item]):
 
     def __repr__(self) -> str:
         return f"TableDataset({len(self)} rows of {len(self.columns)} columns, {self._layout.row.itemsize} bytes each)"
+
+
+def _own(part: torch.Tensor, pin: bool) -> torch.Tensor:
+    """A copy in one piece."""
+    return torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=pin).copy_(part)
 
 
 def _fill(rows: Array, store: Store, table: Table, layout: _Layout) -> None:

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -28,8 +28,7 @@ __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One batch of one rank.
 
     Attributes:

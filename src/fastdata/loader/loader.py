@@ -13,6 +13,7 @@ import torch
 from fastdata.data.images import ImageDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch, Stats, to_device
+from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
@@ -28,9 +29,8 @@ class Loader:
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
     [B, columns]. It carries `.valid`, how many rows are real (at the end of an epoch over several ranks the last may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
-    Of a MaskDataset, targets are the masks [B, H, W].
-    A dataset that is not fastdata's yields what torch's default_collate makes of its items; a dict or a single tensor comes
-    without these attributes.
+    Of a MaskDataset, targets are the masks [B, H, W]. A TokenDataset makes one tensor [B, block_size + 1], with these attributes.
+    A dataset that is not fastdata's yields what torch's default_collate makes of its items; a dict comes without attributes.
 
     Images lie in shared memory that the workers write them into; a batch stays as it is for as long as anyone in this process
     holds it or a view of it (clone it before a fork). Whoever holds more than three gets further ones as copies. `stats()` tells
@@ -48,6 +48,7 @@ class Loader:
             default generator is seeded by (seed, epoch); a generator of its own is its own affair. Its list is drawn when a pass
             begins.
         num_workers: processes that make batches; 0: none; None: the cores at hand, shared with the other ranks of this machine.
+            Batches of tokens are always made in this process.
         device: None for CPU tensors; "cuda" for batches on the device.
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
@@ -89,7 +90,8 @@ class Loader:
         if sampler is not None and (shuffle or not hasattr(sampler, "__len__")):
             raise ValueError("sampler decides the order: it needs a len(), and goes without shuffle=True")
         self._set_sizes(batch_size, global_batch_size)
-        self.num_workers = default_workers(self.part, len(self)) if num_workers is None else num_workers
+        default = 0 if is_direct(dataset) else default_workers(self.part, len(self))
+        self.num_workers = default if num_workers is None else num_workers
         if self.num_workers < 0 or prefetch_factor < 1:
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
         self._epoch, self._consumed = 0, 0
@@ -101,7 +103,7 @@ class Loader:
         self._requests = Requests(
             EpochOrder(self.num_samples, seed, shuffle), self.part, self.global_batch_size, self.epoch_stop, sampler
         )
-        self._workers: Workers | None = None
+        self._workers: Workers | Direct | None = None
 
     def _set_sizes(self, batch_size: int | None, global_batch_size: int | None) -> None:
         """How many samples an epoch has, and how many of them make a global batch."""
@@ -249,18 +251,13 @@ class Loader:
         self._stats.add(time.perf_counter() - started, reply.work_s, reply.timing)
         return reply, data
 
-    def _start(self) -> Workers:
+    def _start(self) -> Workers | Direct:
         rows = -(-min(self.global_batch_size, self.epoch_stop) // (1 if self.sampler is not None else self.part.world_size))
+        if is_direct(self.dataset):
+            return Direct(self.dataset, self._requests, pin=self.pin_memory)
         for _ in range(2):
-            workers = Workers(
-                self.dataset,
-                self._requests,
-                rows,
-                self.num_workers,
-                self.prefetch_factor,
-                pin_memory=self.pin_memory,
-                device=self.device,
-            )
+            counts = rows, self.num_workers, self.prefetch_factor
+            workers = Workers(self.dataset, self._requests, *counts, pin_memory=self.pin_memory, device=self.device)
             if workers.started():
                 return workers
             workers.kill()
@@ -278,9 +275,9 @@ class Loader:
             host, data = data, to_device(data, self.device)
             if reply.images and self._workers is not None:
                 self._workers.keep_while_copied(host[0])
-        if type(data) not in (tuple, list):
+        if type(data) not in (tuple, list, torch.Tensor):
             return data
-        batch = Batch(data)
+        batch: Any = data if type(data) is torch.Tensor else Batch(data)
         batch.valid, batch.ids, batch.position = request.valid, request.indices, (request.epoch, request.stop)
         return batch
 

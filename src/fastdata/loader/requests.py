@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,13 @@ class Requests:
         while True:
             self.fill()
             request = self._ready.popleft()
-            yield request if self.slots is None else replace(request, slot=self.slots.take())
+            yield request if self.slots is None else request._replace(slot=self.slots.take())
+
+    def take(self) -> list[Request]:
+        """The next requests, several of one epoch, without slots."""
+        self.fill()
+        taken, self._ready = list(self._ready), deque()
+        return taken
 
     def fill(self) -> None:
         """Compute the next requests, if there are none."""
@@ -69,16 +74,15 @@ class Requests:
         return start, self._start
 
     def _ordered(self) -> Iterator[Request]:
-        parts, rows = [], 0
-        while rows < AHEAD and self._start < self._stop:
-            start, stop = self._bounds()
-            places, valid = self._part.places(start, stop)
-            parts.append((start, stop, places, valid))
-            rows += len(places)
-        samples = self._order.at(self._epoch, np.concatenate([places for _, _, places, _ in parts]))
-        for start, stop, places, valid in parts:
-            yield self._request(start, stop, samples[: len(places)], valid)
-            samples = samples[len(places) :]
+        """Several whole batches; or the last one of an epoch, which is smaller."""
+        rows = self._batch // self._part.world_size
+        whole = min(max(AHEAD // rows, 1), (self._stop - self._start) // self._batch)
+        start = self._start
+        places, valid = self._part.places(start, min(start + max(whole, 1) * self._batch, self._stop))
+        samples = self._order.at(self._epoch, places)
+        for k in range(max(whole, 1)):
+            first, stop = self._bounds()
+            yield self._request(first, stop, samples[k * rows : (k + 1) * rows], rows if whole else valid)
 
     def _sampled(self) -> Iterator[Request]:
         """The next batch of the user's sampler, whose list for the epoch is drawn at once."""

@@ -12,14 +12,16 @@ import numpy as np
 import xxhash
 
 from fastdata.prepare.images import Record, prepare_image
-from fastdata.prepare.kinds import Tables
+from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.run import Roots
 from fastdata.prepare.sources import Source
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.format import Masks, samples_dtype
 
-__all__ = ["kept", "make_shard", "tables"]
+__all__ = ["kept", "make_shard", "probe", "tables"]
 
+PROBES = 32
 SCRATCH_BYTES = 1 << 26
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,6 +51,17 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             classes.update(made[-1].classes)
             progress.add(done=1, size=max(source.size, 0))
     return {"rows": rows, "rejects": rejects, "classes": classes}
+
+
+def probe(plan: Plan, roots: Roots) -> Probed:
+    """Up to 32 images."""
+    threads, count = cv2.getNumThreads(), len(plan.sources)
+    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
+    made = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
+    cv2.setNumThreads(threads)
+    records = [len(record.data) for records in made if isinstance(records, list) for record in records]
+    rejected = Counter(reason[0] for reason in made if isinstance(reason, tuple))
+    return Probed(count, len(made), count / len(made), records, rejected)
 
 
 def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record] | tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastdata.codec.mask import decode_mask
+from fastdata.codec.mask import count_classes, decode_mask
 from fastdata.codec.pixels import CODECS, PixelFormat, encode_record
 from fastdata.codec.planes import even
 from fastdata.codec.source import SourceImage
@@ -136,9 +136,7 @@ def _masks(data: bytes, options: ImageOptions, image: Shape, shapes: list[Shape]
     if mask.shape != image:
         (h, w), (height, width) = mask.shape, image
         raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")
-    counts = np.bincount(mask.reshape(-1))
-    classes = {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
-    made = []
+    classes, made = count_classes(mask), []
     for size, shape in zip(options.sizes, shapes, strict=True):
         resized = resize_mask(mask, shape)
         if options.resize == "crop" and size is not None:

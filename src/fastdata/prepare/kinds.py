@@ -1,24 +1,21 @@
 """What each kind of data does in its own way, loaded when it is needed.
 
-A kind is a module of three functions. `make_shard(job, task, writers, progress)`, in a worker, fills the shard's files and returns
+A kind is a module of four functions. `make_shard(job, task, writers, progress)`, in a worker, fills the shard's files and returns
 a table of plain JSON values. `tables(plan, found)` makes of the tables of all shards, in order, what the store says of itself.
-`kept(table)` counts the samples of one.
+`kept(table)` counts the samples of one. `probe(plan, roots)` prepares some inputs and keeps nothing.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.errors import PrepError
-
-__all__ = ["Tables", "kind_of", "of"]
+__all__ = ["Probed", "Tables", "of"]
 
 _MODULES = {
     "images": "fastdata.prepare.image_shards",
@@ -39,31 +36,18 @@ class Tables:
     sections: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Probed:
+    """Of some inputs: how many there are in all, how many were tried, and by what to multiply; the sizes of the records that they
+    made; the reasons of rejects."""
+
+    inputs: int
+    tried: int
+    scale: float
+    records: list[int]
+    rejected: Counter[str]
+
+
 def of(kind: str) -> Any:
     """The module of a kind."""
     return importlib.import_module(_MODULES[kind])
-
-
-def kind_of(source: Any, target: Any = None, category: Any = None, drop: Any = None) -> str:
-    """Which kind of data SOURCE is: "images", or a "table".
-
-    Raises:
-        PrepError: the options don't fit it.
-    """
-    if not isinstance(source, str | os.PathLike):
-        if hasattr(source, "__arrow_c_stream__") or type(source).__module__.partition(".")[0] == "pandas":
-            return "table"
-        raise TypeError(f"source is a {type(source).__name__}, but must be a path or a DataFrame")
-    ending, is_folder = Path(source).suffix.lower(), Path(source).is_dir()
-    if ending in (".parquet", ".pq") and not is_folder:
-        if not target:
-            raise PrepError(f"SOURCE {source} is a table: name the column to be learnt with --target NAME")
-        return "table"
-    if target and ending in (".csv", ".tsv") and not is_folder:
-        return "table"
-    for name, value in (("target", target), ("category", category), ("drop", drop)):
-        if value:
-            raise PrepError(
-                f"--{name} is about columns: SOURCE has to be a .parquet, .csv or .tsv file, with --target; got {source}"
-            )
-    return "images"

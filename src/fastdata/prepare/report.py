@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fastdata.prepare.estimate import Estimate
 from fastdata.prepare.job import Summary
+from fastdata.prepare.table.report import table_lines
 from fastdata.store.store import Store
 
 __all__ = ["estimate_lines", "human_bytes", "info_lines", "summary_lines"]
@@ -48,7 +49,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
-    yield f"{found.images} {found.what}: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
@@ -57,13 +58,31 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
 
 def info_lines(store: Store) -> Iterator[str]:
     """What is in a store and how it was made."""
-    manifest, labels = store.manifest, store.manifest.labels
-    if manifest.table is not None:
-        from fastdata.prepare.table.report import table_lines
+    lines = {"images": _image_lines, "tokens": _token_lines, "table": table_lines}[store.manifest.kind]
+    yield from lines(store)
+    counts: dict[str, int] = {}
+    for reject in store.rejects():
+        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
+    yield f"  rejected: {_counts(counts) if counts else 'none'}"
+    yield "  options: " + ", ".join(f"{name} {value}" for name, value in store.manifest.options.items())
+    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in store.manifest.libraries.items())
 
-        yield from table_lines(store)
-        yield from _made_lines(store)
-        return
+
+def _token_lines(store: Store) -> Iterator[str]:
+    manifest, found = store.manifest, store.manifest.tokens
+    assert found is not None
+    variant, lengths = manifest.variants[0], store.samples["tokens"]
+    yield f"{store.path}: {len(store)} documents, {sum(found.counts)} tokens, format {manifest.version}"
+    end = "no end token" if found.end is None else f"end token {found.end}"
+    yield f"  tokenizer: {found.name or 'unknown'} ({found.engine}), {found.vocab_size} tokens, {end}"
+    shards = f"{len(variant.shards)} shard{'s' * (len(variant.shards) != 1)}"
+    yield f"  tokens: {variant.form.dtype}, {human_bytes(sum(s.bytes for s in variant.shards))} in {shards}"
+    if len(store):
+        yield f"  documents: {lengths.min()} to {lengths.max()} tokens, {lengths.mean():.0f} on average"
+
+
+def _image_lines(store: Store) -> Iterator[str]:
+    manifest, labels = store.manifest, store.manifest.labels
     kinds = {
         "class": f"{len(labels.names)} classes",
         "vector": f"float labels {', '.join(labels.names)}",
@@ -89,13 +108,3 @@ def info_lines(store: Store) -> Iterator[str]:
         names = dict(enumerate(manifest.masks.names))
         shares = {names.get(int(k), k): n / sum(pixels.values()) for k, n in pixels.items()}
         yield f"  masks: {len(pixels)} classes, " + ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:20])
-    yield from _made_lines(store)
-
-
-def _made_lines(store: Store) -> Iterator[str]:
-    counts: dict[str, int] = {}
-    for reject in store.rejects():
-        counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1
-    yield f"  rejected: {_counts(counts) if counts else 'none'}"
-    yield "  options: " + ", ".join(f"{name} {value}" for name, value in store.manifest.options.items())
-    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in store.manifest.libraries.items())

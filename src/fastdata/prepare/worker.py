@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -110,13 +111,10 @@ def main(connection: int, status: int) -> None:
     """Serve tasks until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
-    with Connection(connection) as parent:
+    with Connection(connection) as parent, suppress(EOFError):  # the parent has hung up, or is gone
         job: Job = parent.recv()
         while True:
-            try:
-                task: Task = parent.recv()
-            except EOFError:
-                return
+            task: Task = parent.recv()
             try:
                 _make_shard(job, task, progress)
                 parent.send(("done", task.shard))

@@ -9,7 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from fastdata.codec.pixels import decode_record, encode_record
 from fastdata.errors import StoreError
-from fastdata.store.format import Variant, read_manifest
+from fastdata.store.export_table import export_table
+from fastdata.store.export_tokens import TOKEN_FORMATS, export_tokens
+from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
 __all__ = ["export"]
@@ -21,32 +23,37 @@ def export(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    to: str | None = None,
     size: int | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Write every sample as a file: JPEG and PNG records as they are stored, raw pixels and planes as PNG.
+    """Write a store as files that others read: of images, JPEG and PNG records as they are stored, raw pixels and planes as PNG.
 
     Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
     what the file now is; of two that would be the same, the later gets a number. Of a store with masks, the images go to
-    `images`, and the masks to `masks` under the same names, as PNG. A table becomes `table.parquet`.
+    `images`, and the masks to `masks` under the same names, as PNG.
 
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
+        to: of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
         size: which variant; None: the largest.
         tick: called with 1 for each sample.
 
     Returns:
-        The number of samples.
+        The number of samples; of tokens, of files.
     """
-    root = Path(out)
+    store, root = Store(path, kind=None), Path(out)
+    known = {"images": ("imagefolder",), "tokens": TOKEN_FORMATS, "table": ("parquet",)}[store.manifest.kind]
+    if (to or known[0]) not in known:
+        raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
-    if read_manifest(Path(path)).kind == "table":
-        from fastdata.store.export_table import export_table
-
-        return export_table(Path(path), root, tick)
-    store = Store(path)
+    if store.manifest.kind == "tokens":
+        root.mkdir(parents=True, exist_ok=True)
+        return export_tokens(store, root, to or known[0], tick)
+    if store.manifest.kind == "table":
+        return export_table(store, root, tick)
     variant, names, masked = store.variant(size), store.names(), store.manifest.masks is not None
     places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
     readers, taken, written = [store.reader(v) for v in places.values()], set[str](), []

@@ -19,14 +19,12 @@ __all__ = ["export_table"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def export_table(path: Path, root: Path, tick: Callable[[int], None]) -> int:
-    """Write `table.parquet` into an empty folder: all columns in the table's order, targets too, with their first types. Returns
-    the number of rows."""
+def export_table(store: Store, root: Path, tick: Callable[[int], None]) -> int:
+    """Write `table.parquet`: all columns in the table's order, targets too, with their first types. Returns the number of files."""
     try:
         pa, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise MissingExtraError("pyarrow") from None
-    store = Store(path, kind="table")
     assert store.manifest.table is not None
     columns = store.manifest.table.columns
     schema = pa.schema([(column.name, _type(pa, column)) for column in columns])
@@ -41,7 +39,7 @@ def export_table(path: Path, root: Path, tick: Callable[[int], None]) -> int:
                 tick(len(values[0][0]))
     except (OSError, pa.ArrowException) as error:
         raise StoreError(f"export to {root}: {error}") from error
-    return len(store)
+    return 1
 
 
 def _shards(store: Store) -> Iterator[list[tuple[Array, Array | None]]]:

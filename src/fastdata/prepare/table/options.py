@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from fastdata.store.files import file_sum
 from fastdata.store.format import Labels, read_manifest
 from fastdata.store.table import Column, Table
 
-__all__ = ["MASK", "Piece", "TableOptions", "plan_table"]
+__all__ = ["MASK", "Piece", "TableOptions", "holds_table", "plan_table"]
 
 SHARD_ROWS, SHARD_BYTES = 1 << 17, 64 << 20  # a shard ends behind the part that reaches one of these
 MASK = ".missing"  # behind a column's name: its mask, in a batch
@@ -31,9 +32,9 @@ MASK = ".missing"  # behind a column's name: its mask, in a batch
 class TableOptions:
     """What the caller asked for. columns: the sum of what a pass over the table found."""
 
-    target: tuple[str, ...]
-    category: tuple[str, ...]
-    drop: tuple[str, ...]
+    target: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
     columns: str = ""
 
     kind: ClassVar[str] = "table"
@@ -55,6 +56,22 @@ class Piece:
     stop: int
     size: int
     sum: str
+
+
+def holds_table(source: str | os.PathLike[str], options: TableOptions) -> bool:
+    """Whether a source is to be read as a table.
+
+    Raises:
+        PrepError: it is one, but what is to be learnt was not said.
+    """
+    path, ending = Path(source), Path(source).suffix.lower()
+    if path.is_dir() or ending not in (".parquet", ".pq", ".csv", ".tsv", ".arrow"):
+        return False
+    if ending in (".parquet", ".pq") and not options.target:
+        raise PrepError(
+            f"SOURCE {source} may be a table, or text: name the column to be learnt with --target COLUMN, or give --tokenizer NAME"
+        )
+    return bool(options.target) or ending == ".arrow"
 
 
 def plan_table(path: Path, options: TableOptions, classes: Path | None = None) -> Plan:

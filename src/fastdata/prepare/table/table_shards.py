@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.kinds import Tables
+from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.table.arrow import arrow, codes, missing_of, plain, reading, values_of
 from fastdata.prepare.table.options import Piece
@@ -20,7 +21,7 @@ from fastdata.prepare.table.text import from_text
 from fastdata.prepare.worker import Job, Progress, Task, Writers
 from fastdata.store.table import Column, Table
 
-__all__ = ["kept", "make_shard", "tables"]
+__all__ = ["kept", "make_shard", "probe", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,7 +33,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         raise StoreError(f"{piece.name}: rows {piece.first} to {piece.first + piece.rows - 1} cannot be read: {detail}")
     table: Table = job.shared
     try:
-        values, masks, targetless = _read(Path(job.root) / piece.name, table, piece, progress)
+        values, masks, targetless = _read(Path(job.root) / piece.name, table, piece, progress.at)
     except PrepError as error:
         raise StoreError(str(error)) from error
     keep = ~np.logical_or.reduce([np.zeros(piece.rows, bool), *targetless.values()])
@@ -52,7 +53,7 @@ def _reject(piece: Piece, row: int, targetless: dict[str, Array]) -> dict[str, A
 
 
 def _read(
-    path: Path, table: Table, piece: Piece, progress: Progress
+    path: Path, table: Table, piece: Piece, at_batch: Callable[[int], None]
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     """Values of each column, masks of those that have one, and where each target is missing."""
     names = {c.name: arrow().array(c.names, arrow().string()) for c in table.columns if c.kind == "category"}
@@ -61,7 +62,7 @@ def _read(
     targetless = {name: np.zeros(piece.rows, bool) for name in table.targets}
     at = 0
     for number, batch in enumerate(_batches(path, table, piece)):
-        progress.at(number)
+        at_batch(number)
         rows = slice(at, at + batch.num_rows)
         at += batch.num_rows
         if at > piece.rows:
@@ -127,6 +128,15 @@ def _changed(path: Any, column: Column) -> PrepError:
 def kept(table: dict[str, Any]) -> int:
     """How many rows a shard has."""
     return int(table["rows"])
+
+
+def probe(plan: Plan, roots: tuple[Path, Path]) -> Probed:
+    """The first shard."""
+    piece, rows = plan.sources[0], sum(piece.rows for piece in plan.sources)
+    values, masks, targetless = _read(roots[0] / piece.name, plan.shared, piece, lambda number: None)
+    rejected = int(np.logical_or.reduce([np.zeros(piece.rows, bool), *targetless.values()]).sum())
+    records = [(masks if is_mask else values)[column.name].nbytes for column, is_mask in plan.shared.records()]
+    return Probed(rows, piece.rows, rows / max(piece.rows, 1), records, Counter({"no-target": rejected} if rejected else {}))
 
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:

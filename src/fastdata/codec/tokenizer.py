@@ -1,0 +1,199 @@
+"""Tokenizers, each by its own library, behind one small interface."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fastdata.errors import PrepError, needs
+
+__all__ = ["FILES", "LIBRARIES", "Engine", "Spec", "find_tokenizer", "load"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "bytes": (),
+    "tokenizers": ("tokenizers",),
+    "tiktoken": ("tiktoken",),
+    "sentencepiece": ("sentencepiece",),
+}
+FILES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # what they are called inside of a store
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # of Hugging Face's files, which don't say
+
+
+class Engine(Protocol):
+    """A tokenizer that is loaded.
+
+    Attributes:
+        vocab_size: ids are below it.
+        end: the id that its makers put behind a document; None: they don't say.
+    """
+
+    vocab_size: int
+    end: int | None
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        """The ids of each text, without any that the text does not hold."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids; bytes that are no UTF-8, at the ends say, become U+FFFD."""
+
+    def id_of(self, token: str) -> int | None:
+        """Of one token, by its name."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Which tokenizer it is.
+
+    Attributes:
+        engine: the library, or "bytes".
+        name: what the user called it.
+        sha256: of its file; of tiktoken's, of the whole vocabulary; empty for "bytes".
+    """
+
+    engine: str
+    name: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """Its file inside of a store; empty if it has none."""
+        return FILES.get(self.engine, "")
+
+
+class _Bytes:
+    """A token for each byte of UTF-8, and one for the end."""
+
+    vocab_size: int = 257
+    end: int | None = 256
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(k for k in ids if k < 256).decode(errors="replace")
+
+    def id_of(self, token: str) -> int | None:
+        return None
+
+
+class _HuggingFace:
+    def __init__(self, data: bytes) -> None:
+        with needs("tokenizers"):
+            import tokenizers
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
+        except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
+            raise PrepError(f"the tokenizer's file is not a tokenizer.json of Hugging Face's: {error}") from None
+        self._tokenizer.no_truncation()  # a file may say so, which would cut documents short
+        self._tokenizer.no_padding()
+        self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(self._ids.values(), default=-1) + 1
+        self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def id_of(self, token: str) -> int | None:
+        return self._ids.get(token)
+
+
+class _Tiktoken:
+    def __init__(self, name: str) -> None:
+        with needs("tiktoken"):
+            import tiktoken
+        try:
+            self._encoding = tiktoken.get_encoding(name)
+        except Exception as error:  # noqa: BLE001  what its download throws
+            raise PrepError(
+                f"tiktoken can't load {name!r} ({type(error).__name__}): its file is not on this disk; fetch it once where "
+                "there is a network, with TIKTOKEN_CACHE_DIR set to a folder, and set that here"
+            ) from None
+        self.vocab_size = self._encoding.max_token_value + 1
+        self.end = self._encoding._special_tokens.get("<|endoftext|>")
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        return [self._encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._encoding.decode(list(ids))
+
+    def id_of(self, token: str) -> int | None:
+        return self._encoding._special_tokens.get(token)
+
+    def sha256(self) -> str:
+        encoding = self._encoding
+        whole = encoding._pat_str, sorted(encoding._mergeable_ranks.items()), sorted(encoding._special_tokens.items())
+        return hashlib.sha256(repr(whole).encode()).hexdigest()
+
+
+class _SentencePiece:
+    def __init__(self, data: bytes) -> None:
+        with needs("sentencepiece"):
+            import sentencepiece
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        except Exception as error:  # noqa: BLE001  the library raises what its C++ throws
+            raise PrepError(f"the tokenizer's file is not a SentencePiece model: {error}") from None
+        self.vocab_size = self._model.vocab_size()
+        self.end = self._model.eos_id() if self._model.eos_id() >= 0 else None
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        return [np.array(ids, np.uint32) for ids in self._model.encode(list(texts), out_type=int, num_threads=1)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._model.decode(list(ids)))
+
+    def id_of(self, token: str) -> int | None:
+        found = self._model.piece_to_id(token)
+        return found if self._model.id_to_piece(found) == token else None
+
+
+def find_tokenizer(given: str) -> tuple[Spec, bytes]:
+    """The tokenizer that a name or a file stands for, and the bytes of its file, if it has one.
+
+    Raises:
+        PrepError: there is none.
+        MissingExtraError: its library is not installed.
+    """
+    path = Path(given)
+    if given == "bytes":
+        return Spec("bytes", "bytes", ""), b""
+    if path.is_dir():
+        path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
+    if path.is_file():
+        data = path.read_bytes()
+        engine = "sentencepiece" if path.suffix == ".model" else "tokenizers"
+        return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
+    with needs("tiktoken"):
+        import tiktoken
+    if given not in tiktoken.list_encoding_names():
+        raise PrepError(
+            f"--tokenizer {given} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor an "
+            f"encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes"
+        )
+    return Spec("tiktoken", given, _Tiktoken(given).sha256()), b""
+
+
+def load(spec: Spec, data: bytes) -> Engine:
+    """Load a tokenizer; `data`: of its file."""
+    if spec.engine not in LIBRARIES or spec.engine == "none":
+        raise PrepError("these tokens came without their tokenizer, so nobody here knows their text")
+    makers: dict[str, Callable[[], Engine]] = {
+        "bytes": _Bytes,
+        "tokenizers": lambda: _HuggingFace(data),
+        "tiktoken": lambda: _Tiktoken(spec.name),
+        "sentencepiece": lambda: _SentencePiece(data),
+    }
+    return makers[spec.engine]()

@@ -1,0 +1,153 @@
+"""Tokens where they lie in memory, and rows of them copied without a loop.
+
+The tokens of a store are large LMDB values, so those of a thousand documents are neighbours in the mapped file, and all that there
+are make some thousand runs. A row that lies within a run is one copy. One view over the whole range of addresses, from the lowest
+run to the highest, that advances by one token a row, makes all rows of a batch one call of `index_select`; nothing but the rows
+asked for is touched. A row that crosses the end of a run is put together piece by piece.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.errors import FormatError, StoreError
+from fastdata.machine import free_memory
+from fastdata.shared import SharedArray
+from fastdata.store.store import Store
+
+__all__ = ["Runs", "TokenMemory"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A stream of tokens as pieces of memory.
+
+    Attributes:
+        starts: where in the stream each begins, and last the stream's length; int64 [runs + 1].
+        places: where in memory each begins, in tokens from the lowest; int64 [runs].
+    """
+
+    starts: Array
+    places: Array
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def only(self, begins: Array, ends: Array) -> Runs:
+        """The stream of some parts of this one, [begin, end) each, which are in order, not empty, and apart or touching."""
+        if not len(begins):
+            return Runs(np.zeros(1, np.int64), np.zeros(0, np.int64))
+        gap = begins[1:] != ends[:-1]
+        begins, ends = begins[np.append(True, gap)], ends[np.append(gap, True)]
+        first, last = (np.searchsorted(self.starts, places, "right") - 1 for places in (begins, ends - 1))
+        counts = last - first + 1
+        part = np.repeat(np.arange(len(begins)), counts)
+        run = first[part] + np.arange(counts.sum()) - (np.cumsum(counts) - counts)[part]
+        low, high = np.maximum(begins[part], self.starts[run]), np.minimum(ends[part], self.starts[run + 1])
+        return Runs(np.append(0, np.cumsum(high - low)), self.places[run] + low - self.starts[run])
+
+    def find(self, starts: Array, length: int) -> Array:
+        """The place in memory of `length` tokens from each start; -1 where they are not neighbours."""
+        run = np.searchsorted(self.starts, starts, "right") - 1
+        whole = starts + length <= self.starts[np.minimum(run + 1, len(self.places))]
+        return np.where(whole, self.places[np.minimum(run, len(self.places) - 1)] + starts - self.starts[run], -1)
+
+
+class TokenMemory:
+    """All tokens of a store, mapped from disk, or held in memory that all processes share.
+
+    Pickles small; a process maps the files when it first needs them. Not for use after the object is gone.
+
+    Attributes:
+        dtype: numpy's uint16 or uint32.
+        counts: tokens of each shard.
+
+    Raises:
+        StoreError: they don't fit into the memory that is free.
+        FormatError: the records are not what the manifest says.
+    """
+
+    def __init__(self, store: Store, *, held: bool) -> None:
+        section, variant = store.manifest.tokens, store.manifest.variants[0]
+        assert section is not None
+        self.dtype, self.counts = np.dtype(variant.form.dtype), section.counts
+        self._reader, self._records = store.reader(variant), store.manifest.shard_records(variant)
+        self._held: SharedArray | None = None
+        self._process = -1
+        if held:
+            self._held = self._copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat")} | {"_process": -1}
+
+    def _open(self) -> None:
+        """Find the runs; again in a forked child, whose files are mapped elsewhere."""
+        if self._process == os.getpid():
+            return
+        if self._held is not None:
+            parts = [self._held.array]
+        else:
+            parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(len(self._reader))]
+            ends = np.cumsum(self._records)
+            found = tuple(sum(map(len, parts[end - n : end])) for end, n in zip(ends, self._records, strict=True))
+            if found != self.counts:
+                raise FormatError("the records hold other numbers of tokens than the manifest says; run fastdata verify")
+        addresses = np.array([part.ctypes.data for part in parts], np.int64)
+        lengths = np.array([len(part) for part in parts], np.int64)
+        base = int(addresses.min(initial=1 << 62))
+        places = (addresses - base) // self.dtype.itemsize
+        self._runs = Runs(np.append(0, np.cumsum(lengths)), places)
+        self._flat = _memory(base, int((places + lengths).max(initial=0)), self.dtype) if parts else np.zeros(0, self.dtype)
+        self._process = os.getpid()
+
+    @property
+    def runs(self) -> Runs:
+        """All tokens, in the store's order."""
+        self._open()
+        return self._runs
+
+    @property
+    def flat(self) -> Array:
+        """Memory from the lowest run to the highest, one token an element. Only what runs hold may be touched."""
+        self._open()
+        return self._flat
+
+    def rows(self, width: int) -> torch.Tensor:
+        """The same as overlapping rows [n, width]: row i holds elements i to i + width."""
+        flat = torch.from_numpy(self.flat)
+        return flat.as_strided((max(len(flat) - width + 1, 0), width), (1, 1))
+
+    def copy(self, runs: Runs, start: int, out: Array) -> None:
+        """Fill a row with the tokens of a stream from `start` on."""
+        run, done = int(np.searchsorted(runs.starts, start, "right")) - 1, 0
+        while done < len(out):
+            skipped = start + done - int(runs.starts[run])
+            count = min(len(out) - done, int(runs.starts[run + 1]) - start - done)
+            place = int(runs.places[run]) + skipped
+            out[done : done + count] = self.flat[place : place + count]
+            run, done = run + 1, done + count
+
+    def _copy(self) -> SharedArray:
+        need, free = sum(self.counts) * self.dtype.itemsize, free_memory()
+        if need > free:
+            raise StoreError(f"{need / 1e9:.2f} GB of tokens are to be held in memory, {free / 1e9:.2f} GB are free: map the files")
+        held = SharedArray(sum(self.counts), self.dtype)
+        self.copy(self.runs, 0, held.array)
+        self._process = -1
+        return held
+
+
+def _memory(address: int, count: int, dtype: np.dtype[Any]) -> Array:
+    """Memory of this process as an array that does not own it."""
+
+    class Raw:
+        __array_interface__ = {"data": (address, False), "shape": (count,), "typestr": dtype.str, "version": 3}
+
+    return np.asarray(Raw())

@@ -1,0 +1,41 @@
+"""Rows of tokens become inputs and targets."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["NextToken"]
+
+NONE = {torch.uint16: 0xFFFF, torch.uint32: 0xFFFFFFFF}
+
+
+class NextToken(torch.nn.Module):
+    """Makes inputs and targets of a batch of a TokenDataset, on the device that it is on.
+
+    tokens [B, T + 1], uint16 or uint32 -> (inputs, targets), both int64 [B, T]: the target of each token is the one behind it.
+
+    Where there is no token (the largest number of the dtype), the input is 0 and the target `ignore_index`, which torch's
+    cross_entropy leaves out. With the numbers of the documents, as `documents="mask"` has them, the first token of a document is no
+    target of the last of another.
+
+    Args:
+        ignore_index: the target where there is none.
+    """
+
+    def __init__(self, ignore_index: int = -100) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+
+    def forward(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        if tokens.dtype not in NONE or tokens.ndim != 2:
+            raise TypeError(f"NextToken takes uint16 or uint32 tokens [B, T + 1]; got {tokens.dtype} {list(tokens.shape)}")
+        ids = tokens.to(torch.int64)
+        none = ids == NONE[tokens.dtype]
+        inputs, targets = ids.masked_fill(none, 0)[:, :-1], ids.masked_fill(none, self.ignore_index)[:, 1:]
+        if documents is not None:
+            numbers = documents.to(torch.int32)
+            targets = targets.masked_fill(numbers[:, 1:] != numbers[:, :-1], self.ignore_index)
+        return inputs, targets
+
+    def extra_repr(self) -> str:
+        return f"ignore_index={self.ignore_index}"

@@ -1,0 +1,1 @@
+"""Text to tokens: documents, tokenizers, and the shards that they fill."""

@@ -1,0 +1,129 @@
+"""From the options of text to a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastdata.codec.tokenizer import FILES, Engine, Spec, find_tokenizer, load
+from fastdata.errors import CodecError, PrepError, needs
+from fastdata.prepare.folder import PLAN
+from fastdata.prepare.plan import Plan, freeze
+from fastdata.prepare.text.documents import Cutting, documents
+from fastdata.prepare.text.ready import ready_dtype
+from fastdata.prepare.text.sources import TextList, list_text, shard_bounds
+from fastdata.prepare.text.token_shards import TokenOptions
+from fastdata.store.files import MANIFEST, WORK
+from fastdata.store.format import Labels
+
+__all__ = ["plan_text"]
+
+END = "<|endoftext|>"
+
+
+def plan_text(
+    source: str | os.PathLike[str],
+    out: Path,
+    *,
+    tokenizer: str | None,
+    train_bpe: int | None,
+    end_token: str | None,
+    cutting: Cutting,
+) -> tuple[Plan, dict[str, int]]:
+    """The plan, and how many files are no text, by their ending.
+
+    Raises:
+        PrepError: there is no text or no such tokenizer, or it has no such token.
+        ValueError: a wrong argument.
+    """
+    if tokenizer is not None and train_bpe is not None:
+        raise ValueError("give tokenizer or train_bpe, one of them (--tokenizer NAME_OR_FILE, or --train-bpe VOCAB)")
+    if train_bpe is not None and train_bpe < 257:
+        raise ValueError(f"train_bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
+    found = list_text(source, cutting)
+    trained_on = "" if train_bpe is None else _trained_on(found, cutting, train_bpe)
+    if tokenizer is None and train_bpe is None:
+        return _plan_ready(found, end_token), dict(found.skipped)
+    if tokenizer is not None:
+        spec, data = find_tokenizer(tokenizer)
+    else:
+        data = _kept(out, trained_on) or _train(found, cutting, train_bpe or 0)
+        spec = Spec("tokenizers", f"bpe-{train_bpe}", hashlib.sha256(data).hexdigest())
+    engine = load(spec, data)
+    options = TokenOptions(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
+    return _plan(found, options, {spec.file: data} if spec.file else {}), dict(found.skipped)
+
+
+def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Plan:
+    return freeze(options, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
+
+
+def _plan_ready(found: TextList, end_token: str | None) -> Plan:
+    """Of tokens without their tokenizer: any id of their dtype is good."""
+    if end_token not in (None, "none") and not str(end_token).isdigit():
+        raise ValueError(f"end_token is {end_token!r}; of tokens without their tokenizer it must be an id, or none")
+    dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
+    vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
+    return _plan(found, TokenOptions(Spec("none", "", ""), vocab, None if end_token in (None, "none") else int(end_token or 0)), {})
+
+
+def _end(engine: Engine, spec: Spec, given: str | None) -> int | None:
+    """The id behind each document."""
+    if given == "none":
+        return None
+    if given is None:
+        if engine.end is None:
+            raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
+        return engine.end
+    number = int(given) if given.isdigit() else engine.id_of(given)
+    if number is None or number >= engine.vocab_size:
+        raise PrepError(f"--end-token {given}: {spec.name} has no such token; its vocabulary has {engine.vocab_size}")
+    return number
+
+
+def _trained_on(found: TextList, cutting: Cutting, vocab: int) -> str:
+    """What a trained tokenizer depends on."""
+    with needs("tokenizers"):
+        import tokenizers
+    files = [tuple(vars(piece).values()) for piece in found.pieces]
+    whole = [vocab, vars(cutting), tokenizers.__version__, files]
+    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+
+
+def _kept(out: Path, trained_on: str) -> bytes:
+    """The tokenizer that an earlier run trained on the same; empty if there is none."""
+    for place in (out / MANIFEST, out / WORK / PLAN):
+        try:
+            options = json.loads(place.read_bytes())["options"]
+            data = (out / FILES["tokenizers"]).read_bytes()
+            if options["trained_on"] == trained_on and options["tokenizer"]["sha256"] == hashlib.sha256(data).hexdigest():
+                return data
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return b""
+
+
+def _train(found: TextList, cutting: Cutting, vocab: int) -> bytes:
+    """A byte-level BPE, as GPT-2's is, of all documents that can be read."""
+    with needs("tokenizers"):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_texts(found, cutting), trainer)
+    return tokenizer.to_str(pretty=False).encode()
+
+
+def _texts(found: TextList, cutting: Cutting) -> Iterator[str]:
+    for piece in found.pieces:
+        if piece.problem:
+            continue
+        try:
+            yield from (text for _, text in documents(found.root, piece, cutting) if isinstance(text, str))
+        except (CodecError, OSError):  # what can't be read is rejected, by name, when it is tokenized
+            continue

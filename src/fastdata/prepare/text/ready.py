@@ -1,0 +1,96 @@
+"""Tokens that others have made: nanoGPT's and llm.c's .bin, Megatron's .bin with its .idx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import CodecError
+
+__all__ = ["Ready", "open_ready", "ready_dtype"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# llm.c, dev/data/data_common.py: 256 int32, of which magic, version and the number of tokens are used
+LLMC_HEADER = 1024
+LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+# Megatron-LM, megatron/core/datasets/indexed_dataset.py
+MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+MEGATRON_DTYPES = {8: "<u2", 4: "<i4"}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The tokens of a file. lengths: of its documents, if the format tells."""
+
+    tokens: Array
+    lengths: Array | None = None
+
+    def documents(self, end: int | None) -> Array:
+        """Tokens of each document: as the format tells, else up to each end token, else one of all."""
+        if self.lengths is not None:
+            return self.lengths
+        ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(self.tokens == end) + 1
+        bounds = np.unique(np.concatenate([[0], ends, [len(self.tokens)]]))
+        return np.diff(bounds)
+
+
+def open_ready(path: Path) -> Ready:
+    """Map a file of tokens.
+
+    Raises:
+        CodecError: it is not what its header says, or not whole.
+    """
+    index = path.with_suffix(".idx")
+    if index.is_file():
+        return _megatron(path, index)
+    head = np.fromfile(path, "<i4", 3)
+    if len(head) == 3 and int(head[0]) in LLMC:
+        version, kind = LLMC[int(head[0])]
+        count, found = int(head[2]), (path.stat().st_size - LLMC_HEADER) / np.dtype(kind).itemsize
+        if int(head[1]) != version or count != found:
+            raise CodecError(f"llm.c's header says version {head[1]} and {count} tokens, the file has {found}", "truncated")
+        return Ready(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))
+    if path.stat().st_size % 2:
+        raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
+    return Ready(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
+
+
+def ready_dtype(path: Path) -> str:
+    """ "uint16" or "uint32", what the tokens of a file fit in; of what can't be read, uint16: it becomes a reject."""
+    try:
+        return "uint16" if open_ready(path).tokens.dtype.itemsize == 2 else "uint32"
+    except (CodecError, OSError):
+        return "uint16"
+
+
+def _megatron(path: Path, index: Path) -> Ready:
+    data = index.read_bytes()
+    head = len(MEGATRON_MAGIC)
+    if not data.startswith(MEGATRON_MAGIC) or len(data) < head + 25 or int.from_bytes(data[head : head + 8], "little") != 1:
+        raise CodecError(f"{index.name} does not begin as version 1 of Megatron's index does", "wrong-magic")
+    code = data[head + 8]
+    sequences, documents = (int.from_bytes(data[head + k : head + k + 8], "little") for k in (9, 17))
+    if code not in MEGATRON_DTYPES:
+        raise CodecError(f"{index.name} has tokens of type {code}; 8 (uint16) and 4 (int32) can be read", "wrong-dtype")
+    start = head + 25
+    if len(data) < start + 12 * sequences + 8 * documents:
+        raise CodecError(f"{index.name} is cut short", "truncated")
+    sizes = np.frombuffer(data, "<i4", sequences, start).astype(np.int64)
+    places = np.frombuffer(data, "<i8", sequences, start + 4 * sequences)
+    bounds = np.frombuffer(data, "<i8", documents, start + 12 * sequences)
+    kind = np.dtype(MEGATRON_DTYPES[code])
+    ends = np.append(0, np.cumsum(sizes))
+    if (
+        (sizes < 0).any()
+        or not np.array_equal(places, ends[:-1] * kind.itemsize)
+        or ends[-1] * kind.itemsize != path.stat().st_size
+    ):
+        raise CodecError(f"{index.name} does not fit {path.name}", "truncated")
+    if not documents or bounds[0] != 0 or bounds[-1] != sequences or (np.diff(bounds) < 0).any():
+        raise CodecError(f"{index.name} has documents that do not cover its sequences", "truncated")
+    tokens = np.memmap(path, kind, "r") if ends[-1] else np.zeros(0, kind)
+    return Ready(tokens, np.diff(ends[bounds]))

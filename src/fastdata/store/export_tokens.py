@@ -1,0 +1,91 @@
+"""export of tokens: to the files that nanoGPT, llm.c and Megatron read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import StoreError
+from fastdata.store.store import Store
+
+__all__ = ["TOKEN_FORMATS", "export_tokens"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TOKEN_FORMATS = ("nanogpt", "llmc", "megatron")
+LLMC_TOKENS = 100_000_000  # of a file, as llm.c's own scripts cut them
+LLMC = {2: (20240520, 1), 4: (20240801, 7)}  # by bytes of a token: magic and version
+MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+MEGATRON = {2: (8, "<u2"), 4: (4, "<i4")}  # there is no unsigned type of 32 bits
+
+
+def export_tokens(store: Store, root: Path, to: str, tick: Callable[[int], None]) -> int:
+    """Write all tokens of a store into a folder that exists.
+
+    nanogpt: `train.bin`, bare tokens, for `np.memmap`. llmc: `tokens_000000.bin` and so on, a header of 1,024 bytes and at most
+    100 million tokens each. megatron: `tokens.bin` and `tokens.idx`, one sequence for each document.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        StoreError: the format can't hold such ids.
+    """
+    variant, section = store.manifest.variants[0], store.manifest.tokens
+    assert section is not None
+    kind, count = np.dtype(variant.form.dtype), sum(section.counts)
+    if to == "megatron":
+        code, name = MEGATRON[kind.itemsize]
+        if section.largest >= 1 << 31:
+            raise StoreError(f"Megatron's int32 does not hold the id {section.largest}")
+        _write(root / "tokens.bin", (part.astype(name, copy=False) for part in _records(store, tick)))
+        (root / "tokens.idx").write_bytes(_index(np.asarray(store.samples["tokens"], np.int64), code, kind.itemsize))
+        return 2
+    if to == "nanogpt":
+        _write(root / "train.bin", _records(store, tick))
+        return 1
+    held, number = _records(store, tick), 0
+    left = np.zeros(0, kind)
+    while number * LLMC_TOKENS < count or not number:
+        size = min(LLMC_TOKENS, count - number * LLMC_TOKENS)
+        header = np.zeros(256, "<i4")
+        header[:3] = *LLMC[kind.itemsize], size
+        with (root / f"tokens_{number:06d}.bin").open("wb") as file:
+            file.write(header.tobytes())
+            while size:
+                if not len(left):
+                    left = next(held)
+                file.write(left[:size].tobytes())
+                size, left = size - min(size, len(left)), left[size:]
+        number += 1
+    return number
+
+
+def _records(store: Store, tick: Callable[[int], None]) -> Iterator[Array]:
+    variant = store.manifest.variants[0]
+    reader = store.reader(variant)
+    for k in range(len(reader)):
+        part = np.frombuffer(reader.get(k), np.dtype(variant.form.dtype).newbyteorder("<"))
+        yield part
+        tick(len(part))
+
+
+def _write(path: Path, parts: Iterator[Array]) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part.tobytes())
+
+
+def _index(lengths: Array, code: int, itemsize: int) -> bytes:
+    """Megatron's .idx: version, type, counts, lengths, byte places, and which sequence each document begins with."""
+    if lengths.max(initial=0) >= 1 << 31:
+        raise StoreError(f"Megatron's index does not hold a document of {lengths.max()} tokens")
+    head = MEGATRON_MAGIC + (1).to_bytes(8, "little") + bytes([code])
+    head += len(lengths).to_bytes(8, "little") + (len(lengths) + 1).to_bytes(8, "little")
+    places = (np.cumsum(lengths) - lengths) * itemsize
+    return (
+        head + lengths.astype("<i4").tobytes() + places.astype("<i8").tobytes() + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
+    )

@@ -1,0 +1,378 @@
+"""Masks held in memory, under every start method and on several ranks; prepared with kills, limits and classes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import re
+import time
+import tracemalloc
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fastdata
+from fastdata import (
+    CenterCrop,
+    CodecError,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    PrepError,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    StoreError,
+)
+from fastdata.codec.mask import count_classes, decode_mask
+from fastdata.data import records
+from fastdata.prepare.images import ImageOptions, prepare_image
+from fastdata.prepare.masks import MaskOptions
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from stores import folder, once, script, unlabelled
+from support import PREP, Array, encode, kill_group, picture, run, start, tables, tree, until
+from test_masks import COUNT, SHAPES, file, masked, pairs
+
+
+@cache
+def photographed(codec: str, bits: int = 8) -> Path:
+    """A dozen pictures in three shapes, with masks that are noise."""
+    root = folder()
+    for kind in ("images", "masks"):
+        (root / kind).mkdir()
+    for k in range(COUNT):
+        shape = SHAPES[k % len(SHAPES)]
+        mask = np.random.default_rng(k).integers(0, 1 << bits, shape).astype(np.uint8 if bits == 8 else np.uint16)
+        (root / f"images/{k:02d}.png").write_bytes(encode(picture(k, *shape), ".png"))
+        (root / f"masks/{k:02d}.png").write_bytes(file(mask))
+    fastdata.prep(root / "images", root / "o.fds", masks=root / "masks", codec=codec, mask_bits=bits, workers=1)
+    return root / "o.fds"
+
+
+# RAMDataset
+
+
+def whole_bytes(path: Path, decoded: bool) -> int:
+    """What a RAMDataset of all of a store of RGB images has to hold."""
+    images, masks = (int(Store(path).samples[f"{name}full/bytes"].sum()) for name in ("", "mask-"))
+    return (3 * masks if decoded else images) + masks
+
+
+@pytest.mark.parametrize("share", [0, 0.5, None])
+@pytest.mark.parametrize("decoded", [False, True])
+@pytest.mark.parametrize("codec", ["jpeg", "png", "rgb"])
+def test_memory_gives_images_and_masks_as_the_disk_does(codec, decoded, share):
+    path, options = photographed(codec), {"crop": RandomResizedCrop((40, 31)), "hflip": 0.5, "vflip": 0.3}
+    total = whole_bytes(path, decoded)
+    most = None if share is None else int(share * total)
+    disk, ram = MaskDataset(path, **options), RAMDataset(path, decoded=decoded, max_bytes=most, **options)
+    held = [source._bytes.array.size for source in (ram._images, ram._masks.source)]
+    assert ram._images.count == ram._masks.source.count
+    if share == 0.5:
+        assert 0.35 * total < sum(held) <= most and min(held) > 0
+    else:
+        assert sum(held) == (total if share is None else 0)
+    for epoch in range(3):
+        found, want = (dataset.read_batch(range(COUNT), seed=1, epoch=epoch) for dataset in (ram, disk))
+        np.testing.assert_array_equal(found[0], want[0])
+        np.testing.assert_array_equal(found[1], want[1])
+    for k in range(COUNT):
+        items = []
+        for dataset in (ram, disk):
+            torch.manual_seed(k)
+            items.append(dataset[k])
+        assert all(map(torch.equal, *items))
+        assert all(map(torch.equal, ram.with_crop(None)[k], disk.with_crop(None)[k]))
+
+
+def test_16_bit_masks_and_other_sizes_in_memory():
+    disk, ram = (kind(photographed("jpeg", 16), crop=CenterCrop(75)) for kind in (MaskDataset, RAMDataset))
+    assert ram.ignore_index == 65535 and ram[0][1].dtype == torch.uint16 and ram[0][1].numpy()[0, 0] == 65535
+    assert all(np.array_equal(a.numpy(), b.numpy()) for k in range(COUNT) for a, b in zip(ram[k], disk[k], strict=True))
+    small = RAMDataset(masked(size=(50, 30)), size=30)
+    assert small[0][1].shape == (30, 42) and torch.equal(small[0][0][0], MaskDataset(masked(size=(50, 30)), size=30)[0][0][0])
+    with pytest.raises(StoreError, match="one size is held in memory"):
+        small.with_size(50)
+
+
+def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
+    ram = RAMDataset(masked(), crop=CenterCrop(90), ignore_index=7)
+    subset = ram.subset([3, 1])
+    copy = pickle.loads(data := pickle.dumps(subset))
+    assert type(copy) is RAMDataset and len(data) < 4000 and copy.ignore_index == 7
+    assert all(map(torch.equal, copy[0], ram[3])) and ram[3][1][0, 0] == 7
+    copy._masks.source._bytes.array[:] = 9
+    assert (ram.with_crop(None)[2][1] == 9).all(), "one memory, not a copy of it"
+    disk = MaskDataset(masked())
+    assert (ram.class_pixels, ram.classes, ram.targets.tolist()) == (disk.class_pixels, disk.classes, disk.targets.tolist())
+    assert all(type(part) is RAMDataset for part in ram.split(0.5, seed=0))
+    fresh = RAMDataset(masked(), crop=CenterCrop(20))
+    assert len(fresh + fresh) == 2 * COUNT and torch.equal((fresh + fresh)[COUNT + 2][1], fresh[2][1])
+
+
+def test_images_alone_from_a_store_with_masks():
+    ram, disk = RAMDataset(masked(), masks=False), LMDBDataset(masked())
+    assert torch.equal(ram[1][0], disk[1][0]) and ram[1][1] == disk[1][1] == -1
+    assert disk.class_pixels == ram.class_pixels == {} and disk.ignore_index is None
+
+
+def test_what_memory_cannot_do_for_masks(monkeypatch):
+    with pytest.raises(ValueError, match=r"its mask would not follow.*RAMDataset\(masks=False\)"):
+        RAMDataset(masked(), transform=np.flipud)
+    with pytest.raises(ValueError, match="its mask would not follow"):
+        MaskDataset(masked()).with_crop(None, transform=np.flipud)
+    for wrong in ({"source": unlabelled()}, {"source": masked(), "masks": False}, {"source": []}):
+        with pytest.raises(ValueError, match="ignore_index is 3, but there are no masks"):
+            RAMDataset(**wrong, ignore_index=3)
+    with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
+        RAMDataset(masked(), ignore_index=256)
+    total = whole_bytes(photographed("jpeg"), False)
+    monkeypatch.setattr(records, "free_memory", lambda: total - 1)
+    with pytest.raises(StoreError, match=rf"give max_bytes={int((total - 1) * 0.8)} to keep"):
+        RAMDataset(photographed("jpeg"))
+    monkeypatch.setattr(records, "free_memory", lambda: total)
+    assert len(RAMDataset(photographed("jpeg"))) == COUNT
+
+
+# The Loader
+
+
+def test_a_batch_is_planned_once(monkeypatch):
+    planned = []
+    real = fastdata.data.view.View.plan
+    monkeypatch.setattr(fastdata.data.view.View, "plan", lambda *a, **k: planned.append(1) or real(*a, **k))
+    dataset = MaskDataset(masked(), crop=RandomResizedCrop(20))
+    dataset.read_batch(range(COUNT), seed=0, epoch=0)
+    dataset[0]
+    assert len(planned) == 2
+
+
+METHODS = """
+import json, sys
+import numpy as np
+import torch, torch.multiprocessing
+from fastdata import Loader, MaskDataset, RAMDataset, RandomResizedCrop
+
+def main(path, method):
+    torch.multiprocessing.set_start_method(method)
+    options = {"crop": RandomResizedCrop((24, 31)), "hflip": 0.5}
+    want, ids = MaskDataset(path, **options), []
+    for kind, workers in ((MaskDataset, 0), (MaskDataset, 2), (RAMDataset, 0), (RAMDataset, 2)):
+        dataset = kind(path, **options)
+        dataset[0]  # LMDB is open here before the workers start
+        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=workers) as loader:
+            for batch in [batch for _ in range(2) for batch in loader]:
+                images, masks = want.read_batch(batch.ids, seed=3, epoch=batch.position[0])
+                assert np.array_equal(batch[0].permute(0, 2, 3, 1).numpy(), images), (kind, workers)
+                assert np.array_equal(batch[1].numpy(), masks), (kind, workers)
+                ids += batch.ids.tolist()
+            stats = loader.stats()
+            assert stats.slots > 0 and stats.slot_bytes == stats.slots * 16384  # 5 x 24 x 31 x 4 bytes, in pages
+    print(json.dumps(ids))
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_disk_and_memory_agree_under_every_start_method(method):
+    ids = np.array(script(METHODS, photographed("jpeg"), method)).reshape(8, COUNT)
+    assert all(once([row], COUNT) for row in ids)
+    assert (ids.reshape(4, -1) == ids[:2].reshape(-1)).all() and (ids[0] != ids[1]).any()
+
+
+@pytest.mark.parametrize("kind", [MaskDataset, RAMDataset])
+@pytest.mark.parametrize("count", [12, 11])
+def test_two_ranks_resume_in_the_middle_of_an_epoch(kind, count):
+    """Images that are their own masks show that both were cut alike; one rank's batches, that nothing else changed."""
+    dataset = kind(masked(), crop=RandomCrop(40), hflip=0.5, vflip=0.5).subset(range(count))
+    options = {"shuffle": True, "seed": 4}
+
+    def rank(number, workers, state=None):
+        loader = Loader(dataset, global_batch_size=4, rank=number, world_size=2, num_workers=workers, **options)
+        loader.load_state_dict(json.loads(json.dumps(state))) if state else None
+        return loader
+
+    with rank(0, 1) as first, rank(1, 0) as second:
+        begun = [[next(iter(loader))] for loader in (first, second)]
+        states = [loader.state_dict() for loader in (first, second)]
+    assert states[0] == states[1] and states[0]["consumed"] == 4
+    for number, workers in ((0, 0), (1, 2)):
+        with rank(number, workers, states[1 - number]) as loader:
+            begun[number] += list(loader)
+    rows = {}
+    for batch in begun[0] + begun[1]:
+        images, masks = batch
+        assert torch.equal(images[:, 0], masks)
+        for k in range(batch.valid):
+            assert batch.ids[k] not in rows
+            rows[int(batch.ids[k])] = masks[k].numpy().tobytes()
+    with Loader(dataset, 4, num_workers=0, **options) as alone:
+        want = {int(k): mask.numpy().tobytes() for batch in alone for k, mask in zip(batch.ids, batch[1], strict=True)}
+    assert rows == want and len(rows) == count
+    assert [b.position for b in begun[0]] == [b.position for b in begun[1]] == [(0, 4), (0, 8), (0, count)]
+
+
+# Colours
+
+COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
+
+
+def colored(values: Array) -> bytes:
+    return file(np.array(COLORS, np.uint8)[values])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (1, 65_537), (140, 1001), (65_536, 2)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 256, 300])
+def test_colors_are_looked_up_in_bands(shape, count):
+    values = np.random.default_rng(1).integers(0, count, shape)
+    found = decode_mask(colored(values), colors=COLORS[:count], bits=16)
+    assert found.dtype == np.uint16 and found.flags.c_contiguous
+    np.testing.assert_array_equal(found, values)
+    if count <= 256:
+        np.testing.assert_array_equal(decode_mask(colored(values), colors=COLORS[:count]), values)
+        assert count_classes(found.astype(np.uint8)) == Counter(values.reshape(-1).tolist())
+    assert count_classes(found) == Counter(values.reshape(-1).tolist())
+
+
+def test_unknown_colors_of_all_bands_are_counted():
+    values = np.zeros((300, 1000), int)
+    values[70, 5:], values[299, 999] = 2, 3  # in the second band and in the last
+    for known, count, first in ((COLORS[:2], 996, 2), (COLORS[:3], 1, 3)):
+        message = rf"^{count} pixels have colours that the palette lacks, such as {re.escape(str(COLORS[first]))}$"
+        with pytest.raises(CodecError, match=message) as error:
+            decode_mask(colored(values), colors=known)
+        assert error.value.reason == "unknown-color"
+    with pytest.raises(CodecError, match="a mask has the value 299: 8 bits hold 255") as error:
+        decode_mask(colored(np.full((300, 300), 299)), colors=COLORS)
+    assert error.value.reason == "range"
+
+
+def test_sixteen_bits_of_color_are_not_taken_for_eight():
+    deep = np.full((4, 5, 3), (0, 0, 256), np.uint16)  # blue of 256 is no green of 1
+    with pytest.raises(CodecError, match=r"20 pixels .* such as \(0, 0, 256\)"):
+        decode_mask(encode(deep, ".png"), colors=((0, 1, 0),))
+    np.testing.assert_array_equal(decode_mask(encode(deep % 256 + 3, ".png"), colors=((0, 0, 0), (3, 3, 3))), 1)
+
+
+@pytest.mark.parametrize("kind", ["colors", "classes"])
+def test_a_mask_takes_few_bytes_a_pixel(kind):
+    values = np.random.default_rng(0).integers(0, 9, (1000, 1500), np.uint8)
+    options = ImageOptions(codec="rgb", gray=True, mask=MaskOptions(8, COLORS[:9] if kind == "colors" else ()))
+    image, mask = file(values), colored(values) if kind == "colors" else file(values)
+    tracemalloc.start()
+    try:
+        prepare_image(image, options, mask=mask)
+        peak = tracemalloc.get_traced_memory()[1] / values.size
+    finally:
+        tracemalloc.stop()
+    assert peak < (13 if kind == "colors" else 7), f"{peak:.1f} bytes a pixel"
+
+
+# Preparing
+
+
+@pytest.fixture(scope="module")
+def scenes(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mask for each image of `large`, in its class folders."""
+    root = tmp_path_factory.mktemp("scenes") / "masks"
+    masks = [file(picture(k, 480, 640)[:, :, 0] // 16) for k in range(12)]
+    for k, image in enumerate(sorted(large.rglob("*.jpg"))):
+        path = (root / image.relative_to(large)).with_suffix(".png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(masks[k % 12])
+    return root
+
+
+def finished(out: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of each shard, of images and of masks, whose table says that it is finished."""
+    files = [out / variant / f"{table.stem}.mdb" for table in tables(out) for variant in ("256", "mask-256")]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def test_kill_9_and_another_run_end_with_the_same_bytes(large: Path, scenes: Path, tmp_path: Path) -> None:
+    options = ("--masks", scenes, "--size", "256", "--workers", "2", "--progress", "off")
+    assert run(*PREP, large, tmp_path / "whole.fds", *options).returncode == 0
+    expected, rng = tree(tmp_path / "whole.fds"), random.Random(0)
+    shards = sum(name.startswith("mask-256/") for name in expected)
+    assert list(verify(tmp_path / "whole.fds")) == [] and len(Store(tmp_path / "whole.fds")) == 320
+    for k, goal in enumerate((0, 2, shards // 3, shards // 2)):
+        out = tmp_path / f"{k}.fds"
+        process = start(*PREP, large, out, *options)
+        until(lambda out=out, goal=goal: list(out.glob("work/mask-256-*.tmp")) and len(tables(out)) >= goal)
+        time.sleep(rng.uniform(0, 0.02))
+        kill_group(process)
+        assert not (out / "manifest.json").exists()
+        before = finished(out)
+        assert len(before) >= 2 * goal
+        again = run(*PREP, large, out, *options)
+        assert again.returncode == 0, again.stderr
+        assert tree(out) == expected, f"round {k} ended otherwise"
+        assert before.items() <= {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.rglob("*.mdb")}.items()
+
+
+def test_a_begun_store_refuses_other_masks(large: Path, scenes: Path, tmp_path: Path) -> None:
+    out, options = tmp_path / "o.fds", ("--size", "256", "--workers", "2", "--progress", "off")
+    process = start(*PREP, large, out, "--masks", scenes, *options)
+    until(lambda: tables(out))
+    kill_group(process)
+    for other in ((), ("--masks", scenes, "--mask-bits", "16")):
+        refused = run(*PREP, large, out, *other, *options)
+        assert refused.returncode == 2 and "mask" in refused.stderr, refused.stderr
+
+
+def test_overwrite_with_and_without_masks(tmp_path: Path) -> None:
+    given = {"masks": pairs() / "masks", "mask_suffix": "_mask"}
+
+    def made(name, **options):
+        return fastdata.prep(pairs() / "images", tmp_path / f"{name}.fds", size=40, workers=1, **options).out
+
+    with_masks, without = tree(made("with", **given)), tree(made("without"))
+    assert with_masks != without and not any("mask" in name for name in without)
+    with pytest.raises(PrepError, match="--overwrite"):
+        made("without", **given)
+    assert tree(made("without", **given, overwrite=True)) == with_masks
+    assert tree(made("without", overwrite=True)) == without
+
+
+def test_a_limit_keeps_pairs_together(tmp_path: Path) -> None:
+    options = ("--masks", pairs() / "masks", "--mask-suffix", "_mask", "--codec", "rgb", "--gray", "--limit", "5")
+    assert run(*PREP, pairs() / "images", tmp_path / "o.fds", *options).returncode == 0
+    dataset = MaskDataset(tmp_path / "o.fds")
+    assert [dataset.name(k) for k in range(len(dataset))] == [f"{k * COUNT // 5:02d}.png" for k in range(5)]
+    for k in range(5):
+        with Image.open(pairs() / "masks" / dataset.name(k).replace(".png", "_mask.png")) as mask:
+            np.testing.assert_array_equal(dataset[k][1], np.asarray(mask))
+    total = {int(k): 0 for k in dataset.class_pixels}
+    for k in range(5):
+        for value, count in zip(*np.unique(dataset[k][1].numpy(), return_counts=True), strict=True):
+            total[int(value)] += int(count)
+    assert dataset.class_pixels == total, "of the masks that were kept"
+
+
+def test_classes_and_masks_of_the_same_images(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(18):
+        name, shape = f"{('ant', 'bee', 'cat')[k % 3]}/{k:02d}", SHAPES[k % 2]
+        for kind, data in (("images", encode(picture(k, *shape))), ("masks", file(rng.integers(0, 5, shape, np.uint8)))):
+            path = (tmp_path / kind / name).with_suffix(".jpg" if kind == "images" else ".png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=2)
+    disk, classes = MaskDataset(tmp_path / "o.fds"), LMDBDataset(tmp_path / "o.fds")
+    assert classes.classes == ["ant", "bee", "cat"] and disk.classes == []
+    for k in range(18):
+        name = disk.name(k)
+        assert classes[k][1] == disk.targets[k] == ["ant", "bee", "cat"].index(name.split("/")[0])
+        with Image.open((tmp_path / "masks" / name).with_suffix(".png")) as mask:
+            np.testing.assert_array_equal(disk[k][1], np.asarray(mask))
+    for part in disk.split(0.5, seed=0, stratify=True):
+        assert np.bincount(part.targets).tolist() == [3, 3, 3]
