@@ -47,7 +47,7 @@ class _Layout:
     Attributes:
         row: numpy's dtype of a whole row.
         fields: the field of each column and mask, by the name that it has in a batch, in the table's order.
-        blocks: (begin, end, torch's dtype, names) of columns of one dtype; names are empty for the target.
+        blocks: (begin, end, dtype, names) of columns of one dtype; names are empty for the target.
     """
 
     def __init__(self, table: Table, kind: str) -> None:
@@ -72,12 +72,11 @@ class _Layout:
             }
         )
         names = {field: name for name, field in self.fields.items()}
-        self.blocks: list[tuple[int, int, torch.dtype, list[str]]] = []
+        self.blocks: list[tuple[int, int, np.dtype[Any], list[str]]] = []
         for (dtype, is_target), group in groupby(order, key=lambda f: (formats[f].base, f == TARGET)):
             fields = list(group)
             begin, end = offsets[fields[0]], offsets[fields[-1]] + formats[fields[-1]].itemsize
-            kind_of = torch.from_numpy(np.empty(0, dtype)).dtype
-            self.blocks.append((begin, end, kind_of, [] if is_target else [names[field] for field in fields]))
+            self.blocks.append((begin, end, dtype, [] if is_target else [names[field] for field in fields]))
 
 
 class TableDataset(Dataset[Item]):
@@ -165,13 +164,13 @@ class TableDataset(Dataset[Item]):
     def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """({column: [B]}, targets [B] or [B, columns]) of these rows of the whole table. pin: page-lock them."""
         words = self._held.array.view(np.int64).reshape(self._count, self._layout.row.itemsize // WORD)
-        taken = torch.from_numpy(words.take(rows, axis=0)).view(torch.uint8)
-        columns: dict[str, torch.Tensor] = dict.fromkeys(self._layout.fields, taken)  # in their order; all are replaced below
+        taken = words.take(rows, axis=0).view(np.uint8)
+        columns: dict[str, Any] = dict.fromkeys(self._layout.fields)  # in their order
         targets: torch.Tensor | None = None
         for begin, end, dtype, names in self._layout.blocks:
             block = taken[:, begin:end].view(dtype)
             if names:
-                columns.update(zip(names, _own(block.t(), pin).unbind(), strict=True))
+                columns.update(zip(names, _own(block.T, pin).unbind(), strict=True))
             else:
                 targets = _own(block if self._labels.kind == "vector" else block[:, 0], pin)
         return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
@@ -209,9 +208,13 @@ class TableDataset(Dataset[Item]):
         return f"TableDataset({len(self)} rows of {len(self.columns)} columns, {self._layout.row.itemsize} bytes each)"
 
 
-def _own(part: torch.Tensor, pin: bool) -> torch.Tensor:
-    """A copy in one piece."""
-    return torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=pin).copy_(part)
+def _own(part: Array, pin: bool) -> torch.Tensor:
+    """A tensor of its own memory, in one piece. numpy copies so little in half of torch's time."""
+    if not pin:
+        return torch.from_numpy(np.ascontiguousarray(part))
+    out = torch.empty(part.shape, dtype=torch.from_numpy(part[:0].copy()).dtype, device="cpu", pin_memory=True)
+    out.numpy()[...] = part
+    return out
 
 
 def _fill(rows: Array, store: Store, table: Table, layout: _Layout) -> None:
