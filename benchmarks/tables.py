@@ -2,8 +2,8 @@
 
     python benchmarks/tables.py [--rows 10000000] [--batch 1024] [--rounds 5] [--folder /tmp] [--markdown FILE]
 
-Eight columns of numbers, two of categories and a class, from a fixed seed. All contestants hold their data in memory, and deliver random
-rows; that their values are the same is checked. Rounds are interleaved; the first one does not count.
+Eight columns of numbers, two of categories and a class, from a fixed seed. All contestants hold their data in memory, and deliver
+random rows; that their values are the same is checked. Rounds are interleaved; the first one does not count.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def main() -> None:
     lines += [
         "",
         f"A row takes {width} bytes in memory ({width * given.rows / 1e6:,.0f} MB in all; the DataFrame has "
-        f"{frame.memory_usage(index=False).sum() / 1e6:,.0f} MB). `fastdata.prep` took {prepared:.1f} s ({summary.bytes_after / 1e6:,.0f} MB "
-        f"on disk), opening the store {opened:.2f} s.",
+        f"{frame.memory_usage(index=False).sum() / 1e6:,.0f} MB). `fastdata.prep` took {prepared:.1f} s "
+        f"({summary.bytes_after / 1e6:,.0f} MB on disk), opening the store {opened:.2f} s.",
     ]
     print("\n".join(lines))
     if given.markdown:

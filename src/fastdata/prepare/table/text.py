@@ -34,14 +34,16 @@ def from_text(array: Any, column: Column) -> Any:
     """Text as an array of the column's kind; missing values are null.
 
     Raises:
-        pyarrow's errors: it is not such text.
+        ValueError, pyarrow's too: it is not such text.
     """
     pa, compute = arrow(), arrow("compute")
     if column.kind == "category":
         return array
     array = _without_marks(array)
     if column.kind == "empty":
-        return array.cast(pa.null())
+        if array.null_count < len(array):
+            raise ValueError("there are values where none were")
+        return pa.nulls(len(array))
     if column.kind == "bool":
         return compute.equal(compute.utf8_lower(array), "true")
     if column.kind == "integer":
