@@ -19,8 +19,15 @@ MOST_NAMES = 1_000_000  # of a column; they stand in the manifest
 
 
 def narrowest(low: int, high: int) -> str:
-    """The smallest integer dtype from low to high; of two, the one that torch computes with."""
-    return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+    """The smallest integer dtype from low to high; of two, the one that torch computes with.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for name in INTEGERS:
+        if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
+            return name
+    raise ValueError(f"whole numbers from {low} to {high}, which take more than 64 bits")
 
 
 def exact(values: Array, dtype: str) -> bool:
@@ -85,7 +92,10 @@ class Seen:
         if kind == "category":
             dtype = narrowest(0, len(names))  # one more than the names: missing
         elif kind in ("integer", "decimal"):
-            dtype = narrowest(self.low, self.high)
+            try:
+                dtype = narrowest(self.low, self.high)
+            except ValueError as error:
+                raise PrepError(f"column {self.name!r} holds {error}; leave it out (--drop {self.name})") from None
         else:
             dtype = {"float": self.floats[0], "bool": "bool", "empty": "uint8", "date": "int32"}.get(kind, "int64")
         return replace(self.column, dtype=dtype, names=names, missing=self.missing if self.missing else None)

@@ -73,6 +73,11 @@ def _cast(array: Any, kind: Any) -> Any | None:
         return None
 
 
+def _any(array: Any, pattern: str) -> bool:
+    compute = arrow("compute")
+    return bool(compute.any(compute.match_substring_regex(array, pattern)).as_py())
+
+
 class TextSeen:
     """As Seen, for a column of text, whose kind shows only at the end.
 
@@ -117,20 +122,24 @@ class TextSeen:
 
     def _add_numbers(self, values: Any) -> bool:
         """Count these in, if all of them are numbers."""
-        pa, compute = arrow(), arrow("compute")
-        bare, number = _bare(values), compute.match_substring_regex(values, NUMBER)
-        if not compute.all(number).as_py():
+        pa, bare = arrow(), _bare(values)
+        whole = self._whole_numbers(bare) if self._whole else None
+        floats = _cast(bare, pa.float64()) if whole is None else whole.cast(pa.float64(), safe=False)
+        if floats is None or (whole is not None and _any(bare, "[xX]")):  # to Arrow, 0x1F is a number
             return False
         self._number = self._number or values[0].as_py()
-        whole = [array for kind in (pa.int64(), pa.uint64()) if (array := _cast(bare, kind)) is not None]
-        floats = _cast(bare, pa.float64())
-        if floats is None or (not whole and not compute.any(compute.match_substring_regex(bare, r"[.eEnN]")).as_py()):
+        if whole is not None:
+            self._integers.add(whole)
+        elif self._whole and not _any(bare, "[.eEnN]"):
             raise PrepError(f"column {self.name!r} holds whole numbers of more than 64 bits, {self._ways()}")
-        self._whole = self._whole and bool(whole)
-        if self._whole:
-            self._integers.add(whole[0])
+        self._whole = whole is not None
         self._floats.add(floats)
         return True
+
+    def _whole_numbers(self, bare: Any) -> Any | None:
+        pa = arrow()
+        whole = _cast(bare, pa.int64())
+        return _cast(bare, pa.uint64()) if whole is None and not _any(bare, "[.eEnN]") else whole
 
     def _add_text(self, distinct: Any) -> None:
         compute = arrow("compute")
