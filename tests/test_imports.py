@@ -28,19 +28,8 @@ ARROWS = {
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
-OPTIONAL = {
-    "matplotlib",
-    "PIL",
-    "sklearn",
-    "nvidia",
-    "ray",
-    "tokenizers",
-    "tiktoken",
-    "sentencepiece",
-    "zstandard",
-    "pyarrow",
-    "pandas",
-}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
+OPTIONAL |= {"h5py", "pandas"}
 
 
 def _room(path: Path) -> str:

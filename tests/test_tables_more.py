@@ -236,7 +236,9 @@ def test_hostile_tables_are_refused_clearly(name: str) -> None:
 
 
 def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(PrepError, match=r"may be a table, or text: name the column to be learnt with --target COLUMN"):
+    with pytest.raises(
+        PrepError, match=r"a column of images .* is needed, but there are none: x, y; of a table, name .* with --target COLUMN"
+    ):
         prep(_parquet(with_target(x=[1])), stores.folder() / "o.fds")
     with pytest.raises(ValueError, match=r"target, category and drop are for tables"):
         prep(stores.sources(), stores.folder() / "o.fds", target="label")

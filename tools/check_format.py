@@ -36,18 +36,52 @@ def check(root: Path) -> Iterator[str]:
     samples = np.load(root / "samples.npy", allow_pickle=False)
     names = [json.loads(line) for line in (root / "names.txt").read_bytes().splitlines()]
     rejects = [json.loads(line) for line in (root / "rejects.jsonl").read_bytes().splitlines()]
-    if not len(samples) == len(names) == manifest["num_samples"] or len(rejects) != manifest["num_rejects"]:
+    named = len(names) == len(samples) if manifest["kind"] == "images" else len(names) > max(samples["source"].tolist(), default=-1)
+    if not named or len(samples) != manifest["num_samples"] or len(rejects) != manifest["num_rejects"]:
         yield f"{len(samples)} rows, {len(names)} names, {len(rejects)} rejects: not what the manifest says"
     seen = [*samples["source"].tolist(), *(r["source"] for r in rejects)]
-    if sorted(seen) != list(range(len(seen))):
+    if manifest["kind"] == "images" and sorted(seen) != list(range(len(seen))):
         yield "samples and rejects together are not the list of inputs"
     expected = {"manifest.json", *manifest["files"]}
     for variant in manifest["variants"]:
         expected |= {f"{variant['name']}/shard-{k:05d}.mdb" for k in range(len(manifest["shard_samples"]))}
-        yield from check_variant(root, manifest, variant, samples)
+        if manifest["kind"] == "tokens":
+            yield from check_tokens(root, manifest, variant, samples)
+        else:
+            yield from check_variant(root, manifest, variant, samples)
     found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
     if found != expected:
         yield f"files: {sorted(found ^ expected)}"
+
+
+def records_of(path: Path, total: dict[str, Any]) -> Iterator[Any]:
+    """First what is wrong with the file, as text; last its records."""
+    data = path.read_bytes()
+    if [len(data), xxhash.xxh3_128_hexdigest(data)] != [total["bytes"], total["xxh3_128"]]:
+        yield f"{path.name}: size or checksum"
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+        yield list(txn.cursor())
+
+
+def check_tokens(root: Path, manifest: dict[str, Any], variant: dict[str, Any], samples: Any) -> Iterator[str]:
+    section, dtype = manifest["tokens"], np.dtype(variant["form"]["dtype"]).newbyteorder("<")
+    ends = np.cumsum(samples["tokens"])
+    if (samples["start"] != ends - samples["tokens"]).any() or int(ends[-1] if len(ends) else 0) != sum(section["counts"]):
+        yield "the documents do not follow each other, or are not as long as the tokens"
+    largest, bounds = 0, np.cumsum([0, *manifest["shard_samples"]])
+    for shard, (total, count, number) in enumerate(zip(variant["shards"], section["counts"], variant["records"], strict=True)):
+        *problems, records = records_of(root / variant["name"] / f"shard-{shard:05d}.mdb", total)
+        yield from problems
+        if [key for key, _ in records] != [k.to_bytes(8, "big") for k in range(number)]:
+            yield f"shard {shard}: keys"
+        if any(len(value) != (256 << 12) - 16 for _, value in records[:-1]):
+            yield f"shard {shard}: records of other sizes"
+        tokens = np.concatenate([np.zeros(0, dtype), *(np.frombuffer(value, dtype) for _, value in records)])
+        if len(tokens) != count or samples["tokens"][bounds[shard] : bounds[shard + 1]].sum() != count:
+            yield f"shard {shard}: {len(tokens)} tokens"
+        largest = max(largest, int(tokens.max(initial=0)))
+    if largest != section["largest"] or largest >= section["vocab_size"]:
+        yield f"the largest id is {largest}, the manifest says {section['largest']} of {section['vocab_size']}"
 
 
 DTYPES = "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()

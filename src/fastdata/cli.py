@@ -44,7 +44,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("source", type=click.Path(exists=True))
+@click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
 @click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
@@ -82,8 +82,9 @@ def cli() -> None:
 @click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, or a CSV/TSV file of path,label; or, with
-    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst; or, with --target, a table:
+    """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. With --target, a table:
     .parquet, .csv or .tsv.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
@@ -153,17 +154,22 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("out", metavar="DIR", type=click.Path())
-@click.option("--to", type=click.Choice(["imagefolder", "nanogpt", "llmc", "megatron", "parquet"]), help="Default: what fits.")
+@click.option(
+    "--to",
+    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron", "parquet"]),
+    help="Images: class folders (the default) or tars; the next three are for tokens, parquet for tables.",
+)
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 def export(store: str, out: str, to: str | None, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files: images in class folders, tokens as .bin, a table as Parquet."""
+    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin, a
+    table as Parquet."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
         count = export(store, out, to=to, size=size, tick=bar.update)
-    click.echo(f"{count} files in {out}")
+    click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
 
 
 @cli.command()

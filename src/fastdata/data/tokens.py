@@ -138,7 +138,7 @@ class TokenDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index}, but the dataset has {len(self)} rows")
-        u = torch.rand(1, dtype=torch.float64, device="cpu").numpy() if self.mode == "random" else np.zeros(1)
+        u = torch.rand(1, dtype=torch.float64, device="cpu").numpy() if self.mode == "random" else None
         made = self.gather(self._located(np.array([index % len(self)]), u))
         return tuple(value[0] for value in made) if isinstance(made, tuple) else made[0]
 

@@ -11,6 +11,8 @@ import cv2
 import numpy as np
 import xxhash
 
+from fastdata.prepare.archives.archive import release
+from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.images import Record, prepare_image
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
@@ -59,6 +61,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
     made = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
     cv2.setNumThreads(threads)
+    release()
     records = [len(record.data) for records in made if isinstance(records, list) for record in records]
     rejected = Counter(reason[0] for reason in made if isinstance(reason, tuple))
     return Probed(count, len(made), count / len(made), records, rejected)
@@ -72,7 +75,7 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
         return source.problem, ""
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
-        return prepare_image((Path(job.root) / source.name).read_bytes(), job.options, scratch=_scratch(), mask=mask)
+        return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)
     except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
         return reject_of(error)
 

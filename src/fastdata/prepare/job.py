@@ -103,9 +103,11 @@ def prep(
     """Make a store of images, of text, or of a table. Run again after an interruption, it goes on.
 
     Args:
-        source: of images, a folder (one folder per class, or flat), or a CSV/TSV file of `path,label`. Of text (with tokenizer or
-            train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as .gz or .zst.
-            Of a table (with target), a .parquet, .csv or .tsv file; or a DataFrame (pandas, or whatever exports Arrow's stream).
+        source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
+            Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of text (with
+            tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as
+            .gz or .zst. Of a table (with target), a .parquet, .csv or .tsv file; or a DataFrame (pandas, or whatever exports
+            Arrow's stream).
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).

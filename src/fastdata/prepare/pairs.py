@@ -28,7 +28,7 @@ def with_masks(found: SourceList, masks: Path, suffix: str) -> SourceList:
     for name, size, problem in walk_images(masks):
         stem = os.path.splitext(name)[0]
         by_stem[stem.removesuffix(suffix) if stem.endswith(suffix) else f"{stem}\0"].append((name, size, problem))
-    if masks.resolve().is_relative_to(found.root.resolve()):
+    if not any(s.place for s in found.sources) and masks.resolve().is_relative_to(found.root.resolve()):
         raise PrepError(f"--masks {masks} lies inside SOURCE {found.root}, so that masks would be inputs; put it elsewhere")
     sources = [_paired(source, by_stem.get(_stem(source.name), [])) for source in found.sources]
     taken = {_stem(source.name) for source in found.sources}

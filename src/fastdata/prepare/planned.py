@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.prepare.archives.patterns import locate
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
 from fastdata.prepare.pairs import with_masks
@@ -136,9 +137,8 @@ def check_positive(**arguments: float | None) -> None:
 
 def _resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) -> tuple[Path, Path]:
     """The folder that names are relative to, and the store's folder."""
-    given = Path(source)
-    root = given if given.is_dir() else given.parent
-    target = Path(out) if out is not None else Path(f"{given.resolve().stem if given.is_file() else given.resolve().name}.fds")
-    if given.is_dir() and target.resolve().is_relative_to(given.resolve()):
-        raise PrepError(f"OUT {target} lies inside SOURCE {given}, and would be an input of the next run; put it elsewhere")
+    root, name = locate(source)
+    target = Path(out) if out is not None else Path(f"{name}.fds")
+    if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
+        raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return root.absolute(), target.absolute()

@@ -4,56 +4,25 @@ from __future__ import annotations
 
 import csv
 import os
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.prepare.archives.catalog import list_archives
+from fastdata.prepare.inputs import EXTENSIONS, SPLITS, Source, SourceList, StrPath, splits_error
 from fastdata.store.format import Labels, read_manifest
 
 __all__ = ["Source", "SourceList", "list_sources", "look", "walk_files", "walk_images"]
 
-EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
-    ".hdr .exr .pfm .heic .heif .jxl .psd .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
-)
-SPLITS = frozenset("train training val valid validation test testing dev eval".split())
-
-StrPath = str | os.PathLike[str]
-Label = int | tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Source:
-    """One input. name: relative to the root, as file names are in Python (surrogateescape). label: -1 where there is none.
-    size: bytes, its mask's too; -1 where the file could not be looked at. problem: why it can't be used, if that is known already.
-    mask: relative to the folder of masks."""
-
-    name: str
-    label: Label
-    size: int
-    problem: str = ""
-    mask: str = ""
-
-
-@dataclass(frozen=True)
-class SourceList:
-    """All inputs, in the order of the store, and the labels' meaning. skipped: files without an image's extension, by extension."""
-
-    root: Path
-    labels: Labels
-    sources: list[Source]
-    skipped: Counter[str] = field(default_factory=Counter)
-
 
 def list_sources(source: StrPath, *, labels: StrPath | None = None, classes: StrPath | None = None) -> SourceList:
-    """List the images of a folder (one folder per class, or flat), or of a CSV/TSV file of `path,label`.
+    """List the images of a folder (one folder per class, or flat), of a CSV/TSV file of `path,label`, or of archives.
 
     Args:
-        source: a folder, or a .csv or .tsv file with paths relative to it.
+        source: a folder, a .csv or .tsv file with paths relative to it, or archives: see `fastdata.prepare.archives`.
         labels: a CSV/TSV whose first column is a path relative to `source`, the others float values; a header names them.
         classes: a store whose class list is to be used, so that a validation set has the numbers of its training set.
 
@@ -61,12 +30,14 @@ def list_sources(source: StrPath, *, labels: StrPath | None = None, classes: Str
         PrepError: nothing to prepare, splits side by side, a label file that does not fit, an unknown class.
     """
     path = Path(source)
-    if path.is_dir():
+    if (archived := list_archives(source)) is not None:
+        found = archived
+    elif path.is_dir():
         found = _list_folder(path)
     elif path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
         found = _list_table(path)
     else:
-        what = "is neither a folder nor a .csv or .tsv file" if path.exists() else "does not exist"
+        what = "is neither a folder nor a .csv or .tsv file, nor an archive of a known kind" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}")
     if labels is not None:
         found = _with_vectors(found, Path(labels))
@@ -101,18 +72,9 @@ def _hidden(name: str) -> bool:
 
 
 def _refuse_splits(root: Path, folders: list[str]) -> None:
-    splits = [name for name in folders if name.lower() in SPLITS]
-    splits.sort(key=lambda name: not name.lower().startswith("train"))  # its classes are the ones that the others reuse
-    if len(splits) < 2:
-        return
-    outs = [f"{root.resolve().name}-{split}.fds" for split in splits]
-    commands = [["fastdata-prep", str(root / split), out] for split, out in zip(splits, outs, strict=True)]
-    for command in commands[1:]:
-        command += ["--classes", outs[0]]
-    raise PrepError(
-        f"{root} holds {' and '.join(splits)} side by side, which would be classes; prepare each by itself, with your options:\n"
-        + "\n".join(f"  {shlex.join(command)}" for command in commands)
-    )
+    splits = {name: str(root / name) for name in folders if name.lower() in SPLITS}
+    if len(splits) > 1:
+        raise splits_error(root, splits)
 
 
 def _listed(path: Path) -> list[os.DirEntry[str]]:
@@ -270,11 +232,10 @@ def _with_vectors(found: SourceList, path: Path) -> SourceList:
         )
     none = (float("nan"),) * len(columns)
     sources = [
-        Source(
-            s.name,
-            values.get(os.path.normpath(s.name), none),
-            s.size,
-            s.problem if s.problem not in ("", "no-label") else "" if os.path.normpath(s.name) in values else "no-label",
+        replace(
+            s,
+            label=values.get(os.path.normpath(s.name), none),
+            problem=s.problem if s.problem not in ("", "no-label") else "" if os.path.normpath(s.name) in values else "no-label",
         )
         for s in found.sources
     ]
@@ -294,7 +255,7 @@ def _with_classes(found: SourceList, store: Path) -> SourceList:
         )
     number = {name: k for k, name in enumerate(wanted.names)}
     sources = [
-        Source(s.name, number[found.labels.names[s.label]] if isinstance(s.label, int) and s.label >= 0 else -1, s.size, s.problem)
+        replace(s, label=number[found.labels.names[s.label]] if isinstance(s.label, int) and s.label >= 0 else -1)
         for s in found.sources
     ]
     return SourceList(found.root, wanted, sources, found.skipped)

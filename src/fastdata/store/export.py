@@ -1,4 +1,4 @@
-"""export: a store becomes ordinary files again, in class folders."""
+"""export: a store becomes ordinary files again, in class folders or in tars."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from fastdata.codec.pixels import decode_record, encode_record
 from fastdata.errors import StoreError
 from fastdata.store.export_table import export_table
 from fastdata.store.export_tokens import TOKEN_FORMATS, export_tokens
-from fastdata.store.format import Variant
+from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
+from fastdata.store.webdataset import write_tars
 
-__all__ = ["export"]
+__all__ = ["LAYOUTS", "export"]
 
-ENDINGS = {"jpeg": ".jpg", "png": ".png", "rgb": ".png", "yuv420": ".png"}
+LAYOUTS = ("imagefolder", "webdataset")
 
 
 def export(
@@ -36,7 +36,8 @@ def export(
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
-        to: of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
+        to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars of about 1 GB, see
+            `fastdata.store.webdataset`. Of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
         size: which variant; None: the largest.
         tick: called with 1 for each sample.
 
@@ -44,7 +45,7 @@ def export(
         The number of samples; of tokens, of files.
     """
     store, root = Store(path, kind=None), Path(out)
-    known = {"images": ("imagefolder",), "tokens": TOKEN_FORMATS, "table": ("parquet",)}[store.manifest.kind]
+    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "table": ("parquet",)}[store.manifest.kind]
     if (to or known[0]) not in known:
         raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -54,24 +55,28 @@ def export(
         return export_tokens(store, root, to or known[0], tick)
     if store.manifest.kind == "table":
         return export_table(store, root, tick)
+    try:
+        return write_tars(store, root, size, tick) if to == "webdataset" else _write_folders(store, root, size, tick)
+    except OSError as error:
+        raise StoreError(f"export to {root}: {error}") from error
+
+
+def _write_folders(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
     variant, names, masked = store.variant(size), store.names(), store.manifest.masks is not None
     places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
     readers, taken, written = [store.reader(v) for v in places.values()], set[str](), []
-    try:
-        for folder in places:
-            _make_folders(store, root / folder)
-        for k, name in enumerate(names):
-            relative = _unused(_place(store, k, name), ENDINGS[variant.form.codec], taken)
-            for (folder, kind), reader in zip(places.items(), readers, strict=True):
-                target = (root / folder / relative).with_suffix(ENDINGS[kind.form.codec])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(_file(store, kind, k, reader.get(k)))
-            written.append(relative)
-            tick(1)
-        if store.manifest.labels.kind == "vector":
-            _write_labels(store, root / "labels.csv", written)
-    except OSError as error:
-        raise StoreError(f"export to {root}: {error}") from error
+    for folder in places:
+        _make_folders(store, root / folder)
+    for k, name in enumerate(names):
+        relative = _unused(_place(store, k, name), ENDINGS[variant.form.codec], taken)
+        for (folder, kind), reader in zip(places.items(), readers, strict=True):
+            target = (root / folder / relative).with_suffix(ENDINGS[kind.form.codec])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(as_file(store, kind, k, reader.get(k)))
+        written.append(relative)
+        tick(1)
+    if store.manifest.labels.kind == "vector":
+        _write_labels(store, root / "labels.csv", written)
     return len(names)
 
 
@@ -115,14 +120,6 @@ def _unused(place: PurePosixPath, ending: str, taken: set[str]) -> str:
         name = f"{stem}-{number}{ending}"
     taken.add(name.casefold())
     return name
-
-
-def _file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
-    if variant.form.codec in ("jpeg", "png"):
-        return bytes(record)
-    row = store.samples[index]
-    pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
-    return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
 
 
 def _write_labels(store: Store, path: Path, names: list[str]) -> None:

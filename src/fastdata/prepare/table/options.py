@@ -59,19 +59,11 @@ class Piece:
 
 
 def holds_table(source: str | os.PathLike[str], options: TableOptions) -> bool:
-    """Whether a source is to be read as a table.
-
-    Raises:
-        PrepError: it is one, but what is to be learnt was not said.
-    """
-    path, ending = Path(source), Path(source).suffix.lower()
-    if path.is_dir() or ending not in (".parquet", ".pq", ".csv", ".tsv", ".arrow"):
-        return False
-    if ending in (".parquet", ".pq") and not options.target:
-        raise PrepError(
-            f"SOURCE {source} may be a table, or text: name the column to be learnt with --target COLUMN, or give --tokenizer NAME"
-        )
-    return bool(options.target) or ending == ".arrow"
+    """Whether a source is to be read as a table: a file of one, of which something is to be learnt, or a DataFrame's."""
+    ending = Path(source).suffix.lower()
+    return ending == ".arrow" or bool(
+        options.target and ending in (".parquet", ".pq", ".csv", ".tsv") and not Path(source).is_dir()
+    )
 
 
 def plan_table(path: Path, options: TableOptions, classes: Path | None = None) -> Plan:

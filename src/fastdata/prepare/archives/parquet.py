@@ -1,0 +1,190 @@
+"""Parquet tables with a column of images, as Hugging Face's datasets have them: a struct of bytes and path, or bytes alone.
+
+Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from fastdata.errors import CodecError, MissingExtraError, PrepError
+from fastdata.prepare.archives.archive import Folder, Item, Kind, alone, held, in_order, shares, unreadable
+from fastdata.prepare.archives.labels import Value, text_label
+from fastdata.prepare.inputs import SourceList
+
+__all__ = ["KIND"]
+
+LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
+ROWS = 16  # that are in memory at once
+
+
+class _Columns(NamedTuple):
+    """Which columns count, and what the classes are called. label: "" where there is none."""
+
+    image: str
+    label: str
+    names: tuple[str, ...]
+    has_path: bool
+
+
+def _takes(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() == ".parquet"
+
+
+def _inside(folder: Folder) -> list[Path]:
+    return alone(folder, ".parquet")
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow") from error
+    return pyarrow
+
+
+def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
+    items, labels, before = list[Item](), list[Value](), None
+    arrow = _arrow()
+    for path in files:
+        try:
+            with arrow.parquet.ParquetFile(path) as table:
+                columns = _columns(table.schema_arrow, path, key)
+                if before not in (None, columns):
+                    raise PrepError(
+                        f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them apart"
+                    )
+                before = columns
+                items += _items(table, columns, path, str(path.relative_to(root)))
+                labels += _labels(table, columns)
+        except (OSError, ValueError, arrow.ArrowException) as error:
+            raise unreadable(path, error) from error
+    return in_order(root, items, labels, before.names if before else ())
+
+
+def _columns(schema: Any, path: Path, key: str) -> _Columns:
+    features = _features(schema)
+    found = [name for name, feature in features.items() if feature.get("_type") == "Image"]
+    found = found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if _is_binary(f.type)]
+    if key:
+        if key not in schema.names or not (_is_struct(schema.field(key).type) or _is_binary(schema.field(key).type)):
+            raise PrepError(f"{path} has no column {key!r} of images; it has {', '.join(map(repr, found)) or 'none'}")
+        found = [key]
+    if len(found) > 1:
+        found = [name for name in found if name in ("image", "img")] or found
+    if len(found) != 1:
+        what = f"several: {', '.join(found)}; name one as {path}::{found[0]}" if found else f"none: {', '.join(schema.names)}"
+        what += "" if found else "; of a table, name what is to be learnt with --target COLUMN"
+        raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
+    image = schema.field(found[0]).type
+    classes = [name for name, feature in features.items() if feature.get("_type") == "ClassLabel"]
+    labels = [name for name in LABELS if name in schema.names] or (classes if len(classes) == 1 else [])
+    names = features.get(labels[0], {}).get("names") if labels else None
+    has_path = _is_struct(image) and image.get_field_index("path") >= 0
+    return _Columns(found[0], labels[0] if labels else "", tuple(map(str, names or ())), has_path)
+
+
+def _features(schema: Any) -> dict[str, dict[str, Any]]:
+    """What Hugging Face's datasets says of the columns."""
+    try:
+        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: feature for name, feature in found.items() if isinstance(feature, dict) and name in schema.names}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _is_binary(kind: Any) -> bool:
+    return str(kind) in ("binary", "large_binary", "binary_view")
+
+
+def _is_struct(kind: Any) -> bool:
+    return str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
+
+
+def _items(table: Any, columns: _Columns, path: Path, name: str) -> Iterator[Item]:
+    count = table.metadata.num_rows
+    sizes, k = shares(path.stat().st_size, count), 0
+    paths = table.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
+    for group in range(table.num_row_groups):
+        for row in range(table.metadata.row_group(group).num_rows):
+            given = (paths[k].as_py() or {}).get("path") if paths is not None else None
+            base = PurePosixPath(given).name if isinstance(given, str) else ""
+            place = "parquet", name, columns.image, group, row
+            yield f"{name}/{k:06d}{'-' * bool(base)}{base}", sizes[k], "", place
+            k += 1
+
+
+def _labels(table: Any, columns: _Columns) -> Iterator[Value]:
+    if not columns.label:
+        yield from [None] * table.metadata.num_rows
+        return
+    for value in table.read([columns.label], use_threads=False)[columns.label].to_pylist():
+        if isinstance(value, float):
+            yield (value,)
+        elif isinstance(value, list):
+            if not all(isinstance(v, int | float) for v in value):
+                raise PrepError(f"the label column {columns.label!r} holds lists of something else than numbers")
+            yield tuple(map(float, value))
+        elif value is None or isinstance(value, int):
+            yield value
+        else:
+            yield text_label(str(value))
+
+
+class _Rows:
+    """One column of a file, read forward a few rows at a time: a row group may be larger than memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._table = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
+        self._place: tuple[str, int] = ("", -1)
+        self._first, self._rows, self._broken = 0, list[Any](), ""
+        self._batches: Iterator[Any] = iter(())
+
+    def get(self, column: str, group: int, row: int) -> Any:
+        if self._place != (column, group) or (row < self._first):
+            self._place, self._first, self._rows, self._broken = (column, group), 0, [], ""
+            self._batches = self._table.iter_batches(ROWS, row_groups=[group], columns=[column], use_threads=False)
+        while row >= self._first + len(self._rows):
+            if self._broken:
+                raise CodecError(self._broken, "undecodable")
+            self._first += len(self._rows)
+            self._rows = []
+            self._next()
+        return self._rows[row - self._first]
+
+    def _next(self) -> None:
+        """The next rows; of a row group that is damaged, nothing behind that is tried again."""
+        try:
+            self._rows = next(self._batches).column(0).to_pylist()
+        except StopIteration:
+            self._broken = "the row is not there"
+        except Exception as error:  # noqa: BLE001  whatever pyarrow says of a damaged page
+            self._broken = f"the archive is damaged: {error}"
+
+    def close(self) -> None:
+        self._table.close()
+
+
+def _read(path: Path, column: str, group: int, row: int) -> bytes:
+    found = held(path, _Rows).get(column, group, row)
+    if isinstance(found, dict):
+        if found.get("bytes") is None and isinstance(found.get("path"), str):
+            return _beside(path.parent, found["path"])
+        found = found.get("bytes")
+    if found is None:
+        raise CodecError("the row holds no image", "no-image")
+    return bytes(found)
+
+
+def _beside(folder: Path, name: str) -> bytes:
+    """A file that the row only names. It has to lie below the folder of the archive."""
+    target = (folder / name.replace("\0", "")).resolve()
+    if not target.is_relative_to(folder.resolve()) or not target.is_file():
+        raise CodecError("the row has only a path, and no such file lies below the archive's folder", "missing")
+    return target.read_bytes()
+
+
+KIND = Kind("parquet", _takes, _inside, _inputs, _read)

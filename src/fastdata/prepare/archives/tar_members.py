@@ -1,0 +1,122 @@
+"""The members of a tar file, and where their bytes lie. Python's `tarfile` reads the headers; here nothing that is damaged ends
+the list silently, as it would there."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from fastdata.errors import PrepError
+
+__all__ = ["Member", "members"]
+
+BLOCK = 512
+LONGEST = 1 << 20  # of a name, or of the attributes of one member
+ZEROS = bytes(BLOCK)
+
+
+class Member(NamedTuple):
+    """A file in a tar. problem: why it can't be used. Without a name, it stands for the end that is missing."""
+
+    name: str
+    offset: int
+    size: int
+    problem: str
+
+
+def members(file: BinaryIO, path: Path) -> Iterator[Member]:
+    """All that are not folders, in their order. What the file should hold beyond its end is a member with the problem `truncated`.
+
+    Raises:
+        PrepError: it is no tar, or damaged: what follows then could not be found.
+    """
+    end = os.fstat(file.fileno()).st_size
+    place, closed, cut, changes = 0, False, False, dict[str, str]()
+    while place < end:
+        block = os.pread(file.fileno(), BLOCK, place)
+        if block == ZEROS:  # two of them end a tar; others may follow, where tars were joined
+            place, closed = place + BLOCK, True
+            continue
+        if len(block) < BLOCK:
+            break
+        header, closed = _header(block, place, path), False
+        start = place + BLOCK + _sparse_blocks(file, header, block, place + BLOCK)
+        size = int(changes.get("size", header.size)) if header.type not in EXTENDED else header.size
+        place = start + (-(-size // BLOCK) * BLOCK if header.type not in WITHOUT_DATA else 0)
+        if header.type in EXTENDED and start + size <= end:
+            changes |= _extended(file, header, start, path)
+        elif header.type not in (*EXTENDED, *GLOBAL):
+            cut = start + size > end and header.type not in WITHOUT_DATA
+            if not header.isdir():
+                name = changes.get("path", header.name).removeprefix("./").rstrip("/") or "."
+                yield Member(name, start, size, _problem(header, changes, cut))
+            changes = {}
+    if not closed and not cut:
+        yield Member("", 0, 0, "truncated")
+
+
+EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+GLOBAL = (tarfile.XGLTYPE, b"V", b"M", b"N")  # of the whole tar: attributes, its label, parts of old multi-volume tars
+WITHOUT_DATA = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)
+
+
+def _header(block: bytes, place: int, path: Path) -> tarfile.TarInfo:
+    try:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except (tarfile.HeaderError, ValueError) as error:
+        if place == 0:
+            raise PrepError(f"{path} is no tar file: {error}") from None
+        raise _damaged(path, place, error) from None
+    if header.size < 0:
+        raise _damaged(path, place, f"a member of {header.size} bytes")
+    return header
+
+
+def _damaged(path: Path, place: int, why: object) -> PrepError:
+    return PrepError(f"{path} is damaged at byte {place} ({why}), and what follows cannot be found; copy it again")
+
+
+def _sparse_blocks(file: BinaryIO, header: tarfile.TarInfo, block: bytes, place: int) -> int:
+    """Bytes of the further headers that an old GNU sparse member may have."""
+    length, more = 0, header.type == tarfile.GNUTYPE_SPARSE and block[482] != 0
+    while more:
+        block = os.pread(file.fileno(), BLOCK, place + length)
+        length += BLOCK
+        more = len(block) == BLOCK and block[504] != 0
+    return length
+
+
+def _extended(file: BinaryIO, header: tarfile.TarInfo, start: int, path: Path) -> dict[str, str]:
+    """What a header that describes the next member changes of it."""
+    if header.size > LONGEST:
+        raise _damaged(path, start, f"{header.size} bytes of attributes")
+    data = os.pread(file.fileno(), header.size, start)
+    if header.type == tarfile.GNUTYPE_LONGLINK:
+        return {}
+    if header.type == tarfile.GNUTYPE_LONGNAME:
+        return {"path": data.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
+    found = {}
+    try:
+        while data[:1].isdigit():
+            length = int(data.partition(b" ")[0])
+            name, equals, value = data[:length].partition(b" ")[2].partition(b"=")
+            if not equals or not 0 < length <= len(data) or value[-1:] != b"\n":
+                raise ValueError("attributes are cut short")
+            found[name.decode()] = value[:-1].decode("utf-8", "surrogateescape")
+            data = data[length:]
+        if int(found.get("size", 0)) < 0:
+            raise ValueError("negative size")
+    except ValueError as error:
+        raise _damaged(path, start, error) from None
+    return found
+
+
+def _problem(header: tarfile.TarInfo, changes: dict[str, str], cut: bool) -> str:
+    if cut:
+        return "truncated"
+    if header.type == tarfile.GNUTYPE_SPARSE or any(name.startswith("GNU.sparse.") for name in changes):
+        return "unsupported"
+    return "" if header.isreg() else "not-a-file"

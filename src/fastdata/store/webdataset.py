@@ -1,0 +1,67 @@
+"""A store as WebDataset shards: tar files in which the members of a sample follow each other and share a key."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fastdata.store.format import Variant
+from fastdata.store.image_files import ENDINGS, as_file
+from fastdata.store.store import Store
+
+__all__ = ["CLASSES", "write_tars"]
+
+CLASSES = "classes.json"  # beside the shards: the names of the numbered classes
+TAR_BYTES = 1_000_000_000  # at which a shard is full
+
+
+def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
+    """Write `shard-000000.tar` and so on. A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its
+    label: `00000000.cls`, the number of its class, or `00000000.json`, {"label": [...], "names": [...]}. The names of the classes
+    go to `classes.json`.
+
+    The tars hold no time and no owner: the same store gives the same bytes.
+    """
+    image = store.variant(size)
+    variants = {ENDINGS[image.form.codec]: image}
+    if store.manifest.masks is not None:
+        variants[".mask.png"] = store.variant(size, mask=True)
+    root.mkdir(parents=True, exist_ok=True)
+    if store.manifest.labels.kind == "class":
+        (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
+    shard, tar = 0, tarfile.open(root / "shard-000000.tar", "w", format=tarfile.USTAR_FORMAT)
+    try:
+        for k, members in enumerate(_samples(store, variants)):
+            if tar.offset >= TAR_BYTES:
+                tar.close()
+                shard += 1
+                tar = tarfile.open(root / f"shard-{shard:06d}.tar", "w", format=tarfile.USTAR_FORMAT)
+            for ending, data in members:
+                header = tarfile.TarInfo(f"{k:08d}{ending}")
+                header.size = len(data)
+                tar.addfile(header, io.BytesIO(data))
+            tick(1)
+    finally:
+        tar.close()
+    return len(store)
+
+
+def _samples(store: Store, variants: dict[str, Variant]) -> Iterator[list[tuple[str, bytes]]]:
+    """Endings and bytes of the members of each sample."""
+    readers = {ending: store.reader(variant) for ending, variant in variants.items()}
+    for k in range(len(store)):
+        files = [(ending, as_file(store, variant, k, readers[ending].get(k))) for ending, variant in variants.items()]
+        yield files + _label(store, k)
+
+
+def _label(store: Store, index: int) -> list[tuple[str, bytes]]:
+    labels = store.manifest.labels
+    if labels.kind == "none":
+        return []
+    value = store.samples["label"][index].tolist()
+    if labels.kind == "class":
+        return [(".cls", str(value).encode())]
+    return [(".json", json.dumps({"label": value, "names": labels.names}).encode())]

@@ -1,0 +1,83 @@
+"""What the tests of archives share: tars, and the pixels that a list of inputs stands for."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.codec.source import SourceImage
+from fastdata.errors import CodecError
+from fastdata.prepare.archives.archive import release
+from fastdata.prepare.archives.catalog import read_source
+from fastdata.prepare.inputs import SourceList
+from fastdata.prepare.sources import list_sources
+from support import PREP, Array, encode, picture
+
+
+def png(seed: int, height: int = 9, width: int = 12) -> tuple[Array, bytes]:
+    """Pixels and their file."""
+    pixels = picture(seed, height, width)
+    return pixels, encode(pixels, ".png")
+
+
+def write_tar(path: Path, members: Iterable[tuple[str | tarfile.TarInfo, bytes]], **options: Any) -> Path:
+    """A tar by Python's tarfile, of names, or headers, and bytes."""
+    with tarfile.open(path, "w", **options) as tar:
+        for name, data in members:
+            header = tarfile.TarInfo(name) if isinstance(name, str) else name
+            if header.isreg():
+                header.size = len(data)
+            tar.addfile(header, io.BytesIO(data))
+    return path
+
+
+def pixels_of(found: SourceList, k: int, **options: Any) -> Array:
+    """What the decoder makes of an input."""
+    return SourceImage(read_source(found.root, found.sources[k])).decode(**options)
+
+
+def all_pixels(source: Any, **options: Any) -> list[Array]:
+    found = list_sources(source)
+    try:
+        return [pixels_of(found, k, **options) for k in range(len(found.sources))]
+    finally:
+        release()
+
+
+def problems(found: SourceList) -> list[str]:
+    """The reason for which each input is rejected, "" for one that is read."""
+    reasons = []
+    for source in found.sources:
+        reason = source.problem
+        if not reason:
+            try:
+                SourceImage(read_source(found.root, source)).decode()
+            except CodecError as error:
+                reason = error.reason
+        reasons.append(reason)
+    release()
+    return reasons
+
+
+def equal(found: list[Array], wanted: Iterable[Array]) -> None:
+    """Raise unless the pixels are the same; grey ones stand for three equal channels."""
+    wanted = list(wanted)
+    assert len(found) == len(wanted)
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(got, np.dstack([want] * 3) if want.ndim == 2 else want)
+
+
+def run_printed(text: str, where: Path) -> None:
+    """Run the two commands that a message prints."""
+    commands = [line.strip() for line in text.splitlines() if line.strip().startswith("fastdata-prep ")]
+    assert len(commands) == 2
+    for command in commands:
+        begin = "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; '
+        done = subprocess.run(["bash", "-c", begin + command], cwd=where, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr

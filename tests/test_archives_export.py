@@ -1,0 +1,82 @@
+"""Stores as WebDataset tars, and back; against Python's tarfile."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastdata.store.webdataset as webdataset
+from archives import all_pixels, equal, write_tar
+from fastdata import StoreError, prep
+from fastdata.store.export import export
+from fastdata.store.store import Store
+from stores import floats, store, unlabelled, whole
+from support import MAIN, encode, picture, run, tree
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "yuv420"])
+def test_exported_tars_hold_the_same_samples(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webdataset, "TAR_BYTES", 100_000)
+    made = store(codec)
+    ticks: list[int] = []
+    assert export(made, tmp_path / "a", size=96, to="webdataset", tick=ticks.append) == 42 == sum(ticks)
+    again = prep(tmp_path / "a", tmp_path / "o.fds", codec="rgb", workers=1)
+    first, second = Store(made), Store(again.out)
+    assert len(list((tmp_path / "a").glob("shard-*.tar"))) > 1 and again.rejected == {}
+    assert second.manifest.labels == first.manifest.labels
+    assert second.samples["label"].tolist() == first.samples["label"].tolist()
+    if codec in ("rgb", "jpeg"):
+        equal(whole(again.out), whole(made, 96))
+    export(made, tmp_path / "b", size=96, to="webdataset")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+
+
+def test_the_members_are_as_webdataset_reads_them(tmp_path: Path) -> None:
+    """Its rules: members of a sample follow each other, the key ends at the first dot, cls is an integer."""
+    made = Store(store("jpeg"))
+    export(made.path, tmp_path / "x", size=64, to="webdataset")
+    reader = made.reader(made.variant(64))
+    with tarfile.open(tmp_path / "x/shard-000000.tar", "r|") as tar:  # as a stream
+        seen = [(m, tar.extractfile(m).read()) for m in tar]  # type: ignore[union-attr]
+    assert [m.name for m, _ in seen] == [f"{k:08d}.{ending}" for k in range(42) for ending in ("jpg", "cls")]
+    assert [int(data) for _, data in seen[1::2]] == made.samples["label"].tolist()
+    assert [data for _, data in seen[::2]] == [bytes(reader.get(k)) for k in range(42)]
+    assert {(m.mtime, m.uid, m.gid, m.uname, m.mode) for m, _ in seen} == {(0, 0, 0, "", 0o644)}
+    assert json.loads((tmp_path / "x/classes.json").read_text()) == list(made.manifest.labels.names)
+
+
+def test_floats_and_stores_without_labels_come_back(tmp_path: Path) -> None:
+    export(floats(), tmp_path / "f", to="webdataset")
+    first, again = Store(floats()), Store(prep(tmp_path / "f", tmp_path / "f.fds", workers=1).out)
+    assert again.manifest.labels == first.manifest.labels
+    np.testing.assert_array_equal(again.samples["label"], first.samples["label"])
+    export(unlabelled(), tmp_path / "u", to="webdataset")
+    assert Store(prep(tmp_path / "u", tmp_path / "u.fds", workers=1).out).manifest.labels.kind == "none"
+
+
+def test_masks_go_beside_their_images(tmp_path: Path) -> None:
+    for k in range(3):
+        for name, pixels in (("in", picture(k, 20, 30)), ("masks", picture(k, 20, 30)[:, :, 0])):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="rgb", workers=1)
+    found = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x", "--to", "webdataset")
+    assert found.stdout == f"3 samples in {tmp_path / 'x'}\n"
+    with tarfile.open(tmp_path / "x/shard-000000.tar") as tar:
+        assert tar.getnames() == [f"{k:08d}.{ending}" for k in range(3) for ending in ("png", "mask.png")]
+        data = tar.extractfile("00000002.mask.png").read()  # type: ignore[union-attr]
+    mask = write_tar(tmp_path / "m.tar", [("0.png", data)])
+    equal(all_pixels(mask), [picture(2, 20, 30)[:, :, 0]])
+    equal(all_pixels(tmp_path / "x"), [picture(k, 20, 30) for k in range(3)])
+
+
+def test_wrong_use_of_export(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"to is 'zip', but .* holds images, which go to imagefolder, webdataset"):
+        export(unlabelled(), tmp_path / "x", to="zip")
+    with pytest.raises(StoreError, match="has no size 9"):
+        export(unlabelled(), tmp_path / "x", size=9, to="webdataset")
+    assert not (tmp_path / "x").exists()

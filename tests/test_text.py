@@ -1,0 +1,422 @@
+"""Text to tokens: every kind of source and tokenizer against its own library and plain numpy; what can't be used is listed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+import sentencepiece
+import tokenizers
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import fastdata
+from corpora import as_bytes, documents, jsonl, lines, sentences, store, tokenizer, tokens
+from fastdata.errors import MissingExtraError, PrepError, StoreError
+from fastdata.prepare.text.documents import Cutting, Piece
+from fastdata.prepare.text.documents import documents as read_documents
+from fastdata.prepare.text.sources import list_text
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import MAIN, PREP, kill_group, run, start, tables, tree, until
+
+SHAKESPEARE = Path(__file__).parents[2] / "shared" / "data" / "text" / "tinyshakespeare.txt"
+TEXTS = sentences(60)
+
+
+def rejects(path: Path) -> list[tuple[str, str]]:
+    return [(reject["name"], reject["reason"]) for reject in Store(path, "tokens").rejects()]
+
+
+# ------------------------------------------------------------------------------------------------------------- sources
+
+
+def write(kind: str, folder: Path) -> dict[str, Any]:
+    """TEXTS as a source of some kind; returns the options that read it."""
+    folder.mkdir()
+    if kind == "files":
+        for k, text in enumerate(TEXTS):
+            (folder / f"{k:03d}").mkdir()
+            (folder / f"{k:03d}" / "a.txt").write_text(text)
+        return {}
+    if kind in ("lines", "crlf", "bom"):
+        data = ("\r\n" if kind == "crlf" else "\n").join(TEXTS)
+        (folder / "a.txt").write_bytes((b"\xef\xbb\xbf" if kind == "bom" else b"") + data.encode())
+        return {"split_lines": True}
+    if kind == "separator":
+        (folder / "a.md").write_text("<|sep|>".join(TEXTS))
+        return {"split_on": "<|sep|>"}
+    if kind == "parquet":
+        table = pyarrow.table({"body": TEXTS, "n": list(range(len(TEXTS)))})
+        parquet.write_table(table, folder / "a.parquet", row_group_size=7)
+        return {"field": "body"}
+    jsonl(folder / "a.jsonl", TEXTS, "content")
+    packed = {"gz": gzip.compress, "zst": lambda data: zstandard.compress(data[:500]) + zstandard.compress(data[500:])}
+    if kind != "jsonl":
+        data = packed[kind]((folder / "a.jsonl").read_bytes())
+        (folder / "a.jsonl").unlink()
+        (folder / f"a.jsonl.{kind}").write_bytes(data)
+    return {"field": "content"}
+
+
+@pytest.mark.parametrize("kind", ["files", "lines", "crlf", "bom", "separator", "jsonl", "gz", "zst", "parquet"])
+def test_every_source_gives_the_same_tokens(kind: str, tmp_path: Path) -> None:
+    options = write(kind, tmp_path / "in")
+    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes", workers=1, **options)
+    assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes(TEXTS))
+    assert (summary.inputs, summary.kept, summary.rejected, summary.tokens) == (60, 60, {}, len(as_bytes(TEXTS)))
+    found = Store(tmp_path / "o.fds", "tokens")
+    assert found.samples["tokens"].tolist() == [len(text.encode()) + 1 for text in TEXTS]
+    assert [found.names()[k] for k in found.samples["source"]] == [found.names()[0]] * 60 or kind == "files"
+    assert list(verify(tmp_path / "o.fds")) == []
+
+
+def test_a_whole_file_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
+    fastdata.prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer="bytes")
+    assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes(["\n".join(TEXTS)]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=0, max_size=30), max_size=30),
+    separator=st.sampled_from(["\n", "aa", "aba", "<|end|>", "\n\n", "é"]),
+    at_most=st.integers(1, 60),
+)
+def test_cut_anywhere_the_documents_are_those_of_str_split(
+    parts: list[str], separator: str, at_most: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Pieces of a file end between documents, also where a separator overlaps itself."""
+    import fastdata.prepare.text.sources as sources
+
+    path = tmp_path_factory.getbasetemp() / "cut.txt"
+    text = separator.join(parts)
+    path.write_bytes(text.encode())
+    before = sources.LEAST_BYTES
+    sources.LEAST_BYTES = at_most
+    try:
+        pieces = list_text(path, Cutting(separator)).pieces
+    finally:
+        sources.LEAST_BYTES = before
+    found = [text for piece in pieces for _, text in read_documents(path.parent, piece, Cutting(separator))]
+    expected = [part for part in text.encode().split(separator.encode()) if part.strip()]
+    expected[:1] = (
+        [part.removeprefix(b"\xef\xbb\xbf") for part in expected[:1]] if text.encode().startswith(b"\xef\xbb\xbf") else expected[:1]
+    )
+    assert [t for t in found if isinstance(t, str)] == [part.decode() for part in expected if part]
+    assert [p.stop for p in pieces[:-1]] == [p.start for p in pieces[1:]]
+
+
+def test_a_large_file_is_cut_and_any_number_of_workers_makes_the_same_bytes(tmp_path: Path) -> None:
+    texts = sentences(150_000)
+    jsonl(tmp_path / "large.jsonl", texts)
+    assert (tmp_path / "large.jsonl").stat().st_size > 12 << 20
+    for workers in (1, 3):
+        fastdata.prep(tmp_path / "large.jsonl", tmp_path / f"{workers}.fds", tokenizer="bytes", workers=workers)
+    found = Store(tmp_path / "1.fds", "tokens")
+    assert len(found.manifest.shard_samples) >= 3 and len(found) == len(texts)
+    assert max(found.manifest.shard_records(found.manifest.variants[0])) > 3
+    assert tree(tmp_path / "1.fds") == tree(tmp_path / "3.fds")
+    assert np.array_equal(tokens(tmp_path / "1.fds"), as_bytes(texts))
+
+
+# ---------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def test_hugging_face(tmp_path: Path) -> None:
+    """Whole documents, although the file says to cut and pad; batches of the library's own give the same."""
+    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tokenizer()), split_lines=True)
+    library = tokenizers.Tokenizer.from_file(str(tokenizer()))
+    library.no_truncation()
+    library.no_padding()
+    encoded = library.encode_batch(sentences(500), add_special_tokens=False)
+    end = library.token_to_id("<|endoftext|>")
+    assert np.array_equal(tokens(tmp_path / "o.fds"), np.concatenate([[*e.ids, end] for e in encoded]))
+    manifest = Store(tmp_path / "o.fds", "tokens").manifest
+    assert manifest.tokens is not None
+    assert (manifest.tokens.vocab_size, manifest.tokens.end) == (library.get_vocab_size(), end)
+    assert (tmp_path / "o.fds" / "tokenizer.json").read_bytes() == tokenizer().read_bytes()
+
+
+def test_sentencepiece(tmp_path: Path) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences(500, 3)), model_prefix=str(tmp_path / "m"), vocab_size=50, minloglevel=2
+    )
+    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tmp_path / "m.model"), split_lines=True)
+    library = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    expected = np.concatenate([[*library.encode(text), library.eos_id()] for text in sentences(500)])
+    assert np.array_equal(tokens(tmp_path / "o.fds"), expected)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoding of tiktoken's own plugin kind, since those with names have to be downloaded."""
+    code = (
+        "def mine():\n"
+        "    ranks = {bytes([k]): k for k in range(256)} | {b'th': 256, b'the': 257, b' a': 258}\n"
+        "    return {'name': 'mine', 'pat_str': r'\\s?\\w+|\\s+|[^\\w\\s]+', 'mergeable_ranks': ranks,\n"
+        "            'special_tokens': {'<|endoftext|>': 300}}\n"
+        "ENCODING_CONSTRUCTORS = {'mine': mine}\n"
+    )
+    (tmp_path / "site" / "tiktoken_ext").mkdir(parents=True)
+    (tmp_path / "site" / "tiktoken_ext" / "mine.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+def test_tiktoken(tmp_path: Path, plugin: None) -> None:
+    done = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "mine", "--split-lines")
+    assert done.returncode == 0, done.stderr
+    ask = "import tiktoken, json; e = tiktoken.get_encoding('mine'); t = json.load(open({!r}))\n"
+    ask += "print(json.dumps([k for text in t for k in [*e.encode_ordinary(text), e.eot_token]]))"
+    (tmp_path / "t.json").write_text(json.dumps(sentences(500)))
+    expected = json.loads(run(PREP[0], "-c", ask.format(str(tmp_path / "t.json"))).stdout)
+    assert tokens(tmp_path / "o.fds").tolist() == expected
+    manifest = Store(tmp_path / "o.fds", "tokens").manifest
+    assert manifest.tokens is not None
+    assert manifest.tokens.vocab_size == 301 and len(manifest.tokens.sha256) == 64
+
+
+def test_a_trained_bpe_is_the_library_s_own_and_is_not_trained_twice(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"train_bpe": 500, "split_lines": True}
+    fastdata.prep(lines(), tmp_path / "o.fds", **options)
+    kept = (tmp_path / "o.fds" / "tokenizer.json").read_bytes()
+    library = tokenizers.Tokenizer.from_buffer(kept)
+    assert 257 < library.get_vocab_size() <= 500
+    expected = np.concatenate([[*library.encode(text).ids, library.token_to_id("<|endoftext|>")] for text in sentences(500)])
+    assert np.array_equal(tokens(tmp_path / "o.fds"), expected)
+    assert [library.decode(ids[:-1].tolist()) for ids in documents(tmp_path / "o.fds")] == sentences(500)
+    import fastdata.prepare.text.planning as planning
+
+    def never(*_: Any) -> bytes:
+        raise AssertionError("it was trained again")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_train", never)
+        assert fastdata.prep(lines(), tmp_path / "o.fds", **options).resumed == 500
+    fastdata.prep(lines(), tmp_path / "again.fds", **options)
+    assert tree(tmp_path / "again.fds") == tree(tmp_path / "o.fds")
+
+
+@pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="the text lies beside the checkout")
+@pytest.mark.parametrize("options", [{"tokenizer": "bytes"}, {"train_bpe": 1000}])
+def test_tinyshakespeare(options: dict[str, Any], tmp_path: Path) -> None:
+    """The exported .bin is what the tokenizer's own library and numpy give; decoding gives the text back."""
+    text = SHAKESPEARE.read_text()
+    fastdata.prep(SHAKESPEARE, tmp_path / "o.fds", **options)
+    assert run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "bin", "--to", "nanogpt").returncode == 0
+    data = np.memmap(tmp_path / "bin" / "train.bin", dtype=np.uint16, mode="r")  # nanoGPT's own line
+    if "tokenizer" in options:
+        expected = np.append(np.frombuffer(text.encode(), np.uint8).astype(np.uint16), 256)
+    else:
+        library = tokenizers.Tokenizer.from_file(str(tmp_path / "o.fds" / "tokenizer.json"))
+        expected = np.array([*library.encode(text).ids, library.token_to_id("<|endoftext|>")], np.uint16)
+        assert library.decode(data[:-1].tolist()) == text
+    assert (tmp_path / "bin" / "train.bin").read_bytes() == expected.astype("<u2").tobytes()
+    assert fastdata.TokenDataset(tmp_path / "o.fds", 8).decode(data[:-1]) == text
+
+
+def test_the_end_token_is_what_was_asked_for(tmp_path: Path) -> None:
+    texts = sentences(500)
+    for name, end in (("none", []), ("65", [65])):
+        fastdata.prep(lines(), tmp_path / f"{name}.fds", tokenizer="bytes", split_lines=True, end_token=name)
+        assert tokens(tmp_path / f"{name}.fds").tolist() == [k for text in texts for k in [*text.encode(), *end]]
+    fastdata.prep(lines(), tmp_path / "e.fds", tokenizer=str(tokenizer()), split_lines=True, end_token="e")
+    assert documents(tmp_path / "e.fds")[0][-1] == tokenizers.Tokenizer.from_file(str(tokenizer())).token_to_id("e")
+
+
+def test_vocabularies_above_65536_are_uint32(tmp_path: Path) -> None:
+    vocab = {"<|endoftext|>": 0, "[UNK]": 1, "far": 70_000, "near": 65_535}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "t.json"))
+    (tmp_path / "a.txt").write_text("near far away")
+    fastdata.prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer=str(tmp_path / "t.json"))
+    found = tokens(tmp_path / "o.fds")
+    assert found.dtype == np.uint32 and found.tolist() == [65_535, 70_000, 1, 0]
+
+
+# -------------------------------------------------------------------------------------------------------- hostile input
+
+
+def test_documents_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
+    good = '{"text": "fine"}'
+    bad = {
+        "not-json": '{"text": "cut',
+        "no-field": '{"body": "x"}',
+        "not-text": '{"text": 7}',
+        "empty": '{"text": ""}',
+        "not-utf8": '{"text": "\\ud800"}',
+    }
+    data = b"".join(f"{good}\n{line}\n".encode() for line in bad.values()) + b'{"text": "\xff"}\n\n  \n["list"]\n' + good.encode()
+    (tmp_path / "a.jsonl").write_bytes(data)
+    summary = fastdata.prep(tmp_path / "a.jsonl", tmp_path / "o.fds", tokenizer="bytes")
+    assert (summary.inputs, summary.kept) == (13, 6)
+    assert [reason for _, reason in rejects(tmp_path / "o.fds")] == [*bad, "not-utf8", "no-field"]
+    details = [reject["detail"] for reject in Store(tmp_path / "o.fds", "tokens").rejects()]
+    assert details[0].startswith(f"byte {len(good) + 1}: ") and "found body" in details[1]
+    assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes(["fine"] * 6))
+
+
+def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "fine.txt").write_text("fine")
+    (root / "empty.txt").write_bytes(b"")
+    (root / "latin.txt").write_bytes("café".encode("latin-1"))
+    (root / "cut.txt.gz").write_bytes(gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-2000])
+    (root / "cut.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "first"}\n' * 3 + random.Random(0).randbytes(9000))[:-20])
+    (root / "no.parquet").write_bytes(b"PAR1 is not enough")
+    (root / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (root / "picture.jpg").write_bytes(b"")
+    summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes")
+    assert dict(rejects(tmp_path / "o.fds")) == {
+        "cut.jsonl.zst": "truncated",
+        "cut.txt.gz": "truncated",
+        "empty.txt": "empty",
+        "gone.txt": "broken-link",
+        "latin.txt": "not-utf8",
+        "no.parquet": "undecodable",
+    }
+    assert summary.skipped == {".jpg": 1} and "fine" in fastdata.TokenDataset(tmp_path / "o.fds", 2, mode="document").decode(
+        tokens(tmp_path / "o.fds")
+    )
+
+
+def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_path: Path) -> None:
+    """Its own vocabulary is small, its post-processor adds an id beyond it: the library does not mind."""
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<eos>": 1, "b": 2}, unk_token="b"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "t.json"))
+    (tmp_path / "a.txt").write_text("a a\nb\na b")
+    code = (
+        "import sys, fastdata.codec.tokenizer as t\n"
+        "real = t._HuggingFace.encode\n"
+        "t._HuggingFace.encode = lambda self, texts: [ids + (70000 if len(ids) == 1 else 0) for ids in real(self, texts)]\n"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        f"if 'worker' in ' '.join(__import__('sys').orig_argv):\n {code!r} and exec({code!r})\n"
+    )
+    import os
+
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = run(*PREP, tmp_path / "a.txt", tmp_path / "o.fds", "--tokenizer", tmp_path / "t.json", "--split-lines", env=env)
+    assert done.returncode == 3, done.stderr
+    assert rejects(tmp_path / "o.fds") == [("a.txt", "id-out-of-range")]
+    assert tokens(tmp_path / "o.fds").tolist() == [0, 0, 1, 0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "no-such"}, "neither a file"),
+        ({"tokenizer": "gpt2"}, "its file is not on this disk"),
+        ({"tokenizer": "bytes", "end_token": "300"}, "has no such token"),
+        ({"tokenizer": "bytes", "size": 64}, "are for images"),
+        ({"tokenizer": "bytes", "train_bpe": 300}, "one of them"),
+        ({"train_bpe": 100}, "257 or more"),
+        ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
+        ({"tokenizer": "bytes", "limit": 3}, "are for images"),
+        ({"split_lines": True}, "give tokenizer"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((PrepError, ValueError), match=message):
+        fastdata.prep(lines(), tmp_path / "o.fds", **options)
+    assert not (tmp_path / "o.fds").exists()
+
+
+@pytest.mark.parametrize(("name", "message"), [("t.json", "not a tokenizer.json"), ("t.model", "not a SentencePiece model")])
+def test_damaged_tokenizers_are_refused(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b'{"model": 7}')
+    with pytest.raises(PrepError, match=message):
+        fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tmp_path / name))
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['tokenizers'] = None; import fastdata; fastdata.prep(sys.argv[1], sys.argv[2], train_bpe=300)"
+    done = run(PREP[0], "-c", code, lines(), tmp_path / "o.fds")
+    assert "MissingExtraError" in done.stderr and "pip install tokenizers" in done.stderr
+    assert issubclass(MissingExtraError, ImportError)
+
+
+def test_nothing_to_do_is_said(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.pdf").write_bytes(b"")
+    with pytest.raises(PrepError, match=r"no text in .*1 other files"):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes")
+    table = pyarrow.table({"body": ["x"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(PrepError, match="has no column 'text' of text; it has body"):
+        fastdata.prep(tmp_path / "a.parquet", tmp_path / "o.fds", tokenizer="bytes")
+
+
+# ------------------------------------------------------------------------------------------------- resume, verify, info
+
+
+def test_kill_9_and_again_is_the_same(tmp_path: Path) -> None:
+    jsonl(tmp_path / "large.jsonl", sentences(150_000))
+    options = (tmp_path / "large.jsonl", "--tokenizer", "bytes", "--workers", "2", "--progress", "off")
+    assert run(*PREP, options[0], tmp_path / "whole.fds", *options[1:]).returncode == 0
+    for finished in (0, 1, 2):
+        out = tmp_path / f"{finished}.fds"
+        process = start(*PREP, options[0], out, *options[1:])
+        until(lambda out=out, finished=finished: list(out.glob("work/*.tmp")) and len(tables(out)) >= finished)
+        kill_group(process)
+        with pytest.raises(StoreError, match="is not finished"):
+            Store(out, "tokens")
+        assert run(*PREP, options[0], out, *options[1:]).returncode == 0
+        assert tree(out) == tree(tmp_path / "whole.fds")
+
+
+def test_other_options_are_refused_by_name(tmp_path: Path) -> None:
+    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True)
+    with pytest.raises(PrepError, match="end: 256, now 10"):
+        fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True, end_token="10")
+
+
+def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:
+    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True)
+    shard = tmp_path / "o.fds" / "tokens" / "shard-00000.mdb"
+    data = bytearray(shard.read_bytes())
+    data[20_000] ^= 1
+    shard.write_bytes(data)
+    assert list(verify(tmp_path / "o.fds", quick=True)) == []
+    assert any("its checksum differs" in problem for problem in verify(tmp_path / "o.fds"))
+
+
+def test_what_the_command_says(tmp_path: Path) -> None:
+    dry = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", "--dry-run")
+    assert dry.returncode == 0 and re.match(r"50\d inputs: about", dry.stdout) and not (tmp_path / "o.fds").exists()
+    done = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines")
+    assert "500 of 500 documents kept, 0 rejected" in done.stdout and f"{len(as_bytes(sentences(500)))} tokens" in done.stdout
+    info = run(*MAIN, "info", tmp_path / "o.fds").stdout
+    assert "500 documents" in info and "bytes (bytes), 257 tokens, end token 256" in info and "uint16" in info
+    for command in ("bench", "info"):
+        extra = ("--sheet", tmp_path / "s.png") if command == "info" else ()
+        refused = run(*MAIN, command, tmp_path / "o.fds", *extra)
+        assert refused.returncode == 1 and "holds tokens, not images; open it with TokenDataset" in refused.stderr
+
+
+def test_the_format_s_second_opinion(tmp_path: Path) -> None:
+    done = run(PREP[0], Path(__file__).parents[1] / "tools" / "check_format.py", store())
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_piece_is_read_where_it_lies() -> None:
+    """Not the bytes before it, nor those behind."""
+    data = lines().read_bytes()
+    start = data.index(b"\n", 3000) + 1
+    stop = data.index(b"\n", 9000) + 1
+    found = list(read_documents(lines().parent, Piece("lines.txt", start, stop, stop - start), Cutting("\n")))
+    assert [text for _, text in found] == data[start:stop].decode().splitlines()
+    assert found[0][0] == start

@@ -1,0 +1,355 @@
+"""TokenDataset and its batches against plain slices of numpy."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import fastdata
+from corpora import documents, store, tokens
+from fastdata import Loader, NextToken, TokenDataset
+from fastdata.errors import FormatError, StoreError
+from fastdata.store.files import file_sum
+from stores import folder, once, script
+from stores import store as image_store
+from support import Array
+
+NONE = 65_535
+
+
+def ready(parts: list[Array], **options: Any) -> Path:
+    """A store of tokens that are given, one file each."""
+    root = folder()
+    for k, part in enumerate(parts):
+        np.asarray(part, "<u2").tofile(root / f"{k:03d}.bin")
+    fastdata.prep(root, root.parent / f"{root.name}.fds", workers=1, **options)
+    return root.parent / f"{root.name}.fds"
+
+
+@cache
+def wide() -> Path:
+    """Nine million tokens in three shards of several records each, 1,000 and more a document."""
+    rng = np.random.default_rng(0)
+    parts = [rng.integers(1, 60_000, 3_000_000).astype(np.uint16) for _ in range(3)]
+    for part in parts:
+        part[rng.integers(0, len(part), 2000)] = 0
+    return ready(parts, end_token="0")
+
+
+def rows_of(batches: Any) -> Array:
+    return np.concatenate([b[: b.valid].numpy() for b in batches])
+
+
+# ------------------------------------------------------------------------------------------------------ modes by slices
+
+
+def test_random_rows_are_slices_and_depend_on_seed_epoch_and_row_alone() -> None:
+    everything = tokens(store())
+    dataset = TokenDataset(store(), 64)
+    assert len(dataset) == len(everything) // 64 and dataset.num_tokens == len(everything)
+    located = dataset.locate(np.arange(len(dataset)), seed=3, epoch=5)
+    rows = dataset.gather(located).numpy()
+    assert np.array_equal(rows, np.lib.stride_tricks.sliding_window_view(everything, 65)[located[:, 1]])
+    back = dataset.gather(dataset.locate(np.arange(len(dataset))[::-1], seed=3, epoch=5)).numpy()
+    assert np.array_equal(rows, back[::-1])
+    for other in ({"seed": 4, "epoch": 5}, {"seed": 3, "epoch": 6}, {"seed": 3 + (1 << 40), "epoch": 5}):
+        assert (dataset.locate(np.arange(len(dataset)), **other)[:, 1] == located[:, 1]).mean() < 0.05
+    again = dataset.locate(np.array([7, 7]), seed=3, epoch=5, repeats=np.array([0, 1]))
+    assert again[0, 1] == located[7, 1] != again[1, 1]
+
+
+def test_every_place_is_drawn_equally_often() -> None:
+    """40 tokens have 8 rows of 32 inputs and a target; nanoGPT draws from as many."""
+    dataset = TokenDataset(ready([np.arange(40)]), 32)
+    counts = Counter(int(dataset.locate(np.array([0]), seed=s, epoch=0)[0, 1]) for s in range(4000))
+    assert sorted(counts) == list(range(8))
+    assert max(abs(n - 500) for n in counts.values()) < 5 * np.sqrt(500)
+    torch.manual_seed(0)
+    assert {int(dataset[0][0]) for _ in range(200)} == set(range(8))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("block", [7, 64, 100_000])
+def test_sequential_covers_every_target_once_over_any_ranks(world: int, block: int) -> None:
+    everything, found = tokens(store()), {}
+    for rank in range(world):
+        with Loader(TokenDataset(store(), block, mode="sequential"), 4, rank=rank, world_size=world) as loader:
+            for batch in loader:
+                for row, index in zip(batch[: batch.valid].numpy(), batch.ids.tolist(), strict=False):
+                    assert index not in found
+                    found[index] = row
+    rows = np.stack([found[k] for k in range(len(found))])
+    targets = rows[:, 1:].reshape(-1)
+    assert np.array_equal(targets[: len(everything) - 1], everything[1:]) and (targets[len(everything) - 1 :] == NONE).all()
+    assert np.array_equal(rows[1:, 0], everything[block::block][: len(rows) - 1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    block=st.integers(1, 15),
+    ended=st.booleans(),
+)
+def test_documents_as_plain_loops_have_them(lengths: list[int], block: int, ended: bool) -> None:
+    """align: each document in rows of its own; mask: which document each token is of; document: its beginning."""
+    rng = np.random.default_rng(len(lengths))
+    parts = [np.append(rng.integers(1, 9, n - 1), 0 if ended else 5) for n in lengths]
+    path = ready([np.concatenate(parts)], end_token="0") if ended else ready(parts)
+    assert [d.tolist() for d in documents(path)] == [p.tolist() for p in parts]
+    everything, numbers = np.concatenate(parts), np.repeat(np.arange(len(parts)), lengths)
+
+    def padded(row: Array) -> list[int]:
+        return [*row.tolist(), *[NONE] * (block + 1 - len(row))]
+
+    aligned = [padded(part[k : k + block + 1]) for part in parts for k in range(0, len(part) - 1, block)]
+    if aligned:
+        dataset = TokenDataset(path, block, mode="sequential", documents="align")
+        assert [dataset[k].tolist() for k in range(len(dataset))] == aligned
+        drawn = TokenDataset(path, block, documents="align")
+        assert all(row.tolist() in aligned for row in drawn.gather(drawn.locate(np.arange(30), seed=1, epoch=0)))
+    dataset = TokenDataset(path, block, mode="document")
+    assert [(row.tolist(), int(n)) for row, n in dataset] == [(padded(p[: block + 1]), min(len(p), block + 1)) for p in parts]
+    if len(everything) > 1:
+        dataset = TokenDataset(path, block, mode="sequential", documents="mask")
+        for k in range(len(dataset)):
+            row, which = dataset[k]
+            expected = numbers[k * block : k * block + block + 1]
+            assert which[: len(expected)].tolist() == (expected - expected[0]).tolist()
+            assert row.tolist() == padded(everything[k * block : k * block + block + 1])
+
+
+def test_next_token_leaves_out_what_is_no_target() -> None:
+    tokens = torch.tensor([[5, 0, 7, NONE], [NONE - 1, 2, 3, 4]]).to(torch.uint16)
+    inputs, targets = NextToken()(tokens)
+    assert inputs.tolist() == [[5, 0, 7], [NONE - 1, 2, 3]] and targets.tolist() == [[0, 7, -100], [2, 3, 4]]
+    assert inputs.dtype == targets.dtype == torch.int64
+    _, targets = NextToken(ignore_index=-1)(tokens, torch.tensor([[0, 0, 1, 1], [0, 1, 2, 3]]).to(torch.uint16))
+    assert targets.tolist() == [[0, -1, -1], [-1, -1, -1]]
+    wide = torch.tensor([[1, 70_000, 0xFFFFFFFF]]).to(torch.uint32)
+    assert [t.tolist() for t in NextToken()(wide)] == [[[1, 70_000]], [[70_000, -100]]]
+    with pytest.raises(TypeError, match="takes uint16 or uint32"):
+        NextToken()(torch.zeros(2, 3, dtype=torch.int64))
+    script(
+        "import torch, json, fastdata\n"
+        "f = torch.compile(fastdata.NextToken(), backend='eager', fullgraph=True)\n"
+        "print(json.dumps([t.tolist() for t in f(torch.tensor([[1, 2, 65535]]).to(torch.uint16))]))"
+    )
+
+
+# ------------------------------------------------------------------------------------------- memory, runs, split, ids
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("block", [1000, 400_000, 2_500_000])
+def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -> None:
+    everything = tokens(wide())
+    assert len(everything) == 9_000_000
+    dataset = TokenDataset(wide(), block, in_memory=in_memory)
+    located = dataset.locate(np.arange(9), seed=0, epoch=0)
+    located = np.concatenate([located, [[-1, start, block + 1] for start in (524_280 - 3, 3_000_000 - 5, 0)]])
+    rows = dataset.gather(located).numpy()
+    assert all(np.array_equal(row, everything[start : start + block + 1]) for row, start in zip(rows, located[:, 1], strict=True))
+    assert in_memory or block == 1000 or (located[:9, 0] == -1).any()
+
+
+def test_in_memory_is_one_run_and_files_are_few() -> None:
+    mapped, held = TokenDataset(wide(), 8), TokenDataset(wide(), 8, in_memory=True)
+    assert len(held._runs().places) == 1 and 15 < len(mapped._runs().places) < 30
+    assert np.array_equal(
+        mapped.locate(np.arange(100), seed=0, epoch=0)[:, 1:], held.locate(np.arange(100), seed=0, epoch=0)[:, 1:]
+    )
+
+
+@pytest.mark.parametrize("path", [store, wide])
+def test_split_holds_out_whole_documents(path: Any) -> None:
+    whole, parts = documents(path()), TokenDataset(path(), 50, mode="document").split(0.7, seed=4)
+    assert [len(part) for part in parts] == [round(0.7 * len(whole)), len(whole) - round(0.7 * len(whole))]
+    keys = [Counter(hash(row.numpy()[: int(n)].tobytes()) for row, n in part) for part in parts]
+    assert keys[0] + keys[1] == Counter(hash(d[:51].tobytes()) for d in whole)
+    again = TokenDataset(path(), 50, mode="document").split(0.7, seed=4)[0]
+    other = TokenDataset(path(), 50, mode="document").split(0.7, seed=5)[0]
+    assert np.array_equal(again._chosen.array, parts[0]._chosen.array) and not np.array_equal(
+        other._chosen.array, parts[0]._chosen.array
+    )
+
+
+def test_the_stream_of_a_split_is_its_documents_one_after_another() -> None:
+    whole = documents(store())
+    for part in TokenDataset(store(), 33, mode="sequential").split(0.5, seed=1):
+        stream = np.concatenate([whole[k] for k in part._chosen.array])
+        with Loader(part, 8) as loader:
+            rows = rows_of(loader)
+        assert np.array_equal(rows[:, 1:].reshape(-1)[: len(stream) - 1], stream[1:])
+        nested, rest = part.split(0.5, seed=2)
+        assert set(nested._chosen.array) | set(rest._chosen.array) == set(part._chosen.array)
+
+
+def test_a_store_that_uses_the_largest_id_comes_as_uint32() -> None:
+    part = np.array([1, NONE, 3, 0, 2])
+    dataset = TokenDataset(ready([part]), 3, mode="sequential")
+    assert [row.tolist() for row in dataset] == [[1, NONE, 3, 0], [0, 2, 0xFFFFFFFF, 0xFFFFFFFF]]
+    assert dataset[0].dtype == torch.uint32
+    assert NextToken()(torch.stack([dataset[1]]))[1].tolist() == [[2, -100, -100]]
+    assert TokenDataset(ready([part - (part == NONE)]), 3)[0].dtype == torch.uint16
+
+
+# ------------------------------------------------------------------------------------------------------------- Loader
+
+
+def test_batches_carry_where_they_stand_and_no_worker_is_started() -> None:
+    dataset = TokenDataset(store(), 16)
+    with Loader(dataset, 8, shuffle=True, seed=1, num_workers=2) as loader:
+        batches = list(loader)
+        assert loader.stats().samples == len(dataset) and loader.stats().slots == 0
+    assert once([b.ids[: b.valid] for b in batches], len(dataset))
+    assert batches[0].shape == (8, 17) and batches[0].dtype == torch.uint16 and type(batches[0]) is torch.Tensor
+    assert batches[1].position == (0, 16) and batches[-1].valid == len(batches[-1])
+    located = dataset.locate(batches[2].ids, seed=1, epoch=0)
+    assert batches[2].equal(dataset.gather(located))
+
+
+@pytest.mark.parametrize("mode", ["random", "sequential", "document"])
+def test_a_resumed_run_delivers_the_same_batches(mode: str) -> None:
+    def make(batch_size: int = 8) -> Loader:
+        return Loader(TokenDataset(store(), 16, mode=mode), batch_size, shuffle=True, seed=2)
+
+    def flat(batch: Any) -> bytes:
+        return b"".join(t.numpy().tobytes() for t in (batch if isinstance(batch, tuple) else (batch,)))
+
+    first = make()
+    pieces = [flat(b) for _ in range(2) for b in first]
+    second, count = make(), len(first)
+    iterator = iter(second)
+    for _ in range(count // 2):
+        next(iterator)
+    third = make()
+    third.load_state_dict(second.state_dict())
+    found = [flat(b) for b in third] + [flat(b) for b in third]
+    assert found == pieces[count // 2 :]
+    for loader in (first, second, third):
+        loader.close()
+
+
+def test_two_loaders_leaving_early_and_set_epoch() -> None:
+    dataset = TokenDataset(store(), 16)
+    with Loader(dataset, 8, seed=2) as loader:
+        whole = [[b.numpy().copy() for b in loader] for _ in range(2)]
+        loader.set_epoch(0)
+        for k, batch in enumerate(loader):
+            assert np.array_equal(batch, whole[0][k])
+            if k == 5:
+                break
+        assert np.array_equal(next(iter(loader)), whole[0][0])
+        loader.set_epoch(1)
+        assert all(np.array_equal(a, b) for a, b in zip(loader, whole[1], strict=True))
+
+
+def test_documents_mask_and_document_are_pairs() -> None:
+    with Loader(TokenDataset(store(), 16, documents="mask"), 8) as loader:
+        rows, numbers = batch = next(iter(loader))
+    assert rows.shape == numbers.shape == (8, 17) and batch.valid == 8 and numbers.dtype == torch.uint16
+    with Loader(TokenDataset(store(), 16, mode="document"), 8) as loader:
+        rows, lengths = next(iter(loader))
+    assert rows.shape == (8, 17) and lengths.dtype == torch.int64 and lengths.shape == (8,)
+
+
+def test_torch_s_own_dataloader_and_every_start_method() -> None:
+    """Mapped files are mapped anew in each process."""
+    dataset = TokenDataset(wide(), 100, mode="sequential")
+    expected = [row.tolist() for row in dataset.gather(dataset.locate(np.arange(40), seed=0, epoch=0))]
+    assert len(pickle.dumps(dataset)) < 20_000
+    sub = torch.utils.data.Subset(dataset, range(40))
+    found = [row.tolist() for batch in DataLoader(sub, 8, num_workers=2) for row in batch]
+    assert found == expected
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert copied[39].tolist() == expected[39]
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if dataset[39].tolist() == expected[39] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert dataset[39].tolist() == expected[39]
+    script(
+        "import json, sys, multiprocessing, fastdata, torch\n"
+        "if __name__ == '__main__':\n"
+        "    ds = torch.utils.data.Subset(fastdata.TokenDataset(sys.argv[1], 100, mode='sequential'), range(8))\n"
+        "    dl = torch.utils.data.DataLoader(ds, 4, num_workers=1, multiprocessing_context='spawn')\n"
+        "    rows = [r.tolist() for b in dl for r in b]\n"
+        "    assert rows == json.load(open(sys.argv[2]))\n"
+        "    print('1')\n",
+        wide(),
+        _write(expected[:8]),
+    )
+
+
+def _write(value: Any) -> Path:
+    path = folder() / "value.json"
+    path.write_text(__import__("json").dumps(value))
+    return path
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "all"}, "must be one of random, sequential, document"),
+        ({"documents": "cut"}, "must be one of join, mask, align"),
+        ({"mode": "document", "documents": "align"}, "leave documents out"),
+        ({"block_size": 0}, "must be positive"),
+        ({"block_size": 40_000_000}, "do not make a row"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TokenDataset(store(), **{"block_size": 8, **options})
+
+
+def test_wrong_stores(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds images, not tokens; open it with LMDBDataset"):
+        TokenDataset(image_store(), 8)
+    with pytest.raises(StoreError, match="holds tokens, not images; open it with TokenDataset"):
+        fastdata.LMDBDataset(store())
+    with pytest.raises(ValueError, match="leaves one side empty"):
+        TokenDataset(ready([np.arange(100)]), 8).split(0.5, seed=0)
+    with pytest.raises(IndexError, match="has 6 rows"):
+        TokenDataset(ready([np.arange(100)]), 16)[6]
+
+
+def test_a_table_that_does_not_fit_the_tokens_is_damage(tmp_path: Path) -> None:
+    """Also where its checksum was made to fit: a wrong place would be read from anywhere in memory."""
+    import json
+    import shutil
+
+    shutil.copytree(store(), tmp_path / "o.fds")
+    table = np.load(tmp_path / "o.fds" / "samples.npy")
+    table["tokens"][-1] += 1
+    np.save(tmp_path / "o.fds" / "samples.npy", table)
+    total = file_sum(tmp_path / "o.fds" / "samples.npy")
+    body = json.loads((tmp_path / "o.fds" / "manifest.json").read_text())
+    body["files"]["samples.npy"] = {"bytes": total.bytes, "xxh3_128": total.xxh3_128}
+    (tmp_path / "o.fds" / "manifest.json").write_text(json.dumps(body))
+    with pytest.raises(FormatError, match="does not fit its tokens"):
+        TokenDataset(tmp_path / "o.fds", 8)
+    body["tokens"]["counts"] = [body["tokens"]["counts"][0] + 1]
+    (tmp_path / "o.fds" / "manifest.json").write_text(json.dumps(body))
+    with pytest.raises(FormatError, match="other numbers of tokens"):
+        TokenDataset(tmp_path / "o.fds", 8)[0]
+
+
+def test_imported_tokens_have_no_text() -> None:
+    dataset = TokenDataset(ready([np.arange(40)]), 8)
+    assert dataset.end is None and dataset.vocab_size == 65_536
+    with pytest.raises(fastdata.PrepError, match="without their tokenizer"):
+        dataset.decode(dataset[0])
