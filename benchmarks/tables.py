@@ -117,14 +117,21 @@ def by_column(columns: dict[str, torch.Tensor], target: torch.Tensor, rows: Arra
         yield {name: column[part] for name, column in columns.items()}, target[part]
 
 
+def by_dtype(blocks: list[torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
+    for part in map(torch.from_numpy, rows):
+        yield [block.index_select(0, part).unbind(1) for block in blocks], target.index_select(0, part)
+
+
 def by_words(words: Array, rows: Array) -> Iterator[Any]:
     return (words.take(part, axis=0) for part in rows)
 
 
 def contestants(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> dict[str, tuple[Callable[[Array], Iterator[Any]], int]]:
     """Name -> (batches of given rows, how many batches a round takes)."""
-    columns = {name: torch.from_numpy(frame[name].to_numpy(copy=True)) for name in frame.columns if name != "label"}
-    target = torch.from_numpy(frame["label"].to_numpy(copy=True))
+    columns = {name: dataset.column(name).clone() for name in dataset.columns}
+    target = torch.from_numpy(dataset.targets)
+    kinds = dict.fromkeys(column.dtype for column in columns.values())
+    blocks = [torch.stack([c for c in columns.values() if c.dtype == kind], 1).contiguous() for kind in kinds]
     words = dataset._held.array.view(np.int64).reshape(len(dataset), -1)
     endless = itertools.chain.from_iterable(itertools.repeat(Loader(dataset, batch, shuffle=True, seed=0)))
 
@@ -137,6 +144,7 @@ def contestants(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> dict[
         "Loader(TableDataset), shuffled": (lambda rows: endless, 500),
         "limit: numpy copies the same rows, without columns": (lambda rows: by_words(words, rows), 500),
         "torch, a gather for each column": (lambda rows: by_column(columns, target, rows), 500),
+        "torch, a gather for each dtype": (lambda rows: by_dtype(blocks, target, rows), 500),
         "TensorDataset of float64, items": (workers(floats, 0), 3),
         "arrays of columns, items, 2 workers": (workers(FrameArrays(frame), 2), 6),
         "DataFrame rows (iloc), 2 workers": (workers(FrameRows(frame), 2), 4),

@@ -113,6 +113,8 @@ class Manifest:
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **asdict(self)}
+        if self.table is None:
+            del body["table"]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
