@@ -114,7 +114,7 @@ def by_gather(dataset: TableDataset, rows: Array) -> Iterator[Any]:
 
 def by_column(columns: dict[str, torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
     for part in map(torch.from_numpy, rows):
-        yield {name: column[part] for name, column in columns.items()}, target[part]
+        yield {name: column.index_select(0, part) for name, column in columns.items()}, target.index_select(0, part)
 
 
 def by_dtype(blocks: list[torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
@@ -146,8 +146,8 @@ def contestants(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> dict[
         "torch, a gather for each column": (lambda rows: by_column(columns, target, rows), 500),
         "torch, a gather for each dtype": (lambda rows: by_dtype(blocks, target, rows), 500),
         "TensorDataset of float64, items": (workers(floats, 0), 3),
-        "arrays of columns, items, 2 workers": (workers(FrameArrays(frame), 2), 6),
-        "DataFrame rows (iloc), 2 workers": (workers(FrameRows(frame), 2), 4),
+        "arrays of columns, items, 2 workers": (workers(FrameArrays(frame), 2), 20),
+        "DataFrame rows (iloc), 2 workers": (workers(FrameRows(frame), 2), 10),
         "DataFrame rows (iloc)": (workers(FrameRows(frame), 0), 2),
     }
 
