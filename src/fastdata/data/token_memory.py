@@ -9,6 +9,7 @@ asked for is touched. A row that crosses the end of a run is put together piece 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,13 @@ from fastdata.machine import free_memory
 from fastdata.shared import SharedArray
 from fastdata.store.store import Store
 
-__all__ = ["Runs", "TokenMemory"]
+__all__ = ["RowCopier", "Runs", "TokenMemory"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+GRAIN = 32_768  # at::internal::GRAIN_SIZE: elements below which torch does not share work among threads
+PROBE = 256  # calls from one trial of the slower way to the next
+FRESH = 0.1  # how much the last call counts
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,32 @@ class TokenMemory:
         self.copy(self.runs, 0, held.array)
         self._process = -1
         return held
+
+
+class RowCopier:
+    """Copies the rows of a batch, by one thread or by torch's, whichever has been quicker lately.
+
+    Two threads take 0.6 of the time of one. But each waits for the last, so on a machine whose cores are busy they take up to a
+    hundred times as long (benchmarks/LOG.md). So the way that looks slower is tried again now and then.
+    """
+
+    def __init__(self) -> None:
+        self._cost, self._calls = [0.0, 0.0], 0  # seconds, of one thread and of several
+
+    def __call__(self, view: torch.Tensor, places: torch.Tensor, out: torch.Tensor) -> None:
+        alone = GRAIN // view.shape[1]  # rows that torch leaves to one thread
+        if len(places) <= alone or torch.get_num_threads() == 1:
+            torch.index_select(view, 0, places, out=out)
+            return
+        self._calls += 1
+        several = (self._cost[1] < self._cost[0]) != (self._calls % PROBE == 0)
+        started = time.perf_counter()
+        if several or not alone:
+            torch.index_select(view, 0, places, out=out)
+        else:
+            for k in range(0, len(places), alone):
+                torch.index_select(view, 0, places[k : k + alone], out=out[k : k + alone])
+        self._cost[several] += (time.perf_counter() - started - self._cost[several]) * FRESH
 
 
 def _memory(address: int, count: int, dtype: np.dtype[Any]) -> Array:

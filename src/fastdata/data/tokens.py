@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from fastdata.codec.tokenizer import Spec, load
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
-from fastdata.data.token_memory import Runs, TokenMemory
+from fastdata.data.token_memory import RowCopier, Runs, TokenMemory
 from fastdata.errors import FormatError
 from fastdata.shared import SharedArray
 from fastdata.store.store import Store
@@ -96,7 +96,8 @@ class TokenDataset(Dataset[Any]):
         width = torch.iinfo(torch.uint16).max if self._memory.dtype.itemsize == 2 else torch.iinfo(torch.uint32).max
         assert self._section is not None
         self.dtype = np.dtype(np.uint32) if self._section.largest == width else self._memory.dtype
-        self._none = int(np.iinfo(self.dtype).max)
+        self._none, self._kind = int(np.iinfo(self.dtype).max), torch.from_numpy(np.empty(0, self.dtype)).dtype
+        self._copy = RowCopier()
         if not self._possible():
             raise ValueError(
                 f"{self.path} has {self.num_tokens} tokens in {self.num_documents} documents, which do not make a row of "
@@ -184,14 +185,13 @@ class TokenDataset(Dataset[Any]):
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:
         """A batch of rows that `locate` found: [n, block_size + 1], or that and a second value, as `ds[i]`."""
-        kind = torch.from_numpy(np.empty(0, self.dtype)).dtype
-        rows = torch.empty((len(located), self.block_size + 1), dtype=kind, pin_memory=pin, device="cpu")
+        rows = torch.empty((len(located), self.block_size + 1), dtype=self._kind, pin_memory=pin, device="cpu")
         self._runs()
-        places, least, most = located[:, 0], int(located[:, 0].min(initial=0)), int(located[:, 0].max(initial=-1))
-        if most >= 0 and self.dtype == self._memory.dtype:
-            safe = np.where(places < 0, most, places) if least < 0 else places
-            torch.index_select(self._view, 0, torch.from_numpy(safe), out=rows)
-            odd = np.flatnonzero(places < 0) if least < 0 else places[:0]
+        places = located[:, 0]
+        odd, same = np.flatnonzero(places < 0), self.dtype == self._memory.dtype
+        if same and len(odd) < len(places):
+            safe = np.where(places < 0, places.max(), places) if len(odd) else places
+            self._copy(self._view, torch.from_numpy(safe), rows)
         else:
             odd = np.arange(len(located))
         for k in odd.tolist():

@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import cv2
@@ -26,6 +25,9 @@ from fastdata.loader.slots import ALIGN, Place, Span
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+NO_TIME = Timing()
 
 
 class Request(NamedTuple):
@@ -54,8 +56,7 @@ class Request(NamedTuple):
     slot: int | None = None
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """A batch on its way to the loader.
 
     images: whether the data are (fresh arrays, targets); the first array is [n, H, W, C], to be shown as [n, C, H, W], and targets
@@ -67,7 +68,7 @@ class Reply:
     images: bool
     spans: tuple[Span | None, ...] = ()
     work_s: float = 0.0
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = NO_TIME
     error: Any = None
 
 
@@ -86,7 +87,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
             if get_worker_info() is None:
                 raise
             reply, data = Reply(request, images=False, error=_wrapped(error)), None
-        return replace(reply, work_s=time.perf_counter() - started), data
+        return reply._replace(work_s=time.perf_counter() - started), data
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
         timing, spans, fresh = Timing(), list[Span | None](), list[torch.Tensor]()
