@@ -236,13 +236,13 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     assert kind_of(tmp_path / "arrays") == "arrays" and kind_of(tmp_path / "mixed") == "images"
     made = fastdata.prep(tmp_path / "mixed", tmp_path / "i.fds", workers=1)
     assert made.kind == "images" and made.skipped == {".npy": 1}
-    with pytest.raises(ValueError, match=r"size is about images, but .* holds arrays"):
+    with pytest.raises(ValueError, match=r"size is about images, but SOURCE .* is arrays here"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", size=64)
-    with pytest.raises(ValueError, match=r"tokenizer is about text, but .* holds arrays"):
+    with pytest.raises(PrepError, match=r"no text in .*arrays; 1 other files are there"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", tokenizer="bytes")
-    with pytest.raises(ValueError, match=r"chunk is about arrays, but .* holds images; .*--kind arrays"):
+    with pytest.raises(ValueError, match=r"chunk is about arrays, but SOURCE .* is images here: .*--kind arrays"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", chunk=64)
-    with pytest.raises(ValueError, match="kind is 'sounds', but must be images or arrays"):
+    with pytest.raises(ValueError, match="kind is 'sounds', but must be one of images, arrays, tokens, table"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", kind="sounds")
     with pytest.raises(ValueError, match=r"chunk is \(64, 64\), but the arrays have 1 axes"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))

@@ -23,6 +23,7 @@ OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
     "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
     "--kind --chunk --channels --key --dtype --max-bytes "
+    "--target --category --drop "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --sheet --size",
     "verify": "store --quick",
@@ -89,6 +90,9 @@ DEFAULTS = {
     "split_lines": False,
     "split_on": None,
     "field": "text",
+    "target": (),
+    "category": (),
+    "drop": (),
     "limit": None,
     "workers": None,
     "max_pixels": 1 << 28,

@@ -29,7 +29,7 @@ ARROWS = {
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas"}
 
 
 def _room(path: Path) -> str:
@@ -118,6 +118,7 @@ def test_public_names() -> None:
         "Resize",
         "StoreError",
         "Summary",
+        "TableDataset",
         "TokenDataset",
         "prep",
     ]

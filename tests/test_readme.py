@@ -1,4 +1,4 @@
-"""Every command and snippet of the README runs as it stands, in order, beside folders of images, of volumes and of masks."""
+"""Every command and snippet of the README runs as it stands, in order, beside folders of what it prepares."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def _images(root: Path) -> None:
         (root / folder).mkdir()
         for k in range(12):
             cv2.imwrite(str(root / folder / f"{k}.{ending}"), np.full((300, 400), k, np.uint8))
+    rows = (f"{'' if k % 10 == 3 else 20 + k},{('Rome', 'Oslo')[k % 2]},{k / 8},{('low', 'high')[k % 3 > 1]}" for k in range(40))
+    (root / "people.csv").write_text("age,city,score,income\n" + "".join(f"{row}\n" for row in rows))
 
 
 def _volumes(root: Path) -> None:

@@ -21,6 +21,7 @@ _HOMES = {
     "Resize": "data.crops",
     "NextToken": "gpu.next_token",
     "Summary": "prepare",
+    "TableDataset": "data.tables",
     "TokenDataset": "data.tokens",
     "prep": "prepare",
     "CodecError": "errors",
@@ -52,6 +53,7 @@ __all__ = [
     "Resize",
     "StoreError",
     "Summary",
+    "TableDataset",
     "TokenDataset",
     "prep",
 ]
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from fastdata.data.arrays import ArrayDataset
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.datasets import LMDBDataset, MaskDataset, RAMDataset
+    from fastdata.data.tables import TableDataset
     from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
     from fastdata.gpu.next_token import NextToken

@@ -81,7 +81,7 @@ def cli() -> None:
 @click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
 @click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
 @click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
-@click.option("--kind", type=click.Choice(["images", "arrays"]), help="Of data. Default: what the files' endings say.")
+@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
 @click.option(
     "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
@@ -89,7 +89,12 @@ def cli() -> None:
 @click.option("--key", help="Of .npz files: which array. Default: each is a sample.")
 @click.option("--dtype", help="Of arrays. Default: the first one's.")
 @click.option("--max-bytes", type=int, default=1 << 32, help="Reject larger arrays before reading them.")
-@click.option("--limit", type=int, help="Prepare this many only, evenly spaced.")
+@click.option("--target", multiple=True, metavar="COLUMN", help="SOURCE is a table: what is to be learnt; may repeat for numbers.")
+@click.option(
+    "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
+)
+@click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
+@click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
@@ -99,8 +104,8 @@ def cli() -> None:
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
     """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
     WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
-    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. Or arrays: .npy, .npz,
-    NIfTI, DICOM series.
+    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. With --target, a table:
+    .parquet, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -171,12 +176,13 @@ def verify(store: str, quick: bool) -> None:
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
     "--to",
-    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron"]),
-    help="Images: class folders (the default) or tars; the last three are for tokens.",
+    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron", "parquet"]),
+    help="Images: class folders (the default) or tars; the next three are for tokens, parquet for tables.",
 )
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 def export(store: str, out: str, to: str | None, size: int | None) -> None:
-    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin."""
+    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin, a
+    table as Parquet."""
     from tqdm import tqdm
 
     from fastdata.store.export import export

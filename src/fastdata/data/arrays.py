@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.data.choice import checked
 from fastdata.data.chunked import StoreArrays
 from fastdata.data.crops import Crop
-from fastdata.data.dataset import SlotDataset, checked_index
+from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.data.rendering import Allocate, Timing
 from fastdata.errors import LoaderError, StoreError
@@ -115,7 +116,7 @@ class ArrayDataset(SlotDataset):
         return starts, sides, u[:axes].T < self.flips
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        rows = self.rows(checked_index(index, len(self)))[None]
+        rows = self.rows(checked(index, len(self)))[None]
         u = torch.rand(self._draws, 1, dtype=torch.float64, device="cpu").numpy()
         boxes = self._boxes(rows, u)
         values = torch.from_numpy(_read(self._arrays, rows, boxes, 0, np.empty)[0])

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from torch.utils.data import Dataset
 
-from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
+from fastdata.data.choice import checked, part_of, places, told_apart
+from fastdata.data.random import ROW_MASK
 from fastdata.data.rendering import Allocate, Timing
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
 
-__all__ = ["Labelled", "SlotDataset", "checked_index"]
+__all__ = ["Labelled", "SlotDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -104,7 +105,7 @@ class SlotDataset(Dataset[Any]):
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""
-        return self._all.name(int(self.rows(checked_index(index, len(self)))))
+        return self._all.name(int(self.rows(checked(index, len(self)))))
 
     def _like(self, **parts: Any) -> Any:
         other = copy.copy(self)
@@ -116,18 +117,7 @@ class SlotDataset(Dataset[Any]):
 
         Samples keep their random numbers; where one stands several times, each time has its own.
         """
-        chosen = np.asarray(indices)
-        if chosen.dtype == bool and chosen.shape == (len(self),):
-            chosen = np.flatnonzero(chosen)
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise TypeError(f"subset takes a list of indices, or a mask of {len(self)} booleans; got {chosen.dtype} {chosen.shape}")
-        if chosen.size and (chosen.min() < -len(self) or chosen.max() >= len(self)):
-            raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {len(self)} samples")
-        keys = self._keys(chosen.astype(np.int64) % max(len(self), 1))
-        if len(np.unique(keys)) < len(keys):
-            rows = keys & ROW_MASK
-            keys = rows | occurrences(rows) << ROW_BITS
-        return self._like(_chosen=SharedArray.of(keys))
+        return self._like(_chosen=SharedArray.of(told_apart(self._keys(places(indices, len(self))))))
 
     def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
         """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.
@@ -137,20 +127,7 @@ class SlotDataset(Dataset[Any]):
             seed: same seed, same split.
             stratify: the same fraction of every class, rounded.
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
         if stratify and self._all.labels.kind != "class":
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        lot = uniforms(seed, SPLIT_EPOCH, self._keys(np.arange(len(self))), 1)[0]
-        groups = self.targets if stratify else np.zeros(len(self), np.int64)
-        first = np.zeros(len(self), bool)
-        for group in np.unique(groups):
-            members = np.flatnonzero(groups == group)
-            first[members[np.argsort(lot[members], kind="stable")[: round(fraction * len(members))]]] = True
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
         return self.subset(first), self.subset(~first)
-
-
-def checked_index(index: int, count: int) -> int:
-    if not -count <= index < count:
-        raise IndexError(f"index {index}, but the dataset has {count} samples")
-    return index % count

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.data.choice import checked
 from fastdata.data.crops import Crop
-from fastdata.data.dataset import SlotDataset, checked_index
+from fastdata.data.dataset import SlotDataset
 from fastdata.data.joined import JoinedImages
 from fastdata.data.masks import Masks
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
@@ -70,7 +71,7 @@ class ImageDataset(SlotDataset):
         return self._masks is not None
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        row = self.rows(checked_index(index, len(self)))
+        row = self.rows(checked(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plan = self._plan(row[None], u)
         (pixels,) = render_each(self._images, self.view, row[None], plan)

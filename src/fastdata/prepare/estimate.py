@@ -11,6 +11,7 @@ from typing import Any
 from fastdata.machine import available_cores
 from fastdata.prepare import kinds
 from fastdata.prepare.planned import check_positive, planned
+from fastdata.prepare.table.frame import as_file
 
 __all__ = ["Estimate", "estimate"]
 
@@ -23,7 +24,7 @@ class Estimate:
     """Bytes on disk and seconds of the whole run, the free bytes of the disk, and what became of the probes.
 
     Attributes:
-        inputs: images, or documents, about.
+        inputs: images, documents or rows, about.
         bytes: with LMDB's padding.
         seconds: on the given workers, start-up aside.
         free_bytes: of the disk that would hold the store.
@@ -39,15 +40,14 @@ class Estimate:
     rejected: dict[str, int]
 
 
-def estimate(
-    source: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any
-) -> Estimate:
+def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
     check_positive(workers=workers)
-    work = planned(source, out, **options)
-    plan, started = work.plan, time.perf_counter()
-    probed = kinds.of(plan.options.kind).probe(plan, work.roots)
-    seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
+    with as_file(source, out) as path:
+        work = planned(path, out, **options)
+        plan, started = work.plan, time.perf_counter()
+        probed = kinds.of(plan.options.kind).probe(plan, work.roots)
+        seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
     disk = next(p for p in (work.out, *work.out.parents) if p.exists())
     size = int(sum(map(_stored, probed.records)) * probed.scale) + fixed

@@ -61,8 +61,8 @@ def finish(plan: Plan, out: Path) -> Manifest:
     ordered = [found[k] for k in range(plan.num_shards)]
     tables = kinds.of(plan.options.kind).tables(plan, ordered)
     sums = {
-        SAMPLES: _write_samples(tables.samples, out / SAMPLES),
-        NAMES: _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names)),
+        **({} if tables.samples is None else {SAMPLES: _write_samples(tables.samples, out / SAMPLES)}),
+        **({} if tables.names is None else {NAMES: _write(out / NAMES, "".join(json.dumps(n) + "\n" for n in tables.names))}),
         REJECTS: _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for t in ordered for r in t["rejects"])),
         **{name: file_sum(out / name) for name in plan.files},
     }

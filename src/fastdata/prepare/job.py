@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
 from fastdata.prepare.planned import Planned, check_positive, planned
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.run import run_shards
+from fastdata.prepare.table.frame import as_file
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
@@ -32,15 +34,15 @@ class Summary:
 
     Attributes:
         out: the store.
-        inputs: images, or documents, that were found.
+        inputs: images, documents or rows that were found.
         kept: of these, in the store.
         rejected: count by reason; each input stands in rejects.jsonl.
         resumed: inputs that an earlier run had done.
-        bytes_before: of the kept images, or of the files of text.
+        bytes_before: of the kept images, or of the files of text, or of the table.
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
         tokens: in a store of tokens.
-        kind: of data.
+        kind: of data: "images", "tokens", "arrays" or "table".
     """
 
     out: Path
@@ -65,7 +67,7 @@ class Summary:
 
 
 def prep(
-    source: str | os.PathLike[str],
+    source: Any,
     out: str | os.PathLike[str] | None = None,
     *,
     size: int | Sequence[int] | None = None,
@@ -95,20 +97,24 @@ def prep(
     key: str | None = None,
     dtype: str | None = None,
     max_bytes: int = 1 << 32,
+    target: str | Sequence[str] | None = None,
+    category: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] | None = None,
     limit: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of images, of arrays, or of text. Run again after an interruption, it goes on.
+    """Make a store of images, of arrays, of text, or of a table. Run again after an interruption, it goes on.
 
     Args:
         source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
             Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of arrays,
             a folder, a table or one file: .npy, .npz, NIfTI, DICOM series. Of text (with
             tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as
-            .gz or .zst.
+            .gz or .zst. Of a table (with target), a .parquet, .csv or .tsv file; or a DataFrame (pandas, or whatever exports
+            Arrow's stream).
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -134,13 +140,17 @@ def prep(
         split_lines: each line of a .txt file is a document; else the whole file is one.
         split_on: this text stands between the documents of a .txt file.
         field: of .jsonl and .parquet: what holds the text.
-        kind: "images" or "arrays" (then TIFF and PNG too); None: what the files' endings say.
+        kind: "images", "arrays" (then TIFF and PNG too), "tokens" or "table"; None: what the options and the files' endings say.
         chunk: of arrays: sides of the boxes that they are stored in, which crops read whole; one number for all axes.
         channels: of arrays: "first" or "last" if that axis is of channels; it is stored first and never cut.
         key: of .npz files: which of their arrays; None: each is a sample.
         dtype: of all arrays; None: the first one's. Integers that do not fit are rejects, as are floats that are not whole; floats
             are rounded to a smaller float only if this is given.
         max_bytes: larger arrays are rejected before they are read.
+        target: the column of a table that is to be learnt: names or booleans are classes, whole numbers are themselves, others a
+            vector of floats; or several columns of numbers. A DataFrame may go without.
+        category: columns whose values are names, though they look like numbers.
+        drop: columns to leave out.
         limit: prepare that many images or arrays only, evenly spaced.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
@@ -155,47 +165,51 @@ def prep(
     check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
-    work = planned(
-        source,
-        out,
-        size=size,
-        labels=labels,
-        classes=classes,
-        masks=masks,
-        mask_suffix=mask_suffix,
-        mask_bits=mask_bits,
-        palette=palette,
-        tokenizer=tokenizer,
-        train_bpe=train_bpe,
-        end_token=end_token,
-        split_lines=split_lines,
-        split_on=split_on,
-        field=field,
-        kind=kind,
-        chunk=chunk,
-        channels=channels,
-        key=key,
-        dtype=dtype,
-        max_bytes=max_bytes,
-        limit=limit,
-        resize=resize,
-        upscale=upscale,
-        codec=codec,
-        quality=quality,
-        gray=gray,
-        bits=bits,
-        background=background,
-        max_pixels=max_pixels,
-    )
-    started = time.monotonic()
-    try:
-        with claimed(work.out):
-            resumed: int | None = None  # all of it
-            if not is_finished(work.out, work.plan, overwrite):
-                resumed = _run(work, workers or available_cores(), timeout, progress)
-                finish(work.plan, work.out)
-    except OSError as error:
-        raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
+    with as_file(source, out) as path:
+        work = planned(
+            path,
+            out,
+            size=size,
+            labels=labels,
+            classes=classes,
+            masks=masks,
+            mask_suffix=mask_suffix,
+            mask_bits=mask_bits,
+            palette=palette,
+            tokenizer=tokenizer,
+            train_bpe=train_bpe,
+            end_token=end_token,
+            split_lines=split_lines,
+            split_on=split_on,
+            field=field,
+            kind=kind,
+            chunk=chunk,
+            channels=channels,
+            key=key,
+            dtype=dtype,
+            max_bytes=max_bytes,
+            target=target,
+            category=category,
+            drop=drop,
+            limit=limit,
+            resize=resize,
+            upscale=upscale,
+            codec=codec,
+            quality=quality,
+            gray=gray,
+            bits=bits,
+            background=background,
+            max_pixels=max_pixels,
+        )
+        started = time.monotonic()
+        try:
+            with claimed(work.out):
+                resumed: int | None = None  # all of it
+                if not is_finished(work.out, work.plan, overwrite):
+                    resumed = _run(work, workers or available_cores(), timeout, progress)
+                    finish(work.plan, work.out)
+        except OSError as error:
+            raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
     return _summary(work, resumed, time.monotonic() - started)
 
 
@@ -226,7 +240,9 @@ def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
 def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
     store, sources = Store(work.out, kind=None), work.plan.sources
     rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
-    if tokens is None:
+    if store.manifest.table is not None:
+        before, after = sum(source.size for source in sources), sum(shard.bytes for shard in variants[0].shards)
+    elif tokens is None:
         before = sum(sources[k].size for k in store.samples["source"].tolist())
         after = sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in variants)
     else:
@@ -243,5 +259,5 @@ def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
         seconds=seconds,
         skipped=work.skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
-        kind=work.plan.options.kind,
+        kind=store.manifest.kind,
     )

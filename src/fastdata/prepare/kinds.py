@@ -27,17 +27,18 @@ _MODULES = {
     "images": "fastdata.prepare.image_shards",
     "tokens": "fastdata.prepare.text.token_shards",
     "arrays": "fastdata.prepare.arrays.array_shards",
+    "table": "fastdata.prepare.table.table_shards",
 }
 _ENDINGS = {"arrays": (".npy", ".npz", ".nii", ".nii.gz", ".dcm")}  # that tell a kind; all others may be images
 
 
 @dataclass(frozen=True)
 class Tables:
-    """samples, names: of samples.npy and names.txt. counts: samples of each shard. records: of each shard, if these are others.
-    sections: what the manifest holds for this kind."""
+    """samples, names: of samples.npy and names.txt; None: the store has no such file. counts: samples of each shard. records: of
+    each shard, if these are others. sections: what the manifest holds for this kind."""
 
-    samples: np.ndarray[Any, np.dtype[Any]]
-    names: Iterable[str]
+    samples: np.ndarray[Any, np.dtype[Any]] | None
+    names: Iterable[str] | None
     counts: tuple[int, ...]
     records: tuple[int, ...] | None = None
     sections: dict[str, Any] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class Options(Protocol):
 @dataclass(frozen=True)
 class Plan:
     """What will be made of which sources. bounds: shard k holds sources[bounds[k]:bounds[k + 1]]. files: others that the store is
-    to have, by name, such as a tokenizer's; the options hold their sums."""
+    to have, by name, such as a tokenizer's. shared: what else workers need. The options hold the sums of both."""
 
     options: Any  # Options
     labels: Labels
@@ -56,6 +56,7 @@ class Plan:
     libraries: dict[str, str]
     fingerprint: str
     files: dict[str, bytes] = field(default_factory=dict)
+    shared: Any = None
 
     @property
     def num_shards(self) -> int:
@@ -100,12 +101,17 @@ def make_plan(
 
 
 def freeze(
-    options: Options, labels: Labels, sources: tuple[Any, ...], bounds: tuple[int, ...], files: dict[str, bytes] | None = None
+    options: Options,
+    labels: Labels,
+    sources: tuple[Any, ...],
+    bounds: tuple[int, ...],
+    files: dict[str, bytes] | None = None,
+    shared: Any = None,
 ) -> Plan:
     """A plan with its fingerprint."""
     libraries = {name: metadata.version(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries)}
     body = json.dumps(_body(options, labels, sources, bounds, libraries), sort_keys=True)
-    return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {})
+    return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {}, shared)
 
 
 def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.prepare.archives.patterns import locate
-from fastdata.prepare.arrays.arguments import arguments_of_arrays
+from fastdata.prepare.arguments import own_arguments, what_is_asked
 from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
@@ -18,9 +18,9 @@ from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.prepare.run import Roots
 from fastdata.prepare.sources import list_sources
+from fastdata.prepare.table.options import TableOptions, plan_table
 from fastdata.prepare.text.documents import Cutting
 from fastdata.prepare.text.planning import plan_text
-from fastdata.prepare.text.sources import holds_tokens
 
 __all__ = ["Planned", "check_positive", "planned"]
 
@@ -37,69 +37,61 @@ class Planned:
     skipped: dict[str, int]
 
 
-def planned(
-    source: StrPath,
-    out: StrPath | None = None,
-    *,
-    size: int | Sequence[int] | None = None,
-    labels: StrPath | None = None,
-    classes: StrPath | None = None,
-    masks: StrPath | None = None,
-    mask_suffix: str = "",
-    mask_bits: int = 8,
-    palette: StrPath | None = None,
-    tokenizer: str | None = None,
-    train_bpe: int | None = None,
-    end_token: str | None = None,
-    split_lines: bool = False,
-    split_on: str | None = None,
-    field: str = "text",
-    kind: str | None = None,
-    chunk: int | Sequence[int] | None = None,
-    channels: str = "none",
-    key: str | None = None,
-    dtype: str | None = None,
-    max_bytes: int = 1 << 32,
-    limit: int | None = None,
-    **images: Any,
-) -> Planned:
+def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planned:
     """What `prep` would do with these arguments.
 
     Raises:
         PrepError: there is nothing to prepare, or it does not fit together.
         ValueError: a wrong argument, or one for another kind of data.
     """
-    of_arrays = arguments_of_arrays({**locals(), **images})
-    check_positive(limit=limit)
-    if of_arrays is not None:
-        root, target = _resolve(source, out)
-        plan, skipped = plan_arrays(source, **of_arrays)
-        return Planned(plan, target, (root, Path(masks or root).absolute()), skipped)
+    given = {name: None if value == () else value for name, value in given.items()}  # an option that may repeat, and does not
+    kind = what_is_asked(source, given)
+    own = own_arguments(kind, source, given)
+    root, target = _resolve(source, out)
+    roots = root, Path(own.get("masks") or root).absolute()
+    skipped: dict[str, int] = {}
+    check_positive(limit=own.get("limit"))
+    if kind == "arrays":
+        plan, skipped = plan_arrays(source, **own)
+    elif kind == "tokens":
+        cutting = _cutting(own.pop("split_lines"), own.pop("split_on"), own.pop("field"))
+        plan, skipped = plan_text(source, target, cutting=cutting, **own)
+    elif kind == "table":
+        chosen = TableOptions(_as_names(own["target"]), _as_names(own["category"]), _as_names(own["drop"]))
+        plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]))
+    else:
+        plan, skipped = _plan_images(source, **own)
+    return Planned(plan, target, roots, skipped)
+
+
+def _plan_images(
+    source: StrPath,
+    *,
+    size: int | Sequence[int] | None,
+    labels: StrPath | None,
+    classes: StrPath | None,
+    masks: StrPath | None,
+    mask_suffix: str,
+    mask_bits: int,
+    palette: StrPath | None,
+    limit: int | None,
+    **images: Any,
+) -> tuple[Plan, dict[str, int]]:
     mask = _mask_options(masks, mask_suffix, mask_bits, palette)
     options = ImageOptions(_as_sizes(size), **images, mask=mask)
-    cutting = _cutting(split_lines, split_on, field)
-    root, target = _resolve(source, out)
-    if tokenizer is not None or train_bpe is not None or holds_tokens(source):
-        if options != ImageOptions() or (labels, classes, limit) != (None, None, None):
-            raise ValueError(
-                "SOURCE is text, or tokens; size, codec, labels, masks, limit and so on are for images: leave them out"
-            )
-        plan, skipped = plan_text(source, target, tokenizer=tokenizer, train_bpe=train_bpe, end_token=end_token, cutting=cutting)
-    else:
-        if end_token is not None or cutting != Cutting():
-            raise ValueError(
-                "end_token, split_lines, split_on and field are for text: give tokenizer or train_bpe (--tokenizer NAME)"
-            )
-        found = list_sources(source, labels=labels, classes=classes)
-        if masks is not None:
-            found = with_masks(found, Path(masks), mask_suffix)
-        plan, skipped = make_plan(found, options, limit), dict(found.skipped)
-    return Planned(plan, target, (root, Path(masks or root).absolute()), skipped)
+    found = list_sources(source, labels=labels, classes=classes)
+    if masks is not None:
+        found = with_masks(found, Path(masks), mask_suffix)
+    return make_plan(found, options, limit), dict(found.skipped)
 
 
 def _as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
     """The `size` argument as a tuple."""
     return (None,) if size is None else (size,) if isinstance(size, int) else tuple(size)
+
+
+def _as_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if given is None else (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
 
 
 def _cutting(split_lines: bool, split_on: str | None, field: str) -> Cutting:

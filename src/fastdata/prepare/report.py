@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from fastdata.prepare.estimate import Estimate
 from fastdata.prepare.job import Summary
+from fastdata.prepare.table.report import table_lines
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
 __all__ = ["estimate_lines", "human_bytes", "info_lines", "summary_lines"]
+
+
+WHAT = {"images": "images", "arrays": "arrays", "tokens": "documents", "table": "rows"}
 
 
 def human_bytes(size: float) -> str:
@@ -27,7 +31,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
-    rejected, what = sum(summary.rejected.values()), "documents" if summary.tokens else summary.kind
+    rejected, what = sum(summary.rejected.values()), WHAT[summary.kind]
     yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
@@ -68,7 +72,8 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
 
 def info_lines(store: Store) -> Iterator[str]:
     """What is in a store and how it was made."""
-    yield from _token_lines(store) if store.manifest.tokens else _image_lines(store)
+    lines = {"images": _image_lines, "arrays": _image_lines, "tokens": _token_lines, "table": table_lines}[store.manifest.kind]
+    yield from lines(store)
     counts: dict[str, int] = {}
     for reject in store.rejects():
         counts[reject["reason"]] = counts.get(reject["reason"], 0) + 1

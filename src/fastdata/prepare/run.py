@@ -92,7 +92,7 @@ class _Pool:
     """The workers of a run, the shards still to do, and what each input has done to its worker."""
 
     def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], workers: int, timeout_s: float) -> None:
-        self.job = Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint)
+        self.job = Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint, plan.shared)
         self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
         self.timeout_s = timeout_s
         self.strikes: Counter[tuple[int, int]] = Counter()

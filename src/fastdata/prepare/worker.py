@@ -36,13 +36,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What every task of a run shares. root, masks: what names of inputs and of their masks are relative to."""
+    """What every task of a run shares. root, masks: what names of inputs and of their masks are relative to. shared: the plan's."""
 
     root: str
     masks: str
     out: str
     options: Any
     fingerprint: str
+    shared: Any = None
 
 
 @dataclass(frozen=True)

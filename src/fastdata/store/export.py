@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import StoreError
+from fastdata.store.export_table import export_table
 from fastdata.store.export_tokens import TOKEN_FORMATS, export_tokens
 from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
@@ -45,7 +46,7 @@ def export(
         The number of samples; of tokens, of files.
     """
     store, root = Store(path, kind=None), Path(out)
-    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",)}[store.manifest.kind]
+    known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",), "table": ("parquet",)}[store.manifest.kind]
     if (to or known[0]) not in known:
         raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -57,6 +58,8 @@ def export(
         from fastdata.store.export_arrays import export_arrays  # which uses what is below
 
         return export_arrays(store, root, tick)
+    if store.manifest.kind == "table":
+        return export_table(store, root, tick)
     try:
         return write_tars(store, root, size, tick) if to == "webdataset" else _write_folders(store, root, size, tick)
     except OSError as error:

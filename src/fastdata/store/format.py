@@ -17,6 +17,7 @@ from fastdata.codec.pixels import CODECS, PixelFormat
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.chunks import MAX_AXES
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, is_variant, shard_file
+from fastdata.store.table import Table, parse_table
 
 __all__ = [
     "MAJOR",
@@ -25,6 +26,7 @@ __all__ = [
     "Labels",
     "Manifest",
     "Masks",
+    "Table",
     "Tokens",
     "Variant",
     "read_manifest",
@@ -34,14 +36,14 @@ __all__ = [
 MAJOR = 1
 VERSION = "1.0"
 MASK = "mask-"  # before the names of variants that hold masks
-KINDS = {"images": CODECS, "tokens": ("tokens",), "arrays": ("chunks",)}  # and the codecs of their records
+KINDS = {"images": CODECS, "tokens": ("tokens",), "arrays": ("chunks",), "table": ("table",)}  # and the codecs of their records
 NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # what torch holds
-DTYPES = {"images": ("uint8", "uint16"), "tokens": ("uint16", "uint32"), "arrays": NUMBERS}
+DTYPES = {"images": ("uint8", "uint16"), "tokens": ("uint16", "uint32"), "arrays": NUMBERS, "table": ("uint8",)}
 
 
 @dataclass(frozen=True)
 class Labels:
-    """kind: "class" (int32, an index into names), "vector" (float32, one per name) or "none"."""
+    """kind: "class" (int32, an index into names), "vector" (float32, one per name), "integer" (of tables) or "none"."""
 
     kind: str
     names: tuple[str, ...] = ()
@@ -125,11 +127,13 @@ class Manifest:
     masks: Masks | None = None
     tokens: Tokens | None = None
     arrays: Arrays | None = None
+    table: Table | None = None
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **asdict(self)}
-        if self.arrays is None:
-            del body["arrays"]
+        for section in ("arrays", "table"):
+            if body[section] is None:
+                del body[section]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
@@ -198,13 +202,13 @@ def _parse(body: dict[str, Any]) -> Manifest:
         raise FormatError(f"the store holds {kind}, which this fastdata can't read; use a newer one")
     shard_samples = tuple(_get(n, int) for n in _get(body["shard_samples"], list))
     labels = Labels(_get(body["labels"]["kind"], str), tuple(_get(name, str) for name in _get(body["labels"]["names"], list)))
-    if labels.kind not in ("class", "vector", "none"):
+    if labels.kind not in ("class", "vector", "none") and (kind, labels.kind) != ("table", "integer"):
         raise ValueError(f"unknown kind of label {labels.kind!r}")
     variants = tuple(_variant(v, len(shard_samples), kind) for v in _get(body["variants"], list))
     if not variants or len({v.name for v in variants}) != len(variants):
         raise ValueError("a store has one or more variants of different names")
     files = {name: _sum(s) for name, s in _get(body["files"], dict).items()}
-    if not {SAMPLES, NAMES, REJECTS} <= set(files):
+    if not {REJECTS, *(() if kind == "table" else (SAMPLES, NAMES))} <= set(files):
         raise ValueError(f"it lists the files {sorted(files)}")
     if sum(shard_samples) != body["num_samples"]:
         raise ValueError("kind or counts do not fit together")
@@ -223,6 +227,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
         masks=_masks(body.get("masks")),
         tokens=_tokens(body["tokens"], variants[0]) if kind == "tokens" else None,
         arrays=_arrays(body["arrays"], variants) if kind == "arrays" else None,
+        table=parse_table(body["table"], variants[0].records) if kind == "table" else None,
     )
 
 

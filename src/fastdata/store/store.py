@@ -18,7 +18,7 @@ __all__ = ["Store"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-READERS = {"images": "LMDBDataset", "tokens": "TokenDataset", "arrays": "ArrayDataset"}
+READERS = {"images": "LMDBDataset", "tokens": "TokenDataset", "arrays": "ArrayDataset", "table": "TableDataset"}
 
 
 class Store:
@@ -31,7 +31,7 @@ class Store:
     Attributes:
         path: the folder.
         manifest: what is in it and how it was made.
-        samples: the table of samples, one row each (docs/format.md), mapped from disk, read-only.
+        samples: the table of samples, one row each (docs/format.md), mapped from disk, read-only; of a table, empty.
 
     Raises:
         StoreError: there is no finished store at `path`, or it holds something else.
@@ -45,7 +45,7 @@ class Store:
             found = self.manifest.kind
             raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {READERS[found]}")
         self._check_sizes()
-        self.samples = self._load_samples()
+        self.samples: Array = self._load_samples() if SAMPLES in self.manifest.files else np.empty(0)
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():

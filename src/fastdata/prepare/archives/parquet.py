@@ -77,6 +77,7 @@ def _columns(schema: Any, path: Path, key: str) -> _Columns:
         found = [name for name in found if name in ("image", "img")] or found
     if len(found) != 1:
         what = f"several: {', '.join(found)}; name one as {path}::{found[0]}" if found else f"none: {', '.join(schema.names)}"
+        what += "" if found else "; of a table, name what is to be learnt with --target COLUMN"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
     image = schema.field(found[0]).type
     classes = [name for name, feature in features.items() if feature.get("_type") == "ClassLabel"]

@@ -1,0 +1,223 @@
+"""Random batches of a table of 10 million rows: TableDataset beside a dataset of DataFrame rows, and beside quicker ways by hand.
+
+    python benchmarks/tables.py [--rows 10000000] [--batch 1024] [--rounds 5] [--folder /tmp] [--markdown FILE]
+
+Eight columns of numbers, two of categories and a class, from a fixed seed. All contestants hold their data in memory, and deliver
+random rows; that their values are the same is checked. Rounds are interleaved; the first one does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import fastdata
+from fastdata import Loader, TableDataset
+
+Array = np.ndarray[Any, np.dtype[Any]]
+COLOURS, SIZES = [f"colour {k}" for k in range(12)], [f"size {k:04d}" for k in range(1000)]
+
+
+def write_table(path: Path, rows: int) -> None:
+    """The table as Parquet, a million rows at a time."""
+    writer = None
+    for start in range(0, rows, 1_000_000):
+        n, rng = min(1_000_000, rows - start), np.random.default_rng(start)
+        part = pa.table(
+            {
+                "id": np.arange(start, start + n),
+                "age": rng.integers(0, 100, n),
+                "count": rng.integers(-20_000, 20_000, n),
+                "eighths": rng.integers(0, 800, n) / 8,
+                "normal": rng.normal(size=n).astype(np.float32),
+                "exact": rng.normal(size=n),
+                "flag": rng.random(n) < 0.3,
+                "day": rng.integers(0, 20_000, n).astype(np.int32),
+                "colour": pa.DictionaryArray.from_arrays(rng.integers(0, 12, n), COLOURS).cast(pa.string()),
+                "size": pa.DictionaryArray.from_arrays(rng.integers(0, 1000, n), SIZES).cast(pa.string()),
+                "label": rng.integers(0, 10, n),
+            }
+        )
+        writer = writer or pq.ParquetWriter(path, part.schema)
+        writer.write_table(part)
+    assert writer is not None
+    writer.close()
+
+
+class FrameRows(Dataset[Any]):
+    """What many write first: a row of a DataFrame, made a dict of tensors. Categories are codes already."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.frame.iloc[index]
+        return {name: torch.as_tensor(row[name]) for name in self.frame.columns if name != "label"}, int(row["label"])
+
+
+class FrameArrays(Dataset[Any]):
+    """The same with a numpy array for each column."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.arrays = {name: frame[name].to_numpy() for name in frame.columns if name != "label"}
+        self.labels = frame["label"].to_numpy()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        return {name: array[index] for name, array in self.arrays.items()}, self.labels[index]
+
+
+class Batches:
+    """A batch sampler: the given lists of rows."""
+
+    def __init__(self, rows: Array) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (part.tolist() for part in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def take(batches: Any, count: int, rows: int) -> float:
+    """Rows a second of the next `count` batches."""
+    started = time.perf_counter()
+    for _ in itertools.islice(batches, count):
+        pass
+    return count * rows / (time.perf_counter() - started)
+
+
+def by_gather(dataset: TableDataset, rows: Array) -> Iterator[Any]:
+    return (dataset.gather(dataset.locate(part, seed=0, epoch=0, repeats=None)) for part in rows)
+
+
+def by_column(columns: dict[str, torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
+    for part in map(torch.from_numpy, rows):
+        yield {name: column.index_select(0, part) for name, column in columns.items()}, target.index_select(0, part)
+
+
+def by_dtype(blocks: list[torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
+    for part in map(torch.from_numpy, rows):
+        yield [block.index_select(0, part).unbind(1) for block in blocks], target.index_select(0, part)
+
+
+def by_words(words: Array, rows: Array) -> Iterator[Any]:
+    return (words.take(part, axis=0) for part in rows)
+
+
+def contestants(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> dict[str, tuple[Callable[[Array], Iterator[Any]], int]]:
+    """Name -> (batches of given rows, how many batches a round takes)."""
+    columns = {name: dataset.column(name).clone() for name in dataset.columns}
+    target = torch.from_numpy(dataset.targets)
+    kinds = dict.fromkeys(column.dtype for column in columns.values())
+    blocks = [torch.stack([c for c in columns.values() if c.dtype == kind], 1).contiguous() for kind in kinds]
+    words = dataset._held.array.view(np.int64).reshape(len(dataset), -1)
+    endless = itertools.chain.from_iterable(itertools.repeat(Loader(dataset, batch, shuffle=True, seed=0)))
+
+    def workers(data: Dataset[Any], count: int) -> Callable[[Array], Iterator[Any]]:
+        return lambda rows: iter(DataLoader(data, batch_sampler=Batches(rows), num_workers=count))
+
+    floats = TensorDataset(torch.stack([column.double() for column in columns.values()], 1), target)
+    return {
+        "TableDataset.gather": (lambda rows: by_gather(dataset, rows), 500),
+        "Loader(TableDataset), shuffled": (lambda rows: endless, 500),
+        "limit: numpy copies the same rows, without columns": (lambda rows: by_words(words, rows), 500),
+        "torch, a gather for each column": (lambda rows: by_column(columns, target, rows), 500),
+        "torch, a gather for each dtype": (lambda rows: by_dtype(blocks, target, rows), 500),
+        "TensorDataset of float64, items": (workers(floats, 0), 3),
+        "arrays of columns, items, 2 workers": (workers(FrameArrays(frame), 2), 20),
+        "DataFrame rows (iloc), 2 workers": (workers(FrameRows(frame), 2), 10),
+        "DataFrame rows (iloc)": (workers(FrameRows(frame), 0), 2),
+    }
+
+
+def check(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> None:
+    """All deliver the same values."""
+    rows = np.random.default_rng(5).integers(0, len(dataset), (1, batch))
+    columns, target = dataset.gather(dataset.locate(rows[0], seed=0, epoch=0, repeats=None))
+    other, labels = next(iter(DataLoader(FrameRows(frame), batch_sampler=Batches(rows))))
+    same = [np.array_equal(columns[name].numpy().astype(np.float64), other[name].numpy().astype(np.float64)) for name in columns]
+    assert all(same) and torch.equal(target, labels), "the contestants differ"
+    with Loader(dataset, batch, shuffle=True, seed=0) as loader:
+        first = next(iter(loader))
+    assert np.array_equal(first[0]["id"].numpy(), first.ids), "the Loader delivers other rows"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--markdown", type=Path, help="write the results there")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        source, store = Path(folder) / "table.parquet", Path(folder) / "table.fds"
+        write_table(source, given.rows)
+        started = time.perf_counter()
+        summary = fastdata.prep(source, store, target="label")
+        prepared = time.perf_counter() - started
+        started = time.perf_counter()
+        dataset = TableDataset(store)
+        opened = time.perf_counter() - started
+        frame = pd.read_parquet(source)
+    for name in ("colour", "size"):
+        frame[name] = frame[name].astype("category").cat.codes
+    check(dataset, frame, given.batch)
+    runners = contestants(dataset, frame, given.batch)
+    rates: dict[str, list[float]] = {name: [] for name in runners}
+    rng = np.random.default_rng(1)
+    for k in range(given.rounds + 1):
+        for name, (batches, count) in runners.items():
+            rate = take(batches(rng.integers(0, len(dataset), (count, given.batch))), count, given.batch)
+            rates[name] += [rate] if k else []
+    lines = [
+        f"# A table of {given.rows:,} rows, batches of {given.batch} random rows",
+        "",
+        f"`python benchmarks/tables.py --rows {given.rows} --batch {given.batch} --rounds {given.rounds}`; "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}, "
+        f"pandas {pd.__version__}, pyarrow {pa.__version__}.",
+        "Medians of interleaved rounds after one that does not count; new random rows each time; outputs are compared first.",
+        "",
+        "| | rows/s | least to most | times DataFrame rows with workers |",
+        "|---|--:|--:|--:|",
+    ]
+    width = dataset._layout.row.itemsize
+    slow = statistics.median(rates["DataFrame rows (iloc), 2 workers"])
+    for name, values in rates.items():
+        middle = statistics.median(values)
+        lines.append(f"| {name} | {middle:,.0f} | {min(values):,.0f} to {max(values):,.0f} | {middle / slow:,.1f} |")
+    lines += [
+        "",
+        f"A row takes {width} bytes in memory ({width * given.rows / 1e6:,.0f} MB in all; the DataFrame has "
+        f"{frame.memory_usage(index=False).sum() / 1e6:,.0f} MB). `fastdata.prep` took {prepared:.1f} s "
+        f"({summary.bytes_after / 1e6:,.0f} MB on disk), opening the store {opened:.2f} s.",
+    ]
+    print("\n".join(lines))
+    if given.markdown:
+        given.markdown.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Choosing samples: what subset and split mean, in every dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
+
+__all__ = ["checked", "part_of", "places", "told_apart"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def checked(index: int, count: int) -> int:
+    """The index, counted from the front."""
+    if not -count <= index < count:
+        raise IndexError(f"index {index}, but the dataset has {count} samples")
+    return index % count
+
+
+def places(indices: Any, count: int) -> Array:
+    """What `subset` takes, as places of a dataset of `count` samples, int64."""
+    chosen = np.asarray(indices)
+    if chosen.dtype == bool and chosen.shape == (count,):
+        chosen = np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+        raise TypeError(f"subset takes a list of indices, or a mask of {count} booleans; got {chosen.dtype} {chosen.shape}")
+    if chosen.size and (chosen.min() < -count or chosen.max() >= count):
+        raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {count} samples")
+    return chosen.astype(np.int64) % max(count, 1)
+
+
+def told_apart(keys: Array) -> Array:
+    """Keys of samples: where a row stands several times, the bits above it count."""
+    if len(np.unique(keys)) == len(keys):
+        return keys
+    rows = keys & ROW_MASK
+    return rows | occurrences(rows) << ROW_BITS
+
+
+def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Array:
+    """Which samples go to the first part of a split: bool. groups: of each the same fraction, rounded."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
+    lot = uniforms(seed, SPLIT_EPOCH, keys, 1)[0]
+    first = np.zeros(len(keys), bool)
+    order = np.argsort(lot, kind="stable")
+    if groups is None:
+        first[order[: round(fraction * len(keys))]] = True
+        return first
+    order = order[np.argsort(groups[order], kind="stable")]  # group after group, by lot in each
+    _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
+    for start, count in zip(starts, counts, strict=True):
+        first[order[start : start + round(fraction * count)]] = True
+    return first

@@ -1,0 +1,1 @@
+"""Tables: columns of Parquet, CSV or a DataFrame become compact integers and floats."""

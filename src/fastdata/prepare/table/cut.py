@@ -1,0 +1,106 @@
+"""Where the rows of a CSV end, so that parts of it can be read apart: a line's end between quotes is none of a row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import PrepError
+
+__all__ = ["cut", "header"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK = 8 << 20
+LONGEST = 1 << 30  # a row
+QUOTE, LINE = ord('"'), ord("\n")
+
+
+def header(path: Path, delimiter: str) -> tuple[list[str], int]:
+    """The names of the columns, and where the first row behind them begins."""
+    with path.open("rb") as file:
+        lines = iter(file.readline, b"")
+        try:
+            names = next(csv.reader((line.decode("utf-8-sig") for line in lines), delimiter=delimiter), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise PrepError(f"{path} is not a table of text in UTF-8: {error}") from None
+        names, at = [name.strip() for name in names], file.tell()
+    if not any(names):
+        raise PrepError(f"{path} has no header; its first line has to name the columns")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or "" in names:
+        what = f"names {twice[0]!r} twice" if twice and twice[0] else f"leaves column {names.index('') + 1} without a name"
+        raise PrepError(f"{path}: the header {what}; give each column a name of its own")
+    return names, at
+
+
+def cut(path: Path, start: int, delimiter: str) -> Iterator[tuple[int, int, bytes]]:
+    """Parts of some MB that begin and end where rows do: (begin, end, bytes)."""
+    with path.open("rb") as file:
+        file.seek(start)
+        data = b""
+        while True:
+            more = file.read(BLOCK)
+            data += more
+            end = len(data) if not more else _end(data, delimiter, path, start)
+            if not more and data:
+                _check_closed(data, delimiter, path, start)
+            if end:
+                yield start, start + end, data[:end]
+                start, data = start + end, data[end:]
+            if not more:
+                return
+            if len(data) > LONGEST:
+                raise PrepError(
+                    f"{path}: the row that begins at byte {start} has no end within {LONGEST} bytes; is a quote not closed?"
+                )
+
+
+def _end(data: bytes, delimiter: str, path: Path, start: int) -> int:
+    """Behind the last row that ends in data, which begins with a row; 0: none does."""
+    found = np.frombuffer(data, np.uint8)
+    ends, quotes = np.flatnonzero(found == LINE), np.flatnonzero(found == QUOTE)
+    if not len(quotes):
+        return int(ends[-1]) + 1 if len(ends) else 0
+    if _stray(found, quotes, delimiter):
+        return _slow_end(data, delimiter, path, start)
+    outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def _stray(found: Array, quotes: Array, delimiter: str) -> bool:
+    """Whether a quote stands inside of an unquoted value: then counting quotes does not tell what is inside."""
+    opens, closes = quotes[::2], quotes[1::2]
+    around = np.array([ord(delimiter), LINE, ord("\r"), QUOTE], np.uint8)
+    before, after = found[opens[opens > 0] - 1], found[closes[closes < len(found) - 1] + 1]
+    return not (np.isin(before, around).all() and np.isin(after, around).all())
+
+
+def _slow_end(data: bytes, delimiter: str, path: Path, start: int) -> int:
+    """The same by Python's own reader."""
+    at, end, before = 0, 0, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal at
+        for line in io.StringIO(data.decode("latin-1"), newline=""):
+            at += len(line)
+            yield line
+
+    try:
+        for _ in csv.reader(lines(), delimiter=delimiter):
+            before, end = end, at
+    except csv.Error as error:
+        raise PrepError(f"{path}, behind byte {start + end}: {error}") from None
+    return before  # the last row may go on behind data
+
+
+def _check_closed(data: bytes, delimiter: str, path: Path, start: int) -> None:
+    found = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(found == QUOTE)
+    if len(quotes) % 2 and not _stray(found, quotes, delimiter):
+        raise PrepError(f"{path} ends inside of quotes, behind byte {start}: it was cut short, or a quote is not closed")
