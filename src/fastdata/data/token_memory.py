@@ -159,20 +159,30 @@ class RowCopier:
     def __init__(self) -> None:
         self._cost, self._calls = [0.0, 0.0], 0  # seconds, of one thread and of several
 
-    def __call__(self, view: torch.Tensor, places: torch.Tensor, out: torch.Tensor) -> None:
+    def __call__(self, view: torch.Tensor, places: torch.Tensor, *, pin: bool) -> torch.Tensor:
+        """Rows of a view.
+
+        Raises:
+            IndexError: a place is negative.
+        """
         alone = GRAIN // view.shape[1]  # rows that torch leaves to one thread
         if len(places) <= alone or torch.get_num_threads() == 1:
-            torch.index_select(view, 0, places, out=out)
-            return
+            return self._copy(view, places, len(places), pin)
         self._calls += 1
         several = (self._cost[1] < self._cost[0]) != (self._calls % PROBE == 0)
         started = time.perf_counter()
-        if several or not alone:
-            torch.index_select(view, 0, places, out=out)
-        else:
-            for k in range(0, len(places), alone):
-                torch.index_select(view, 0, places[k : k + alone], out=out[k : k + alone])
+        rows = self._copy(view, places, len(places) if several else max(alone, 1), pin)
         self._cost[several] += (time.perf_counter() - started - self._cost[several]) * FRESH
+        return rows
+
+    @staticmethod
+    def _copy(view: torch.Tensor, places: torch.Tensor, step: int, pin: bool) -> torch.Tensor:
+        if step >= len(places) and not pin:
+            return torch.index_select(view, 0, places)
+        rows = torch.empty((len(places), view.shape[1]), dtype=view.dtype, pin_memory=pin, device="cpu")
+        for k in range(0, len(places), step):
+            torch.index_select(view, 0, places[k : k + step], out=rows[k : k + step])
+        return rows
 
 
 def _memory(address: int, count: int, dtype: np.dtype[Any]) -> Array:

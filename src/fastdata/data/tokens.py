@@ -136,6 +136,11 @@ class TokenDataset(Dataset[Any]):
         assert self._section is not None
         return self._section.end
 
+    @property
+    def any_order(self) -> bool:
+        """Whether rows are drawn one by one, so that shuffling them changes nothing but their numbers."""
+        return self.mode == "random"
+
     def __getitem__(self, index: int) -> Any:
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index}, but the dataset has {len(self)} rows")
@@ -185,20 +190,31 @@ class TokenDataset(Dataset[Any]):
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:
         """A batch of rows that `locate` found: [n, block_size + 1], or that and a second value, as `ds[i]`."""
-        rows = torch.empty((len(located), self.block_size + 1), dtype=self._kind, pin_memory=pin, device="cpu")
         self._runs()
-        places = located[:, 0]
-        odd, same = np.flatnonzero(places < 0), self.dtype == self._memory.dtype
-        if same and len(odd) < len(places):
-            safe = np.where(places < 0, places.max(), places) if len(odd) else places
-            self._copy(self._view, torch.from_numpy(safe), rows)
-        else:
-            odd = np.arange(len(located))
-        for k in odd.tolist():
-            self._fill(rows[k].numpy(), *located[k].tolist()[1:])
+        rows = self._whole(torch.from_numpy(located[:, 0]), pin)
+        if rows is None:
+            rows = self._pieces(located, pin)
         if self.mode == "document":
             return rows, torch.from_numpy(located[:, 2].copy())
         return (rows, torch.from_numpy(self._numbers(located[:, 1]))) if self.documents == "mask" else rows
+
+    def _whole(self, places: torch.Tensor, pin: bool) -> torch.Tensor | None:
+        """Rows that all are full and in one piece; None: one of them is not."""
+        try:
+            fits = self.dtype == self._memory.dtype and len(self._view)
+            return self._copy(self._view, places, pin=pin) if fits else None
+        except IndexError:  # a place is -1: torch looks at each anyway
+            return None
+
+    def _pieces(self, located: Array, pin: bool) -> torch.Tensor:
+        rows = torch.empty((len(located), self.block_size + 1), dtype=self._kind, pin_memory=pin, device="cpu")
+        places, odd = located[:, 0], np.arange(len(located))
+        if self.dtype == self._memory.dtype and places.max(initial=-1) >= 0:
+            odd = np.flatnonzero(places < 0)
+            torch.index_select(self._view, 0, torch.from_numpy(np.where(places < 0, places.max(), places)), out=rows)
+        for k in odd.tolist():
+            self._fill(rows[k].numpy(), *located[k].tolist()[1:])
+        return rows
 
     def _fill(self, row: Array, start: int, length: int) -> None:
         """A row that is not full, or not in one piece, or of another dtype than in memory."""

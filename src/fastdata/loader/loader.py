@@ -101,7 +101,11 @@ class Loader:
         self._pass = 0
         self._stats = Stats()
         self._requests = Requests(
-            EpochOrder(self.num_samples, seed, shuffle), self.part, self.global_batch_size, self.epoch_stop, sampler
+            EpochOrder(self.num_samples, seed, shuffle and not getattr(dataset, "any_order", False)),
+            self.part,
+            self.global_batch_size,
+            self.epoch_stop,
+            sampler,
         )
         self._workers: Workers | Direct | None = None
 
