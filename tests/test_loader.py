@@ -337,7 +337,7 @@ def test_set_size_between_epochs_keeps_the_workers():
         loader.set_size(None)
         assert torch.equal(images(loader), want[96])
         assert sorted(children(os.getpid())) == workers
-        state = {**loader.state_dict(), "size": 64}
+        state = {**loader.state_dict(), "sizes": {0: [64, None]}}
     with Loader(dataset, 8, num_workers=0) as loader:
         loader.load_state_dict(state)
         assert torch.equal(images(loader), want[64])
@@ -346,7 +346,7 @@ def test_set_size_between_epochs_keeps_the_workers():
     with Loader(RAMDataset(square()), 8, num_workers=0) as loader:
         loader.set_size(None)
         assert len(list(loader)) == 6
-    with pytest.raises(TypeError, match="set_size needs one of fastdata's datasets; this is a TensorDataset"):
+    with pytest.raises(TypeError, match="sizes need one of fastdata's datasets of images; this is a TensorDataset"):
         Loader(TensorDataset(torch.arange(4)), 2, num_workers=0).set_size(64)
 
 

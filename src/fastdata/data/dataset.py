@@ -77,6 +77,10 @@ class SlotDataset(Dataset[Any]):
         """The same samples from another stored size, as a dataset of the same kind."""
         raise NotImplementedError
 
+    def with_crop_size(self, side: int) -> Any:
+        """The same samples with another side of the crop's output."""
+        raise TypeError(f"the crop of a {type(self).__name__} has one size: make another dataset")
+
     def __len__(self) -> int:
         return len(self._all) if self._chosen is None else len(self._chosen.array)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,11 @@ class ImageDataset(SlotDataset):
     def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
         """The same samples with another crop, other flips and another transform: what a validation set needs after `split`."""
         return self._like(view=self._fitting(View(crop, hflip, vflip, transform)))
+
+    def with_crop_size(self, side: int) -> Any:
+        if self.view.crop is None:
+            raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
+        return self._like(view=self._fitting(replace(self.view, crop=replace(self.view.crop, size=side))))
 
     def __add__(self, other: Any) -> Any:
         """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path.

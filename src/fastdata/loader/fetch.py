@@ -20,6 +20,7 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import lent_generators, loose_seeds, repeated
 from fastdata.data.rendering import Timing
 from fastdata.errors import LoaderError
+from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
@@ -39,7 +40,7 @@ class Request(NamedTuple):
         indices: of this rank's rows, int64.
         repeats: which time in this epoch the user's sampler draws each; None: the first.
         valid: rows that are real; the others repeat.
-        size: stored size to read; None: the dataset's own.
+        size: stored size to read, and side of the crop.
         seed: of the loader.
         slot: where the images are to be written; None: into fresh memory.
     """
@@ -51,7 +52,7 @@ class Request(NamedTuple):
     indices: Array
     repeats: Array | None
     valid: int
-    size: int | None
+    size: Size
     seed: int
     slot: int | None = None
 
@@ -77,7 +78,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
     def __init__(self, dataset: Any, place: Place | None = None) -> None:
         self.dataset, self.place = dataset, place
-        self._sized: dict[int, Any] = {}
+        self._sized: dict[Size, Any] = {}
 
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
         started = time.perf_counter()
@@ -123,11 +124,9 @@ class Fetch(torch.utils.data.Dataset[Any]):
                     items.append(self.dataset[index])
         return Reply(request, images=False), default_collate(items)
 
-    def _at(self, size: int | None) -> Any:
-        if size is None:
-            return self.dataset
+    def _at(self, size: Size) -> Any:
         if size not in self._sized:
-            self._sized[size] = self.dataset.with_size(size)
+            self._sized[size] = sized(self.dataset, size)
         return self._sized[size]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch, Stats, to_device
 from fastdata.loader.direct import Direct, is_direct
@@ -18,6 +17,7 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
 from fastdata.loader.requests import Requests
+from fastdata.loader.sizes import Sizes
 from fastdata.loader.workers import Workers
 
 __all__ = ["Loader"]
@@ -54,6 +54,7 @@ class Loader:
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
         pin_memory: None: when the device is a GPU.
+        schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
         rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
 
     Raises:
@@ -75,6 +76,7 @@ class Loader:
         drop_last: bool = False,
         prefetch_factor: int = 2,
         pin_memory: bool | None = None,
+        schedule: Mapping[int, Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -95,18 +97,14 @@ class Loader:
         if self.num_workers < 0 or prefetch_factor < 1:
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
         self._epoch, self._consumed = 0, 0
-        self._size: int | None = None
+        self._sizes = Sizes.of(schedule)
+        self._sizes.check(dataset)
         self._in_flight = self._place()  # what the workers' next batch is
         self._resumed = False
         self._pass = 0
         self._stats = Stats()
-        self._requests = Requests(
-            EpochOrder(self.num_samples, seed, shuffle and not getattr(dataset, "any_order", False)),
-            self.part,
-            self.global_batch_size,
-            self.epoch_stop,
-            sampler,
-        )
+        order = EpochOrder(self.num_samples, seed, shuffle and not getattr(dataset, "any_order", False))
+        self._requests = Requests(order, self.part, self.global_batch_size, self.epoch_stop, sampler)
         self._workers: Workers | Direct | None = None
 
     def _set_sizes(self, batch_size: int | None, global_batch_size: int | None) -> None:
@@ -152,13 +150,14 @@ class Loader:
         self._epoch, self._consumed, self._resumed = epoch, 0, False
         self._pass += 1
 
-    def set_size(self, size: int | None) -> None:
-        """From the next batch on, read this stored size; None: the dataset's own. The workers stay."""
-        if not isinstance(self.dataset, SlotDataset):
-            raise TypeError(f"set_size needs one of fastdata's datasets; this is a {type(self.dataset).__name__}")
-        if size is not None:
-            self.dataset.with_size(size)  # raises if there is none
-        self._size = size
+    def set_size(self, size: int | None = None, *, crop: int | None = None) -> None:
+        """From the next batch on, read this stored size, and crop to this side; None: the dataset's own. The workers stay.
+
+        It ends a schedule. Batches larger than the dataset's own, or the schedule's, do not fit their slots, and come as copies.
+        """
+        sizes = Sizes.of({0: (size, crop)})
+        sizes.check(self.dataset)
+        self._sizes = sizes
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands: with this, another process delivers the batch after the last one delivered here."""
@@ -168,7 +167,7 @@ class Loader:
         return {
             "epoch": epoch,
             "consumed": consumed,
-            "size": self._size,
+            "sizes": self._sizes.state(),
             "seed": self.seed,
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
@@ -193,7 +192,8 @@ class Loader:
             raise ValueError(
                 "the sampler has a generator of its own, which is not where it was: leave generator out, and the Loader seeds it"
             )
-        self._epoch, self._consumed, self._size = int(state["epoch"]), int(state["consumed"]), state["size"]
+        self._epoch, self._consumed = int(state["epoch"]), int(state["consumed"])
+        self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})
         if self._consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
             self._epoch, self._consumed = self._epoch + 1, 0
         self._resumed = True
@@ -218,7 +218,7 @@ class Loader:
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self.sampler is not None:
-            self._in_flight = (-1, 0, None)  # it may have been changed between passes: draw its list now
+            self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
             if self._workers is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
@@ -236,8 +236,8 @@ class Loader:
             )
         return self._consumed < self.epoch_stop
 
-    def _place(self) -> tuple[int, int, int | None]:
-        return self._epoch, self._consumed, self._size
+    def _place(self) -> tuple[int, int, Sizes]:
+        return self._epoch, self._consumed, self._sizes
 
     def _receive(self) -> tuple[Reply, Any]:
         started = time.perf_counter()

@@ -12,6 +12,7 @@ from fastdata.data.random import lent_generators, loose_seeds, occurrences
 from fastdata.errors import LoaderError
 from fastdata.loader.fetch import Request
 from fastdata.loader.order import EpochOrder, Part
+from fastdata.loader.sizes import Sizes
 from fastdata.loader.slots import Slots
 
 __all__ = ["Requests"]
@@ -34,6 +35,7 @@ class Requests:
 
     Attributes:
         slots: to take one for each request from, or None.
+        sizes: of the epochs.
     """
 
     def __init__(self, order: EpochOrder, part: Part, global_batch_size: int, stop: int, sampler: Iterable[int] | None) -> None:
@@ -41,12 +43,12 @@ class Requests:
         self._sampler: Any = sampler
         self.slots: Slots | None = None
         self.generation = 0
-        self.restart(0, 0, None)
+        self.restart(0, 0, Sizes.of(None))
 
-    def restart(self, epoch: int, start: int, size: int | None) -> None:
+    def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
         """Go on from another place; the generation tells replies to earlier requests apart."""
         self.generation += 1
-        self._epoch, self._start, self._size = epoch, start, size
+        self._epoch, self._start, self.sizes = epoch, start, sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
 
@@ -107,4 +109,5 @@ class Requests:
         return np.stack([indices, occurrences(indices)])
 
     def _request(self, start: int, stop: int, indices: Array, valid: int, repeats: Array | None = None) -> Request:
-        return Request(self.generation, self._epoch, start, stop, indices, repeats, valid, self._size, self._order.seed)
+        size = self.sizes.at(self._epoch)
+        return Request(self.generation, self._epoch, start, stop, indices, repeats, valid, size, self._order.seed)

@@ -80,7 +80,7 @@ class Workers:
             in_flight = max(1, num_workers * prefetch_factor)
             self.slots = Slots(
                 in_flight,
-                rows * dataset.sample_bytes() + ALIGN * dataset.large_targets,
+                rows * requests.sizes.largest(dataset) + ALIGN * dataset.large_targets,
                 pinned=pin_memory and self._device is not None,
             )
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()

@@ -1,0 +1,73 @@
+"""Sizes and crops that change from epoch to epoch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from stores import COUNT, folder, square, store
+from support import Array, children
+
+SCHEDULE = {1: 64, 2: (96, 48), 4: (None, 80)}  # epoch 3 is as epoch 2
+
+
+def scheduled(epoch: int) -> Any:
+    size, crop = {0: (None, 60), 1: (64, 60), 2: (96, 48), 3: (96, 48), 4: (None, 80)}[epoch]
+    return LMDBDataset(store(), size=size, crop=RandomResizedCrop(crop), hflip=0.5)
+
+
+def epochs(loader: Loader, count: int) -> list[Array]:
+    return [torch.cat([b[0][: b.valid].clone() for b in loader]).permute(0, 2, 3, 1).numpy() for _ in range(count)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_schedule_changes_size_and_crop_without_new_workers_or_lost_batches(workers: int) -> None:
+    want = [scheduled(e).read_batch(np.arange(COUNT), seed=7, epoch=e)[0] for e in range(5)]
+    with Loader(scheduled(0), 8, seed=7, num_workers=workers, schedule=SCHEDULE) as loader:
+        found = epochs(loader, 1)
+        generation = loader._requests.generation
+        alive = sorted(children(os.getpid()))
+        found += epochs(loader, 4)
+        assert sorted(children(os.getpid())) == alive and len(alive) >= workers
+        stats = loader.stats()
+        assert stats.copies == 0 and stats.slot_bytes >= stats.slots * 8 * 80 * 80 * 3  # room for the largest
+        assert loader._requests.generation == generation  # nothing was made twice
+    assert all(np.array_equal(a, b) for a, b in zip(found, want, strict=True))
+
+
+def test_a_resumed_run_has_the_schedule_of_its_state() -> None:
+    with Loader(scheduled(0), 8, seed=7, num_workers=0, schedule=SCHEDULE) as loader:
+        whole = epochs(loader, 3)
+    with Loader(scheduled(0), 8, seed=7, num_workers=0, schedule=SCHEDULE) as loader:
+        epochs(loader, 1)
+        part = [b[0].clone() for b in itertools.islice(loader, 2)]
+        state = json.loads(json.dumps(loader.state_dict()))
+        torch.save(loader.state_dict(), (saved := folder() / "state.pt"))
+    assert part[0].shape[2:] == (60, 60) and state["sizes"]["1"] == [64, None]
+    with Loader(scheduled(0), 8, seed=7, num_workers=0) as loader:
+        loader.load_state_dict(torch.load(saved, weights_only=True))
+        loader.load_state_dict(state)  # and from JSON, whose keys are text
+        rest = torch.cat([b[0] for b in loader]).permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(rest, whole[1][16:]) and np.array_equal(epochs(loader, 1)[0], whole[2])
+
+
+def test_set_size_takes_a_crop_and_larger_ones_come_as_copies() -> None:
+    with Loader(scheduled(0), 8, seed=7, num_workers=0) as loader:
+        loader.set_size(crop=90)
+        images = epochs(loader, 1)[0]
+        assert images.shape == (COUNT, 90, 90, 3)
+        loader.set_size()
+        assert epochs(loader, 1)[0].shape == (COUNT, 60, 60, 3)
+    with pytest.raises(ValueError, match="the dataset has no crop"):
+        Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: (None, 16)})
+    with pytest.raises(ValueError, match=r"schedule is {0: 'large'}, but must be"):
+        Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: "large"})
+    with pytest.raises(Exception, match="has no size 7"):
+        Loader(LMDBDataset(square()), 8, num_workers=0, schedule={3: 7})
