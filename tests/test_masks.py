@@ -228,6 +228,7 @@ def test_alpha_is_no_class():
 def test_all_of_a_batch_lies_in_its_slot_or_nothing():
     """Where the images of a larger size do not fit, masks that would must not stay behind: nobody would guard them."""
     with Loader(MaskDataset(masked(size=(60, 40), resize="stretch", gray=False), size=40), 2, num_workers=1) as loader:
+        next(iter(loader))  # the slots are made now
         loader.set_size(60)
         kept = [masks for _, masks in loader]
         assert len(kept) == COUNT // 2 and kept[0].shape == (2, 60, 60)
