@@ -1,10 +1,10 @@
 """Tokenizing: fastdata-prep beside the tokenizer library's own batch call, on the same cores. Writes nothing.
 
-python benchmarks/tokenize.py [--mb 200] [--rounds 3] [TEXT]
+python benchmarks/tokenizing.py [--mb 200] [--rounds 3] [TEXT]
 
 TEXT (tinyshakespeare.txt, say) is cut into speeches, which are repeated and shuffled to --mb megabytes of JSON lines. The library
-reads and tokenizes the same in one process, by `encode_batch` with threads of its own, and keeps the ids as arrays; fastdata-prep also
-checks, packs and stores them. Both from the start of the process to its end; the tokens are compared once.
+reads and tokenizes the same in one process, by its batch call with threads of its own, and keeps the ids as arrays;
+fastdata-prep also checks, packs and stores them. Both from the start of the process to its end; the tokens are compared once.
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ def main() -> None:
     library, ours = seconds.values()
     for name, found in seconds.items():
         print(f"{name}: {size / statistics.median(found):.2f} MB/s, {', '.join(f'{s:.1f}' for s in found)} s")
-    print(
-        f"rate of fastdata-prep : the library's, median of the rounds: {statistics.median(a / b for a, b in zip(library, ours, strict=True)):.2f}"
-    )
+    ratio = statistics.median(a / b for a, b in zip(library, ours, strict=True))
+    print(f"rate of fastdata-prep : the library's, median of the rounds: {ratio:.2f}")
     print(f"{len(store):,} documents, {size:.0f} MB; {machine()['cpu']}, {machine()['cores']} cores")
 
 
