@@ -30,10 +30,13 @@ class TextList:
 
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
-    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx."""
-    path = Path(source)
-    names = [name for name, _, _ in walk_files(path)] if path.is_dir() else [path.name]
-    return bool(names) and all(name.lower().endswith((".bin", ".idx")) for name in names) and any(n.endswith(".bin") for n in names)
+    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx. Stops at the first other file."""
+    path, found = Path(source), False
+    for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
+        if not name.lower().endswith((".bin", ".idx")):
+            return False
+        found = found or name.lower().endswith(".bin")
+    return found
 
 
 def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
