@@ -99,3 +99,16 @@ def test_segmentation_learns_from_generated_scenes(tmp_path: Path) -> None:
     right, plain = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout))
     assert right > plain + 5
     assert cv2.imread(str(tmp_path / "segmentation/scenes.png")).shape == (4 * 176, 3 * 240, 3)
+
+
+def test_a_gpt_learns_what_a_bigram_model_can_t(tmp_path: Path) -> None:
+    """Each speech is one of four words, spelt twice: which letter follows depends on more than the one before."""
+    rng = np.random.default_rng(0)
+    words = ["abab", "abba", "baab", "acab"]
+    (tmp_path / "text.txt").write_text("\n\n".join(2 * words[k] for k in rng.integers(0, 4, 3000)))
+    script = ROOT / "examples/train_gpt.py"
+    done = run(sys.executable, script, tmp_path / "text.txt", "--steps", "150", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3000 speeches, 27000 tokens" in done.stdout
+    found = re.search(r"held-out loss ([\d.]+) nats a token after \d+ s; the bigram model's is ([\d.]+)", done.stdout)
+    assert found is not None and float(found[1]) < float(found[2]) - 0.1
