@@ -113,6 +113,7 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
     from fastdata.prepare.estimate import estimate
     from fastdata.prepare.job import prep
 
+    given = {name: None if value == () else value for name, value in given.items()}  # options that may repeat, and do not
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress"):
             given.pop(run_only)

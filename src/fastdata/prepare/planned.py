@@ -44,7 +44,6 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         PrepError: there is nothing to prepare, or it does not fit together.
         ValueError: a wrong argument, or one for another kind of data.
     """
-    given = {name: None if value == () else value for name, value in given.items()}  # an option that may repeat, and does not
     kind = what_is_asked(source, given)
     own = own_arguments(kind, source, given)
     root, target = _resolve(source, out)
