@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -60,7 +61,11 @@ def write(kind: str, folder: Path) -> dict[str, Any]:
         parquet.write_table(table, folder / "a.parquet", row_group_size=7)
         return {"field": "body"}
     jsonl(folder / "a.jsonl", TEXTS, "content")
-    packed = {"gz": gzip.compress, "zst": lambda data: zstandard.compress(data[:500]) + zstandard.compress(data[500:])}
+    long = zstandard.ZstdCompressionParameters(window_log=30)
+    packed = {
+        "gz": gzip.compress,
+        "zst": lambda data: zstandard.compress(data[:500]) + zstandard.ZstdCompressor(compression_params=long).compress(data[500:]),
+    }
     if kind != "jsonl":
         data = packed[kind]((folder / "a.jsonl").read_bytes())
         (folder / "a.jsonl").unlink()
@@ -306,8 +311,6 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
     (tmp_path / "site" / "sitecustomize.py").write_text(
         f"if 'worker' in ' '.join(__import__('sys').orig_argv):\n {code!r} and exec({code!r})\n"
     )
-    import os
-
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = run(*PREP, tmp_path / "a.txt", tmp_path / "o.fds", "--tokenizer", tmp_path / "t.json", "--split-lines", env=env)
     assert done.returncode == 3, done.stderr
@@ -349,6 +352,16 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     assert issubclass(MissingExtraError, ImportError)
 
 
+@pytest.mark.parametrize(("ending", "package"), [("jsonl.zst", "zstandard"), ("parquet", "pyarrow")])
+def test_a_missing_reader_stops_the_run(ending: str, package: str, tmp_path: Path) -> None:
+    (tmp_path / f"a.{ending}").write_bytes(b"x")
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; import fastdata; fastdata.prep(sys.argv[1], sys.argv[2], tokenizer='bytes')"
+    )
+    done = run(PREP[0], "-c", code, tmp_path / f"a.{ending}", tmp_path / "o.fds")
+    assert "MissingExtraError" in done.stderr and f"pip install {package}" in done.stderr
+
+
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_bytes(b"")
@@ -376,6 +389,53 @@ def test_kill_9_and_again_is_the_same(tmp_path: Path) -> None:
             Store(out, "tokens")
         assert run(*PREP, options[0], out, *options[1:]).returncode == 0
         assert tree(out) == tree(tmp_path / "whole.fds")
+
+
+def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
+    """While it is read: the rest of its file. While it is tokenized: the documents beside it. Other files are whole."""
+    root = tmp_path / "in"
+    root.mkdir()
+    for k in range(4):
+        (root / f"{k}.txt").write_text("\n".join(sentences(50, seed=k)))
+    (root / "1.txt").write_text("crash the reader\n" * 3)
+    (root / "2.txt").write_text("crash the tokenizer\n" * 3)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
+        "    import fastdata.prepare.text.token_shards as t\n"
+        "    documents, encoded = t.documents, t._encoded\n"
+        "    def read(*a):\n"
+        "        for at, text in documents(*a):\n"
+        "            text == 'crash the reader' and os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "            yield at, text\n"
+        "    def encode(engine, batch, skip):\n"
+        "        if not skip and any(text == 'crash the tokenizer' for _, text in batch):\n"
+        "            os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "        return encoded(engine, batch, skip)\n"
+        "    t.documents, t._encoded = read, encode\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = run(*PREP, root, tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", env=env)
+    assert done.returncode == 3, done.stderr
+    assert rejects(tmp_path / "o.fds") == [("1.txt", "crashed"), *[("2.txt", "crashed")] * 3]
+    assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes([*sentences(50, seed=0), *sentences(50, seed=3)]))
+
+
+def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
+    """Two seconds at a timeout of a tenth: 400,000 characters may take four more."""
+    (tmp_path / "a.txt").write_text("x" * 400_000)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
+        "    import fastdata.codec.tokenizer as t\n"
+        "    real = t._Bytes.encode\n"
+        "    t._Bytes.encode = lambda self, texts: time.sleep(2) or real(self, texts)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = run(*PREP, tmp_path / "a.txt", tmp_path / "o.fds", "--tokenizer", "bytes", "--timeout", "0.5", env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_other_options_are_refused_by_name(tmp_path: Path) -> None:

@@ -170,7 +170,23 @@ def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
     assert fastdata.prep(tmp_path / "in", tmp_path / "n.fds").rejected == {"id-out-of-range": 1}
 
 
+def test_options_that_tokens_do_not_take_are_refused(tmp_path: Path) -> None:
+    WHOLE.tofile(tmp_path / "a.bin")
+    for options, message in (
+        ({"train_bpe": 300}, "no text to train a tokenizer on"),
+        ({"end_token": "70000"}, "holds ids below 65536"),
+        ({"end_token": "²"}, "must be an id, or none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", **options)
+
+
 def test_what_a_format_can_t_hold_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_llmc(tmp_path / "in", [np.array([70_000, 5], np.uint32)])
+    fastdata.prep(tmp_path / "in", tmp_path / "w.fds")
+    with pytest.raises(StoreError, match="nanoGPT reads its tokens as uint16"):
+        export(tmp_path / "w.fds", tmp_path / "n", to="nanogpt")
     with pytest.raises(ValueError, match="holds tokens, which go to nanogpt, llmc, megatron"):
         export(store(), tmp_path / "o", to="imagefolder")
     (tmp_path / "full").mkdir()

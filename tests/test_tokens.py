@@ -117,7 +117,10 @@ def test_documents_as_plain_loops_have_them(lengths: list[int], block: int, ende
         dataset = TokenDataset(path, block, mode="sequential", documents="align")
         assert [dataset[k].tolist() for k in range(len(dataset))] == aligned
         drawn = TokenDataset(path, block, documents="align")
-        assert all(row.tolist() in aligned for row in drawn.gather(drawn.locate(np.arange(30), seed=1, epoch=0)))
+        assert all(
+            row.tolist() in aligned
+            for row in drawn.gather(drawn.locate(np.arange(30) % len(drawn), seed=1, epoch=0, repeats=np.arange(30) // len(drawn)))
+        )
     dataset = TokenDataset(path, block, mode="document")
     assert [(row.tolist(), int(n)) for row, n in dataset] == [(padded(p[: block + 1]), min(len(p), block + 1)) for p in parts]
     if len(everything) > 1:
@@ -156,7 +159,7 @@ def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -
     everything = tokens(wide())
     assert len(everything) == 9_000_000
     dataset = TokenDataset(wide(), block, in_memory=in_memory)
-    located = dataset.locate(np.arange(9), seed=0, epoch=0)
+    located = dataset.locate(np.arange(9) % len(dataset), seed=0, epoch=0, repeats=np.arange(9) // len(dataset))
     located = np.concatenate([located, [[-1, start, block + 1] for start in (524_280 - 3, 3_000_000 - 5, 0)]])
     rows = dataset.gather(located).numpy()
     assert all(np.array_equal(row, everything[start : start + block + 1]) for row, start in zip(rows, located[:, 1], strict=True))
@@ -325,6 +328,28 @@ def test_wrong_stores(tmp_path: Path) -> None:
         TokenDataset(ready([np.arange(100)]), 8).split(0.5, seed=0)
     with pytest.raises(IndexError, match="has 6 rows"):
         TokenDataset(ready([np.arange(100)]), 16)[6]
+
+
+@pytest.mark.parametrize("mode", ["random", "sequential", "document"])
+def test_a_sampler_s_indices_are_checked_and_negative_ones_count_from_the_end(mode: str) -> None:
+    dataset = TokenDataset(wide(), 100, mode=mode)
+    n = len(dataset)
+    one, other = (dataset.locate(np.array([k]), seed=0, epoch=0).tolist() for k in (n - 2, -2))
+    assert one == other
+    for wrong in (n, -n - 1):
+        with pytest.raises(IndexError, match="but the dataset has"):
+            dataset.locate(np.array([0, wrong]), seed=0, epoch=0)
+
+
+def test_documents_without_tokens_make_rows_without_tokens() -> None:
+    """Of a store all of whose documents are empty there is no memory at all."""
+    from test_token_files import write_megatron
+
+    root = folder()
+    write_megatron(root, [np.zeros(0, np.uint16)] * 3)
+    fastdata.prep(root, root.parent / f"{root.name}.fds")
+    row, length = TokenDataset(root.parent / f"{root.name}.fds", 4, mode="document")[1]
+    assert row.tolist() == [NONE] * 5 and int(length) == 0
 
 
 def test_a_table_that_does_not_fit_the_tokens_is_damage(tmp_path: Path) -> None:

@@ -60,8 +60,10 @@ class Runs:
 
     def find(self, starts: Array, length: int) -> Array:
         """The place in memory of `length` tokens from each start; -1 where they are not neighbours."""
+        if not len(self.places):
+            return np.full(len(starts), -1)
         run = np.searchsorted(self.starts, starts, "right") - 1
-        whole = starts + length <= self.starts[np.minimum(run + 1, len(self.places))]
+        whole = (starts >= 0) & (starts + length <= self.starts[np.minimum(run + 1, len(self.places))])
         return np.where(whole, self.places[np.minimum(run, len(self.places) - 1)] + starts - self.starts[run], -1)
 
 

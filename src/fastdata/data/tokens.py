@@ -150,8 +150,12 @@ class TokenDataset(Dataset[Any]):
 
     def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> Array:
         """Where in the stream the rows of some samples lie: what `gather` takes, one row for each sample."""
-        keys = repeated(np.asarray(indices, np.int64), repeats)
-        return self._located(np.asarray(indices, np.int64), _fractions(seed, epoch, keys) if self.mode == "random" else None)
+        ids = np.asarray(indices, np.int64)
+        if len(ids) and not -len(self) <= ids.min() <= ids.max() < len(self):
+            raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {len(self)} rows")
+        ids = ids % len(self)
+        keys = repeated(ids, repeats)
+        return self._located(ids, _fractions(seed, epoch, keys) if self.mode == "random" else None)
 
     def _located(self, ids: Array, u: Array | None) -> Array:
         """Columns: the place in memory, or -1 if the row is not full or not in one piece; its start in the stream; its length."""

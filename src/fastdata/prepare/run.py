@@ -114,7 +114,7 @@ class _Pool:
                 worker.give(self.todo.pop())
         connection.wait([w.pipe for w in self.workers if w.task], timeout=TICK_S)
         for k, worker in enumerate(self.workers):
-            hung = worker.stuck_s() > self.timeout_s
+            hung = worker.stuck_s() > self.timeout_s + int(worker.progress["extra_s"][0])
             if worker.task and (hung or not _listen(worker)):
                 self._retire(worker, hung)
                 self.workers[k] = _Worker(self.job)

@@ -28,8 +28,8 @@ from fastdata.store.shards import ShardWriter
 
 __all__ = ["STATUS", "Job", "Progress", "Task", "Writers", "main", "reject_of", "shard_table"]
 
-# What a worker tells while it works: the place in its shard (-1: none), and sums over its life.
-STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8")])
+# What a worker tells while it works: the place in its shard (-1: none), sums over its life, and how much longer the place may take.
+STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -65,9 +65,12 @@ class Progress:
     def __init__(self, status: Array) -> None:
         self._status, self._parent = status, os.getppid()
 
-    def at(self, place: int) -> None:
-        """Begin with this place of the shard; -1: none. Ends the process if the parent is gone: nobody will take the shard."""
-        self._status["place"] = place
+    def at(self, place: int, *, extra_s: int = 0) -> None:
+        """Begin with this place of the shard; -1: none. It may take so many seconds longer than the timeout.
+
+        Ends the process if the parent is gone: nobody will take the shard.
+        """
+        self._status["extra_s"], self._status["place"] = extra_s, place
         if os.getppid() != self._parent:
             sys.exit(1)
 

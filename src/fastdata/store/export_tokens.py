@@ -44,6 +44,8 @@ def export_tokens(store: Store, root: Path, to: str, tick: Callable[[int], None]
         _write(root / "tokens.bin", (part.astype(name, copy=False) for part in _records(store, tick)))
         (root / "tokens.idx").write_bytes(_index(np.asarray(store.samples["tokens"], np.int64), code, kind.itemsize))
         return 2
+    if to == "nanogpt" and kind.itemsize != 2:
+        raise StoreError("nanoGPT reads its tokens as uint16, which does not hold this vocabulary: export to llmc or megatron")
     if to == "nanogpt":
         _write(root / "train.bin", _records(store, tick))
         return 1

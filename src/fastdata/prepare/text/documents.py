@@ -102,7 +102,7 @@ def _zstd(blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
             data = block
             while data:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
                 yield frame.decompress(data)
                 data = frame.unused_data if frame.eof else b""
                 frame = None if frame.eof else frame

@@ -12,7 +12,7 @@ from fastdata.codec.tokenizer import FILES, Engine, Spec, find_tokenizer, load
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.folder import PLAN
 from fastdata.prepare.plan import Plan, freeze
-from fastdata.prepare.text.documents import Cutting, documents
+from fastdata.prepare.text.documents import Cutting, documents, format_of
 from fastdata.prepare.text.ready import ready_dtype
 from fastdata.prepare.text.sources import TextList, list_text, shard_bounds
 from fastdata.prepare.text.token_shards import TokenOptions
@@ -44,6 +44,8 @@ def plan_text(
     if train_bpe is not None and train_bpe < 257:
         raise ValueError(f"train_bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
     found = list_text(source, cutting)
+    if train_bpe is not None and all(format_of(piece.name)[0] == "bin" for piece in found.pieces):
+        raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave train_bpe out")
     trained_on = "" if train_bpe is None else _trained_on(found, cutting, train_bpe)
     if tokenizer is None and train_bpe is None:
         return _plan_ready(found, end_token), dict(found.skipped)
@@ -63,11 +65,14 @@ def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Pl
 
 def _plan_ready(found: TextList, end_token: str | None) -> Plan:
     """Of tokens without their tokenizer: any id of their dtype is good."""
-    if end_token not in (None, "none") and not str(end_token).isdigit():
+    if end_token not in (None, "none") and not str(end_token).isdecimal():
         raise ValueError(f"end_token is {end_token!r}; of tokens without their tokenizer it must be an id, or none")
+    end = None if end_token in (None, "none") else int(end_token or 0)
     dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
     vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
-    return _plan(found, TokenOptions(Spec("none", "", ""), vocab, None if end_token in (None, "none") else int(end_token or 0)), {})
+    if end is not None and end >= vocab:
+        raise ValueError(f"end_token is {end}, but the tokens' dtype holds ids below {vocab}")
+    return _plan(found, TokenOptions(Spec("none", "", ""), vocab, end), {})
 
 
 def _end(engine: Engine, spec: Spec, given: str | None) -> int | None:
@@ -78,7 +83,7 @@ def _end(engine: Engine, spec: Spec, given: str | None) -> int | None:
         if engine.end is None:
             raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
         return engine.end
-    number = int(given) if given.isdigit() else engine.id_of(given)
+    number = int(given) if given.isdecimal() else engine.id_of(given)
     if number is None or number >= engine.vocab_size:
         raise PrepError(f"--end-token {given}: {spec.name} has no such token; its vocabulary has {engine.vocab_size}")
     return number

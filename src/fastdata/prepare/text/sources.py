@@ -69,6 +69,9 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     if not found:
         left = f"; {sum(skipped.values())} other files are there" if skipped else ""
         raise PrepError(f"no text in {source}{left}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
+    if any(format_of(name)[1] == "zstd" for name, _, _ in found):
+        with needs("zstandard"):
+            import zstandard  # noqa: F401  or each of these files would be a reject
     total = sum(max(size, 0) for _, size, _ in found)
     shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]

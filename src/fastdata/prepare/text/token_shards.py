@@ -14,11 +14,12 @@ import numpy as np
 
 from fastdata.codec.pixels import PixelFormat
 from fastdata.codec.tokenizer import LIBRARIES, Engine, Spec, load
-from fastdata.errors import CodecError
+from fastdata.errors import CodecError, MissingExtraError
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.run import Roots
 from fastdata.prepare.text.documents import Cutting, Found, Piece, documents
+from fastdata.prepare.text.packer import Packer
 from fastdata.prepare.text.ready import open_ready
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.format import Tokens, samples_dtype
@@ -27,11 +28,11 @@ __all__ = ["TokenOptions", "kept", "make_shard", "probe", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-RECORD_BYTES = (256 << 12) - 16  # a value that fills whole pages behind LMDB's own 16 bytes
 BATCH_CHARS = 1 << 20  # of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
 PROBES = 8
 READY_TOKENS = 1 << 22  # that are copied at once
+SLOWEST = 100_000  # characters a second that a tokenizer makes, at least: a large document is no hang
 
 
 @dataclass(frozen=True)
@@ -66,41 +67,6 @@ def _engine(spec: Spec, out: str) -> Engine:
     return load(spec, (Path(out) / spec.file).read_bytes() if spec.file else b"")
 
 
-class _Packer:
-    """Joins the tokens of a shard into records of equal size."""
-
-    def __init__(self, writers: Writers, options: TokenOptions) -> None:
-        self._writers, self._options = writers, options
-        self._record = np.empty(RECORD_BYTES // np.dtype(options.dtype).itemsize, options.dtype)
-        self._used = 0
-        self.largest = self.total = self.records = 0
-
-    def add(self, ids: Array) -> int:
-        """Append a document. Returns its tokens, the end included."""
-        end = self._options.end
-        for part in (ids,) if end is None else (ids, np.array([end])):
-            self.append(part)
-        return len(ids) + (end is not None)
-
-    def append(self, ids: Array) -> None:
-        """Append tokens as they are."""
-        self.largest = max(self.largest, int(ids.max(initial=0)))
-        self.total += len(ids)
-        while len(ids):
-            taken = min(len(ids), len(self._record) - self._used)
-            self._record[self._used : self._used + taken] = ids[:taken]
-            self._used += taken
-            ids = ids[taken:]
-            if self._used == len(self._record):
-                self.flush()
-
-    def flush(self) -> None:
-        """Write what is there; at the end of a shard a record is shorter."""
-        if self._used:
-            self._writers.append([self._record[: self._used].tobytes()])
-            self._used, self.records = 0, self.records + 1
-
-
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
     """The tokens of a task's pieces, one after another."""
     shard = _Shard(job, task, writers, progress)
@@ -122,7 +88,7 @@ class _Shard:
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
         self._job, self._skip, self._progress = job, task.skip, progress
         self._place = 0
-        self.packer = _Packer(writers, job.options)
+        self.packer = Packer(writers, job.options.dtype, job.options.end)
         self.pieces: list[list[int]] = []
         self.rejects: list[dict[str, Any]] = []
 
@@ -140,8 +106,10 @@ class _Shard:
             batch = self._skip.get(self._place) or _next(batches)
             if not isinstance(batch, list):
                 self._reject(number, piece, batch)
+                self._place += 1  # the next piece begins at a place of its own
                 break
-            self._progress.at(self._place + 1)  # tokenizing: here, these documents alone
+            size_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
+            self._progress.at(self._place + 1, extra_s=size_s)  # tokenizing: here, these documents alone
             for at, made in _encoded(engine, batch, self._skip.get(self._place + 1)):
                 if isinstance(made, tuple):
                     self._reject(number, piece, made, at)
@@ -198,6 +166,8 @@ def _batches(root: Path, piece: Piece, cutting: Cutting) -> Iterator[list[Found]
             if chars >= BATCH_CHARS or len(batch) == BATCH_DOCUMENTS:
                 yield batch
                 batch, chars = [], 0
+    except MissingExtraError:
+        raise
     except Exception as caught:  # noqa: BLE001  whatever a library throws at a bad file: it is listed
         error = caught
     if batch:
@@ -210,6 +180,8 @@ def _next(batches: Iterator[list[Found]]) -> list[Found] | tuple[str, str] | Non
     """Some documents; why there are no more, or None where the piece ends."""
     try:
         return next(batches, None)
+    except MissingExtraError:
+        raise
     except Exception as error:  # noqa: BLE001  as above
         return reject_of(error)
 
