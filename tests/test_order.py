@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fastdata.data.random import philox
 from fastdata.loader.order import ROUNDS, EpochOrder, Part, _feistel, permute
 from fastdata.loader.requests import Requests
+from fastdata.loader.sizes import Sizes
 
 
 def whole_order(n, seed, epoch):
@@ -109,7 +110,7 @@ def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0
     found = []
     for rank in range(world):
         requests = Requests(EpochOrder(n, 7, shuffle), Part(rank, world), batch, stop, None)
-        requests.restart(*epoch_start, None)
+        requests.restart(*epoch_start, Sizes.of(None))
         found.append(list(islice(requests, epochs * -(-stop // batch))))
     return found
 
