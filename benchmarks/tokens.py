@@ -67,7 +67,7 @@ def start(name: str, root: Path, spec: dict[str, Any]) -> Contestant:
 def report(rates: dict[str, list[float]], failed: dict[str, str], given: argparse.Namespace) -> str:
     lines = ["# Batches of tokens", "", f"`{' '.join(['python', 'benchmarks/tokens.py', *sys.argv[1:]])}`", ""]
     lines += [
-        f"{machine()}",
+        *(f"- {name}: {value}" for name, value in machine().items() if name != "command"),
         "",
         f"{given.tokens:,} tokens (LitData and Streaming: 200 million), block 1,024, batch 64; tokens/s of inputs.",
     ]
