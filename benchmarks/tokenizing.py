@@ -98,7 +98,8 @@ def main() -> None:
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
                 seconds[name].append(time.perf_counter() - started)
         store = Store(root / "o.fds", "tokens")
-        first = np.concatenate([np.frombuffer(store.reader(store.manifest.variants[0]).get(k), "<u2") for k in (0, 1)])
+        reader = store.reader(store.manifest.variants[0])
+        first = np.concatenate([np.frombuffer(reader.get(k), "<u2") for k in (0, 1)])
         theirs = np.fromfile(root / "library.bin", np.uint16)
         assert np.array_equal(first[:500_000], theirs[:500_000]), "the tokens differ"
         size = (root / "corpus.jsonl").stat().st_size / 1e6
