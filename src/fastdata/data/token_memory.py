@@ -154,8 +154,8 @@ class TokenMemory:
 class RowCopier:
     """Copies the rows of a batch, by one thread or by torch's, whichever has been quicker lately.
 
-    Two threads take 0.6 of the time of one. But each waits for the last, so on a machine whose cores are busy they take up to a
-    hundred times as long (benchmarks/LOG.md). So the way that looks slower is tried again now and then.
+    Two threads take 0.7 of the time of one. But each waits for the last, so on a machine whose cores are busy they take many
+    times as long (benchmarks/LOG.md). So the way that looks slower is tried again now and then.
     """
 
     def __init__(self) -> None:
