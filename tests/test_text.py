@@ -425,7 +425,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
 
 
 def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
-    """Two seconds at a timeout of a tenth: 400,000 characters may take four more."""
+    """Two seconds at a timeout of half a second: 400,000 characters may take four more."""
     (tmp_path / "a.txt").write_text("x" * 400_000)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
