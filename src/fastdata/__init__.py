@@ -23,6 +23,7 @@ _HOMES = {
     "Summary": "prepare",
     "TableDataset": "data.tables",
     "TokenDataset": "data.tokens",
+    "Trainer": "train.trainer",
     "prep": "prepare",
     "CodecError": "errors",
     "FastDataError": "errors",
@@ -55,6 +56,7 @@ __all__ = [
     "Summary",
     "TableDataset",
     "TokenDataset",
+    "Trainer",
     "prep",
 ]
 
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep
+    from fastdata.train.trainer import Trainer
 
 
 def __getattr__(name: str) -> Any:

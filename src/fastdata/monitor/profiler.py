@@ -1,0 +1,79 @@
+"""Some updates under torch.profiler: where their time goes."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import pstats
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+__all__ = ["SPANS", "StepProfiler"]
+
+SPANS = ("data", "copy", "forward", "backward", "optimizer")
+WARMUP = 3
+
+
+class StepProfiler:
+    """Watches `updates` updates after three others.
+
+    Args:
+        updates: how many.
+        folder: where trace.json goes (and python.prof, with `python`); for chrome://tracing or Perfetto.
+        python: profile Python's functions too, by cProfile.
+    """
+
+    def __init__(self, updates: int, folder: Path, *, python: bool) -> None:
+        if updates < 1:
+            raise ValueError(f"profile is {updates}, but is a number of updates")
+        self._left, self._folder = WARMUP + updates, folder
+        self._torch: Any = None
+        self._updates, self._python = updates, cProfile.Profile() if python else None
+
+    def span(self, name: str) -> AbstractContextManager[Any]:
+        """Marks a part of an update in the trace, for NVIDIA's tools too."""
+        stack = ExitStack()
+        stack.enter_context(record_function(name))
+        if torch.cuda.is_available():
+            stack.enter_context(torch.cuda.nvtx.range(name))
+        return stack
+
+    def updated(self) -> str | None:
+        """After each update. The report, when the last one is done."""
+        self._left -= 1
+        if self._left == self._updates:
+            gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+            self._torch = profile(activities=[ProfilerActivity.CPU, *gpu])
+            self._torch.__enter__()
+            if self._python:
+                self._python.enable()
+        return self._finish() if self._left == 0 else None
+
+    def _finish(self) -> str:
+        if self._python:
+            self._python.disable()
+        self._torch.__exit__(None, None, None)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._torch.export_chrome_trace(str(self._folder / "trace.json"))
+        events = self._torch.key_averages()
+        gpu = torch.cuda.is_available()
+        spent = {event.key: event.device_time_total if gpu else event.cpu_time_total for event in events if event.key in SPANS}
+        host = {event.key: event.cpu_time_total for event in events if event.key in SPANS}
+        spent |= {name: host.get(name, 0.0) for name in ("data",)}  # the device has no part in it
+        total = sum(spent.values()) or 1
+        shares = ", ".join(f"{name} {spent.get(name, 0) / total:.0%}" for name in SPANS)
+        by = "self_device_time_total" if gpu else "self_cpu_time_total"
+        text = f"{self._updates} updates: {shares}\n{events.table(sort_by=by, row_limit=12, max_name_column_width=40)}"
+        return text + self._python_report() + f"{self._folder / 'trace.json'}: open it with https://ui.perfetto.dev"
+
+    def _python_report(self) -> str:
+        if self._python is None:
+            return ""
+        self._python.dump_stats(self._folder / "python.prof")
+        out = io.StringIO()
+        pstats.Stats(self._python, stream=out).sort_stats("cumulative").print_stats(15)
+        return out.getvalue()

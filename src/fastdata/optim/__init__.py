@@ -1,0 +1,1 @@
+"""What goes with an optimizer: rates, groups of parameters, an average of the weights."""

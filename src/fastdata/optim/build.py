@@ -1,0 +1,25 @@
+"""An optimizer of a model's parameters."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["build_optimizer"]
+
+
+def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer, or what a function makes of the model's parameters, fused on a GPU if it can be."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        fuse = device.type == "cuda" and "fused" in inspect.signature(optimizer).parameters
+        optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
+    mine = {id(p) for p in model.parameters()}
+    if not all(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError(
+            "the optimizer has parameters that are not the model's, as when the model was replaced or sharded after it was "
+            "made: give a function that makes the optimizer, such as partial(AdamW, lr=1e-3)"
+        )
+    return optimizer  # type: ignore[no-any-return]

@@ -1,0 +1,43 @@
+"""An exponential moving average of the weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["EMA"]
+
+
+class EMA:
+    """``average += (1 - decay) * (weights - average)`` after each update that was not skipped; buffers of floats alike.
+
+    Other buffers (counters) are copied.
+
+    Args:
+        model: whose weights are averaged.
+        average: a copy of it, on the same devices.
+        decay: 0.999, say.
+    """
+
+    def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"ema is {decay}, but a decay lies between 0 and 1, such as 0.999")
+        self.decay, self.model = decay, average.eval().requires_grad_(False)
+        pairs = list(zip((*average.parameters(), *average.buffers()), (*model.parameters(), *model.buffers()), strict=True))
+        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
+        groups: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
+        for pair in pairs:
+            if pair[0].is_floating_point():
+                groups.setdefault(pair[0].device, []).append(pair)
+        self._averaged = {device: ([a for a, _ in group], [w for _, w in group]) for device, group in groups.items()}
+
+    @torch.no_grad()
+    def update(self, skipped: Tensor) -> None:
+        """skipped: bool [], on the device: the host need not know."""
+        weight = torch.where(skipped, 0.0, 1 - self.decay)
+        for device, (averages, weights) in self._averaged.items():
+            moves = list(torch._foreach_sub(weights, averages))
+            torch._foreach_mul_(moves, weight.to(device))
+            torch._foreach_add_(averages, moves)
+        for mine, theirs in self._copied:
+            mine.copy_(theirs)

@@ -1,0 +1,78 @@
+"""A model on its devices: moved, laid out, compiled, wrapped for many ranks."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from fastdata.optim.ema import EMA
+from fastdata.parallel.world import World
+
+__all__ = ["lay_out"]
+
+
+def lay_out(
+    model: nn.Module,
+    device: torch.device | None,
+    world: World,
+    *,
+    channels_last: bool = False,
+    compile: bool | str = False,
+    ema: float | None = None,
+    recompute: Iterable[type[nn.Module]] = (),
+    parallelize: Callable[[nn.Module], nn.Module] | None = None,
+) -> tuple[nn.Module, nn.Module, EMA | None]:
+    """The model as it keeps its keys, the same as it is to be called, and the average of its weights, all on their devices."""
+    if device is not None:
+        model.to(device)
+    if channels_last:
+        for weight in model.parameters():
+            if weight.dim() == 4:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    average = None if ema is None else copy.deepcopy(model)
+    for module in [module for module in model.modules() if isinstance(module, tuple(recompute))]:
+        kind: Any = type(module)
+        module.__class__ = _recomputing(kind)
+    if compile:
+        model.compile(mode=compile if isinstance(compile, str) else None)  # in place: the keys stay as they are
+    called = _parallel(model, world) if parallelize is None else parallelize(model)
+    if average is not None and parallelize is not None:
+        average = _inside(parallelize(average))
+    model = _inside(called)
+    return model, called, None if average is None or ema is None else EMA(model, average, ema)
+
+
+def _parallel(model: nn.Module, world: World) -> nn.Module:
+    if world.size == 1 or isinstance(model, DistributedDataParallel):
+        return model
+    devices = list({p.device for p in model.parameters()})
+    gpu = devices if len(devices) == 1 and devices[0].type == "cuda" else None  # None: its author laid it over several
+    return DistributedDataParallel(model, device_ids=gpu, gradient_as_bucket_view=True)
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """Without the wrappers that change the keys of a state_dict."""
+    while isinstance(model, DistributedDataParallel | nn.DataParallel) or hasattr(model, "_orig_mod"):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module  # type: ignore[assignment]
+    return model
+
+
+@functools.cache
+def _recomputing(base: Any) -> type[nn.Module]:
+    """A class of modules that keep their inputs only, and run again in the backward pass."""
+
+    class Recomputing(base):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return super().forward(*args, **kwargs)
+            return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
+
+    Recomputing.__name__, Recomputing.__qualname__ = base.__name__, base.__qualname__
+    return Recomputing

@@ -1,0 +1,1 @@
+"""A trainer that takes batches from any loader."""

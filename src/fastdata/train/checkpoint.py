@@ -1,0 +1,173 @@
+"""Checkpoints: one atomic file each, written in the background, and what they hold."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict as sharded
+from torch.distributed.tensor import DTensor
+
+from fastdata.errors import FastDataError
+from fastdata.parallel.world import World
+
+__all__ = ["Checkpoints", "load_states", "random_state", "restore_random", "states"]
+
+NAME = re.compile(r"update-(\d{8,})\.pt")
+BEST = "best.pt"
+
+
+class Checkpoints:
+    """The files of one run: the last few, and the best.
+
+    A file is written beside its place, synced, and renamed: whatever bears the name `update-NNNNNNNN.pt` is complete. Rank 0
+    writes, in a thread, a copy that it took while the training waited; the next save waits for it, and raises its error.
+    """
+
+    def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
+        if keep_last < 1:
+            raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
+        self._folder, self._world, self._keep = folder, world, keep_last
+        self._writer: threading.Thread | None = None
+        self._then: Callable[[], None]
+        self._error: BaseException | None = None
+        if world.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob("*.part"):
+                left.unlink(missing_ok=True)
+
+    def numbers(self) -> list[int]:
+        """Updates after which there is a checkpoint, the newest first."""
+        found = (NAME.fullmatch(path.name) for path in self._folder.iterdir()) if self._folder.is_dir() else ()
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def path(self, update: int) -> Path:
+        return self._folder / f"update-{update:08}.pt"
+
+    def save(self, update: int, state: dict[str, Any], *, best: bool, then: Callable[[Path], None]) -> None:
+        """Write a state, which may change as soon as this returns; `then` is told, in this thread, when it is complete."""
+        self.wait()
+        if self._world.rank == 0:
+            copied = _copied(state)
+            self._then = lambda: then(self.path(update))
+            self._writer = threading.Thread(target=self._write, args=(update, copied, best), name="checkpoint")
+            self._writer.start()
+
+    def wait(self) -> None:
+        """Until what is being written is complete."""
+        if self._writer is None:
+            return
+        self._writer.join()
+        self._writer = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise FastDataError(f"a checkpoint could not be written into {self._folder}: {error}") from error
+        self._then()
+
+    def _write(self, update: int, state: dict[str, Any], best: bool) -> None:
+        try:
+            path = self.path(update)
+            _replace(path, lambda file: torch.save(state, file))
+            if best:
+                data = path.read_bytes()
+                _replace(self._folder / BEST, lambda file: file.write(data))
+            for old in self.numbers()[self._keep :]:
+                self.path(old).unlink(missing_ok=True)
+        except BaseException as error:  # noqa: BLE001  raised by wait()
+            self._error = error
+
+    def newest(self) -> dict[str, Any] | None:
+        """The state to go on from, the same on all ranks, or None. One that can't be read is passed over, with a warning."""
+        state = None
+        if self._world.rank == 0:
+            for update in self.numbers():
+                try:
+                    state = torch.load(self.path(update), map_location="cpu", weights_only=True)
+                    break
+                except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
+                    warnings.warn(f"{self.path(update)} can't be read ({error}): going on from an older one", stacklevel=2)
+        chosen = self._world.gather(None if state is None else state["update"])[0]
+        if chosen is None or state is not None:
+            return state
+        try:
+            return torch.load(self.path(chosen), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
+        except FileNotFoundError:
+            raise FastDataError(
+                f"rank 0 goes on from {self.path(chosen)}, which this rank does not see: share the folder"
+            ) from None
+
+
+def _replace(path: Path, write: Callable[[Any], object]) -> None:
+    """Write a file that is there completely or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _copied(value: Any) -> Any:
+    """The same on the CPU, in memory of its own."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    return any(isinstance(p, DTensor) for p in model.parameters())
+
+
+FULL = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def states(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """State of a plain model, and of its optimizer if given; sharded parameters are put together, on rank 0."""
+    if _is_sharded(model):
+        parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
+        return list(parts)[: 1 + len(optimizers)]
+    return [dict(model.state_dict()), *(optimizer.state_dict() for optimizer in optimizers)]
+
+
+def load_states(found: Sequence[dict[str, Any]], model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """The opposite of `states`."""
+    if _is_sharded(model):
+        rest = found[1] if optimizers else {}
+        sharded.set_state_dict(model, optimizers, model_state_dict=found[0], optim_state_dict=rest, options=FULL)
+        return
+    model.load_state_dict(found[0])
+    for optimizer, state in zip(optimizers, found[1:], strict=True):
+        optimizer.load_state_dict(state)
+
+
+def random_state() -> dict[str, Any]:
+    """Of the generators that a model or a loader may draw from, as tensors and numbers."""
+    legacy: Any = np.random.get_state()  # noqa: NPY002
+    _, keys, place, has_gauss, gauss = legacy
+    gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    numpy = {"keys": torch.from_numpy(keys.astype(np.int64)), "rest": (place, has_gauss, gauss)}
+    return {"torch": torch.get_rng_state(), "cuda": gpu, "numpy": numpy, "python": random.getstate()}
+
+
+def restore_random(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    np.random.set_state(("MT19937", state["numpy"]["keys"].numpy().astype(np.uint32), *state["numpy"]["rest"]))  # noqa: NPY002
+    random.setstate(state["python"])

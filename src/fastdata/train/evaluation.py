@@ -1,0 +1,120 @@
+"""Losses, metrics and outputs over a whole set, each sample once, however many ranks share it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastdata.errors import FastDataError
+from fastdata.train.batches import ready
+from fastdata.train.step import Step
+
+__all__ = ["Best", "Evaluation"]
+
+
+class _Heard:
+    """A model whose last outputs are kept, so that loss and metrics take one forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self.outputs = model, None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.outputs = self._model(*args, **kwargs)
+        return self.outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class Evaluation:
+    """Runs a model over a set, in eval mode, without gradients, under the precision of training.
+
+    Args:
+        step: whose loss function, precision and ranks are used.
+        metrics: {name: function(outputs, batch) -> (sum, count)}.
+    """
+
+    def __init__(self, step: Step, metrics: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]], *, channels_last: bool) -> None:
+        if "loss" in metrics:
+            raise ValueError("metrics has a 'loss', but that is the name of what loss_fn returns: choose another")
+        self._step, self._metrics, self._channels_last = step, dict(metrics), channels_last
+
+    def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """The mean loss and metrics: sums over all ranks, divided by the counts."""
+        step = self._step
+        totals = torch.zeros(2, 1 + len(self._metrics), dtype=step.totals.dtype, device=step.device)
+        with _evaluating(model):
+            for batch, valid in self._batches(loader):
+                heard = _Heard(model)
+                results = [step.checked(step.loss_fn(heard, batch)), *(f(heard.outputs, batch) for f in self._metrics.values())]
+                if valid != 0:
+                    totals += torch.stack(
+                        [torch.stack([step.on_device(v) for v in column]) for column in zip(*results, strict=True)]
+                    )
+        sums, counts = step.world.sum(totals).tolist()
+        return {name: a / n if n else float("nan") for name, a, n in zip(("loss", *self._metrics), sums, counts, strict=True)}
+
+    def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
+        """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
+        ids, outputs = list[Any](), list[Tensor]()
+        with _evaluating(model):
+            for batch, valid in self._batches(loader):
+                made = forward(model, batch)
+                if valid != 0:
+                    outputs.append(made.cpu())
+                    ids.extend(getattr(batch, "ids", ()))
+        world = self._step.world
+        parts = world.gather((ids, torch.cat(outputs) if outputs else None))
+        rows = torch.cat([part for _, part in parts if part is not None])
+        numbers = torch.tensor([number for found, _ in parts for number in found], dtype=torch.int64)
+        if world.size > 1 and len(numbers) != len(rows):
+            raise FastDataError("predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader")
+        return rows[numbers.argsort(stable=True)] if len(numbers) else rows
+
+    def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(0)  # the same crops each time, should it have random ones
+        for batch in loader:
+            moved = ready(batch, self._step.device, channels_last=self._channels_last)
+            with self._step.autocast():
+                yield moved
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class Best:
+    """The best value of one metric: "top1:max" or "loss:min"; None: of none."""
+
+    def __init__(self, rule: str | None, names: tuple[str, ...]) -> None:
+        self.value: float | None = None
+        self._improved = False
+        self._name, _, self._mode = (rule or "").partition(":")
+        if rule is not None and (self._name not in names or self._mode not in ("min", "max")):
+            raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
+
+    def see(self, results: Mapping[str, float]) -> None:
+        if not self._name:
+            return
+        new = results[self._name]
+        if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
+            self.value, self._improved = new, True
+
+    def fresh(self) -> bool:
+        """Whether it improved since this was last asked."""
+        improved, self._improved = self._improved, False
+        return improved

@@ -1,0 +1,93 @@
+"""The run that `Trainer.fit` makes: epochs, evaluations, checkpoints, and when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastdata.train.signals import Termination
+
+if TYPE_CHECKING:
+    from fastdata.train.trainer import Trainer
+
+__all__ = ["TERMINATED", "Run"]
+
+GO_ON, STOP, TERMINATE = range(3)
+TERMINATED = 75  # EX_TEMPFAIL of sysexits.h: try again later
+
+
+class Run:
+    """See `Trainer.fit` for the arguments."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        train: Iterable[Any],
+        val: Iterable[Any] | None,
+        *,
+        epochs: int | None,
+        max_steps: int | None,
+        eval_every: int | None,
+    ) -> None:
+        if epochs is None and max_steps is None:
+            raise ValueError("fit needs epochs or max_steps, or it would never end")
+        self.trainer, self.train, self.eval_every = trainer, train, eval_every
+        self.val = None if trainer.profiling else val
+        self.epochs, self.max_steps = (math.inf if limit is None else limit for limit in (epochs, max_steps))
+        self.verdict, self.termination = GO_ON, Termination() if trainer.dir else None
+
+    def go(self) -> dict[str, float]:
+        trainer = self.trainer
+        trainer.resume()
+        try:
+            with self.termination or nullcontext():
+                while self._goes_on():
+                    self._epoch()
+                if self.val is not None and trainer.validated != trainer.update and self.verdict != TERMINATE:
+                    trainer.validate(self.val)
+            trainer.save()
+        finally:
+            trainer.close()
+        if self.verdict == TERMINATE:
+            raise SystemExit(TERMINATED)
+        return trainer.results
+
+    def _goes_on(self) -> bool:
+        trainer = self.trainer
+        more = trainer.epoch < self.epochs and trainer.update < self.max_steps
+        return self.verdict == GO_ON and (more or trainer.epoch_open)
+
+    def _epoch(self) -> None:
+        """The rest of an epoch, up to its evaluation, unless something ends the run before."""
+        trainer = self.trainer
+        if not trainer.epoch_open:
+            for update in trainer.steps(self.train):
+                self._after(update)
+                if self.verdict != GO_ON or update >= self.max_steps:
+                    break
+        if trainer.epoch_open and self.verdict != TERMINATE:
+            if self.val is not None and self.eval_every is None:
+                trainer.validate(self.val)
+            trainer.end_epoch()
+            self._ask()
+            trainer.save()
+
+    def _after(self, update: int) -> None:
+        trainer = self.trainer
+        if self.val is not None and self.eval_every and update % self.eval_every == 0:
+            trainer.validate(self.val)
+        self._ask()
+        if trainer.save_every and update % trainer.save_every == 0 and self.verdict == GO_ON:
+            trainer.save()
+
+    def _ask(self) -> None:
+        """The ranks end at the same update: a signal or a hook may have reached only one."""
+        asked = self.termination is not None and self.termination.asked
+        verdict = TERMINATE if asked else STOP if self.trainer.stopping else self.verdict
+        if self.trainer.world.size > 1:
+            verdict = int(self.trainer.world.most(torch.tensor([verdict]), on_hosts=True))
+        self.verdict = verdict

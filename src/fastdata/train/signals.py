@@ -1,0 +1,35 @@
+"""SIGTERM as a request: most schedulers of clusters send it some seconds before they kill."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Termination"]
+
+
+class Termination:
+    """A context in which the first SIGTERM only sets `asked`, and a second one acts as before. In the main thread; else no effect.
+
+    Attributes:
+        asked: whether it came.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Termination:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.asked = True
+        signal.signal(signal.SIGTERM, self._before)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)

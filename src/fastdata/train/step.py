@@ -1,0 +1,165 @@
+"""One update of the weights: the losses of its micro-batches, one gradient, clipped, finite or skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
+
+from fastdata.optim.ema import EMA
+from fastdata.parallel.world import World
+
+__all__ = ["PRECISIONS", "Step", "by_device"]
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Step:
+    """Makes one update of any number of micro-batches.
+
+    The gradient is (sum of all losses) / (sum of all counts), over the micro-batches and over the ranks, so that it equals that
+    of one big batch. Each loss is divided by the count of the first micro-batch on all ranks, and the gradient, at the end, by
+    what is left; with one micro-batch that is nothing. DistributedDataParallel takes the mean over ranks, hence the `size`.
+
+    A gradient that is not finite, on any rank, changes neither the weights nor the optimizer's state nor the average of the
+    weights. Fused optimizers look at the flag on the device (`found_inf`, as for torch's GradScaler); for others the host
+    reads it, once an update.
+
+    Attributes:
+        totals: on the device, since they were last read: losses, their count, and updates skipped; float64 [3].
+        span: what marks a part of the step for a profiler: a context for a name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Any,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        world: World,
+        precision: str = "fp32",
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        ema: EMA | None = None,
+    ) -> None:
+        self.model, self.loss_fn, self.optimizer, self.device, self.world = model, loss_fn, optimizer, device, world
+        self._clip_norm, self._clip_value, self._ema = clip_norm, clip_value, ema
+        self._dtype = PRECISIONS[precision]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        self.totals = torch.zeros(3, dtype=exact, device=device)
+        self._skip = torch.tensor([0, 0, 1], dtype=exact).to(device)
+        self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._losses: list[Tensor] = []
+        self._counts: list[Tensor | float] = []
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What the model runs in."""
+        return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
+
+    def add(self, batch: Any, *, valid: int | None, last: bool) -> None:
+        """Forward and backward of one micro-batch; the ranks exchange gradients on the last one of an update."""
+        with self._exchange(last):
+            with self.span("forward"), self.autocast():
+                loss, count = self.checked(self.loss_fn(self.model, batch))
+            if valid == 0:  # this rank has nothing left in this epoch
+                loss, count = loss * 0, count * 0
+            self._losses.append(loss.detach())
+            self._counts.append(count)
+            if len(self._losses) == 1:
+                self._unit = self._sum_of_counts()
+            with self.span("backward"):
+                self.scaler.scale(loss / (self._unit / self.world.size)).backward()
+
+    def _exchange(self, last: bool) -> AbstractContextManager[Any]:
+        model: Any = self.model
+        if hasattr(model, "set_requires_gradient_sync"):  # FSDP2
+            model.set_requires_gradient_sync(last)
+        return model.no_sync() if not last and hasattr(model, "no_sync") else nullcontext()
+
+    def checked(self, result: Any) -> tuple[Tensor, Tensor | float]:
+        """What the loss function returned, as two scalars; under nn.DataParallel it is one of each a device."""
+        fine = isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)
+        if not fine or (torch.is_grad_enabled() and not result[0].requires_grad):
+            raise TypeError(
+                "loss_fn(model, batch) must return two values, the sum of the losses, a tensor with its graph, and how many "
+                f"were summed, such as (cross_entropy(model(x), y, reduction='sum'), len(y)); it returned {result!r:.80}"
+            )
+        loss, count = result
+        return loss.sum() if loss.dim() else loss, count.detach().sum() if isinstance(count, Tensor) else count
+
+    def _sum_of_counts(self) -> Any:
+        """Of this update so far, over all ranks; at least 1, for a batch may have nothing but ignored tokens."""
+        total = sum(self._counts)
+        if self.world.size == 1 and not isinstance(total, Tensor):
+            return max(total, 1)
+        return self.world.sum(self.on_device(total)).clamp(min=1)
+
+    def on_device(self, value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value.to(self.device, self.totals.dtype).clone()
+        return torch.full((), value, dtype=self.totals.dtype, device=self.device)  # a tensor of a number would be copied, and wait
+
+    def update(self) -> None:
+        """Change the weights by the micro-batches added since the last time."""
+        with self.span("optimizer"), torch.no_grad():
+            found = self._finish_gradient()
+            self._step(found)
+            self.optimizer.zero_grad(set_to_none=True)
+            if self._ema is not None:
+                self._ema.update(found)
+            losses, counts = (sum(map(self.on_device, parts), self._skip[0]) for parts in (self._losses, self._counts))
+            self.totals += torch.where(found, self._skip, torch.stack((losses, counts, self._skip[0])))
+        self._begin()
+
+    def _finish_gradient(self) -> Tensor:
+        """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        grads = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if len(self._losses) > 1 and grads:
+            factor = self._unit / self._sum_of_counts()
+            for kind, alike in by_device(grads):
+                torch._foreach_mul_(alike, factor.to(kind) if isinstance(factor, Tensor) else factor)
+        norm = get_total_norm(grads)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        if self._clip_value is not None:
+            clip_grad_value_([p for group in self.optimizer.param_groups for p in group["params"]], self._clip_value)
+        if self._clip_norm is not None:
+            clip_grads_with_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self._clip_norm, norm)
+        return self.world.most((~torch.isfinite(norm)).to(self.device, torch.float32)).bool()
+
+    def _step(self, found: Tensor) -> None:
+        if self._fused:
+            self.optimizer.grad_scale, self.optimizer.found_inf = None, found.to(torch.float32)  # type: ignore[attr-defined]
+        elif found.item():  # the host waits here, unless the optimizer is fused
+            self.optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave weights without a gradient alone
+        self.optimizer.step()
+        if self._fused:
+            del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
+        if self.scaler.is_enabled():
+            self.scaler.update()
+
+    def read(self) -> tuple[float, float, int]:
+        """Losses, counts and skipped updates of all ranks since the last call. The host waits here."""
+        losses, counts, skipped = self.world.sum(self.totals.clone()).tolist()
+        self.totals.zero_()
+        return losses, counts, round(skipped / self.world.size)
+
+
+def by_device(tensors: Iterable[Tensor]) -> list[tuple[Tensor, list[Tensor]]]:
+    """Tensors of the same device and dtype together, each group with one of them."""
+    groups: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    return [(group[0], group) for group in groups.values()]

@@ -1,0 +1,339 @@
+"""Trainer: batches in, weights out; the loop that a person would write, with what is easily got wrong got right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastdata.errors import FastDataError
+from fastdata.monitor.meter import Meter, untried
+from fastdata.monitor.profiler import StepProfiler
+from fastdata.optim.build import build_optimizer
+from fastdata.optim.schedule import Schedule, SchedulerLike
+from fastdata.parallel.layout import lay_out
+from fastdata.parallel.world import World, device_for
+from fastdata.train.batches import Epoch, Shapes, first, ready
+from fastdata.train.checkpoint import Checkpoints, load_states, random_state, restore_random, states
+from fastdata.train.evaluation import Best, Evaluation
+from fastdata.train.run import Run
+from fastdata.train.step import Step
+
+__all__ = ["Trainer"]
+
+HOOKS = ("step", "epoch", "eval", "save")
+FORMAT = 1
+
+
+class Trainer:
+    """Trains a model on batches of any iterable.
+
+    ``loss_fn(model, batch) -> (loss_sum, count)``: the sum of the losses of a batch, a tensor, and how many were summed: samples,
+    or tokens that count. The gradient of an update is sum / count over all its micro-batches on all ranks. So `accumulate`, a short
+    batch and any number of ranks give what one big batch gives, except through layers that look at a whole batch, as BatchNorm.
+
+    Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there; SIGTERM saves
+    one, and ends the process with exit code 75.
+
+    Args:
+        model: stays the user's: what wraps it is the Trainer's own.
+        loss_fn: see above.
+        optimizer: of the model's parameters; or what makes one of them, such as ``partial(AdamW, lr=1e-3)``: then it is fused
+            on a GPU, where that exists.
+        device: where model and batches go: "cuda" is the GPU of this rank. None: the model stays, batches go to its first weight.
+        precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
+        accumulate: micro-batches of an update. The last update of an epoch takes what is left.
+        clip_norm, clip_value: of the gradient, before each update.
+        scheduler: a function of the update's index (`fastdata.train.schedule`), or any of torch.optim.lr_scheduler.
+        channels_last: the layout of weights and of 4-D batches.
+        compile: True, or a mode of torch.compile; the model is compiled in place.
+        ema: decay of an average of the weights, which is then what is evaluated.
+        dir: for checkpoints and the log; None: no files, and no resume.
+        metrics: {name: function(outputs, batch) -> (sum, count)}, for `evaluate`; outputs are what `loss_fn` got from the model.
+        best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
+        profile: so many updates under torch.profiler, after three others; then `fit` ends.
+        hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
+            the first three that returns True ends the run.
+        recompute: classes of modules that keep no activations, but run again in the backward pass.
+        parallelize: what lays the model over the ranks, instead of DistributedDataParallel: `fully_shard`, say. Returns it.
+        tf32: whether float32 products may be rounded to TF32; None: as torch is set.
+        cudnn_benchmark: let cuDNN measure its algorithms; off again after three shapes of input.
+        save_every: updates between checkpoints, beside those at the end of each epoch.
+        keep_last: checkpoints that stay.
+        log_every: updates between lines of the log. Between them the host waits for nothing on the device.
+        tensorboard: write its files into `dir` as well.
+        cprofile: with `profile`, of Python's functions too.
+        progress: draw a line, and print one an epoch.
+
+    Attributes:
+        update, epoch: updates tried so far, skipped ones included, and epochs finished.
+        results: of the last evaluation, which was after update `validated`.
+        stopping: a hook has asked for the end.
+        epoch_open: the batches of the last epoch are used up, but `end_epoch` is to come.
+        ema: `.model` has the averages; None without.
+
+    Raises:
+        ValueError, TypeError: a wrong argument, or a loss function that does not return what it should.
+        FastDataError: a checkpoint can't be written, or is of something else.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], tuple[Tensor, Any]],
+        optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
+        *,
+        device: str | torch.device | None = None,
+        precision: str = "fp32",
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        scheduler: SchedulerLike = None,
+        channels_last: bool = False,
+        compile: bool | str = False,
+        ema: float | None = None,
+        dir: str | Path | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] | None = None,
+        best: str | None = None,
+        profile: int | None = None,
+        hooks: Mapping[str, Callable[..., Any]] | None = None,
+        recompute: Iterable[type[nn.Module]] = (),
+        parallelize: Callable[[nn.Module], nn.Module] | None = None,
+        tf32: bool | None = None,
+        cudnn_benchmark: bool = True,
+        save_every: int | None = None,
+        keep_last: int = 3,
+        log_every: int = 50,
+        tensorboard: bool = False,
+        cprofile: bool = False,
+        progress: bool = True,
+    ) -> None:
+        if accumulate < 1 or log_every < 1:
+            raise ValueError(f"accumulate is {accumulate} and log_every {log_every}, but both are at least 1")
+        if unknown := sorted(set(hooks or {}) - set(HOOKS)):
+            raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
+        if tf32 is not None:
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = tf32
+        where = device_for(device)
+        self.world = World.join(where)
+        self.model, called, self.ema = lay_out(
+            model,
+            where,
+            self.world,
+            channels_last=channels_last,
+            compile=compile,
+            ema=ema,
+            recompute=recompute,
+            parallelize=parallelize,
+        )
+        self.device = where or next(self.model.parameters()).device
+        self.optimizer = build_optimizer(optimizer, self.model, self.device)
+        self.schedule = Schedule(scheduler, self.optimizer)
+        self._step = Step(
+            called,
+            loss_fn,
+            self.optimizer,
+            device=self.device,
+            world=self.world,
+            precision=precision,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            ema=self.ema,
+        )
+        self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
+        self._best = Best(best, ("loss", *(metrics or {})))
+        self._shapes = Shapes(cudnn_benchmark, self.device)
+        self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
+        self.save_every, self._log_every = save_every, log_every
+        main = self.world.rank == 0
+        self.dir = None if dir is None else Path(dir)
+        self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
+        next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
+        self._meter = Meter(self.dir if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
+        self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile) if profile else None
+        if self._profiler:
+            self._step.span = self._profiler.span
+        self.update, self.epoch, self.results = 0, 0, dict[str, float]()
+        self.epoch_open, self.validated, self.stopping, self.profiling = False, -1, False, self._profiler is not None
+        self._saved: Any = None
+        self._pass: Epoch | None = None
+        self._resumed: Mapping[str, Any] | None = None
+
+    def steps(self, train: Iterable[Any]) -> Iterator[int]:
+        """One epoch, or the rest of one that was resumed: yields the number of updates after each, for a loop of one's own."""
+        batches, added, final = iter(self._begin(train)), 0, False
+        while not final:
+            with self._meter.waiting(), self._step.span("data"):
+                batch, final = next(batches, (None, True))
+            if batch is not None:
+                self._add(batch, last=final or added == self.accumulate - 1)
+                added += 1
+            elif added and self.world.size > 1:
+                raise FastDataError(f"the loader has fewer batches than its len(), {len(train)}: ranks would differ")  # type: ignore[arg-type]
+            complete = added == self.accumulate or bool(final and added)
+            if complete:
+                self._step.update()
+                added = 0
+            if final:
+                next(batches, None)  # the loader's own epoch ends
+                self.epoch, self._pass, self.epoch_open = self.epoch + 1, None, True
+            if complete:
+                self._updated()
+                yield self.update
+
+    def _begin(self, train: Any) -> Epoch:
+        resumed, self._resumed = self._resumed, None
+        self._pass, self._train = Epoch(train, self.epoch, resumed and resumed["pass"]), train
+        if resumed and resumed["random"]:
+            restore_random(resumed["random"])
+        total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
+        self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
+        self._step.model.train()
+        return self._pass
+
+    def _add(self, batch: Any, *, last: bool) -> None:
+        with self._step.span("copy"):
+            batch, valid = ready(batch, self.device, channels_last=self._channels_last)
+        tensor = first(batch)
+        if tensor is not None and tensor.dim():
+            self._shapes.see(tensor)
+            self._meter.count((len(tensor) if valid is None else valid) * self.world.size)
+        self._step.add(batch, valid=valid, last=last)
+
+    def _updated(self) -> None:
+        self.schedule.updated(self.update)
+        self.update += 1
+        self._meter.updated()
+        if self.update % self._log_every == 0:
+            self._log()
+        if self._profiler and (report := self._profiler.updated()):
+            self._meter.tell(report)
+            self.stopping = True
+        self._call("step")
+
+    def _log(self) -> None:
+        """A line of the log. The host waits for the device here, and nowhere else."""
+        record = self._meter.read(*self._step.read(), lr=self.schedule.rates()[0])
+        self._meter.log({"kind": "train", "update": self.update, "epoch": self.epoch, **record})
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        if hook in self._hooks and self._hooks[hook](self, *arguments) is True and hook != "save":
+            self.stopping = True
+
+    def fit(
+        self,
+        train: Iterable[Any],
+        val: Iterable[Any] | None = None,
+        *,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        eval_every: int | None = None,
+    ) -> dict[str, float]:
+        """Train until so many epochs or updates are done, those before a resume included.
+
+        Args:
+            train: an iterable of batches with the same number on every rank, as fastdata's Loader has.
+            val: what to evaluate, after each epoch or each `eval_every` updates, and at the end.
+            epochs: how many. max_steps: updates. The first that is reached ends the run.
+
+        Returns the results of the last evaluation. With `profile` it ends after that.
+        """
+        return Run(self, train, val, epochs=epochs, max_steps=max_steps, eval_every=eval_every).go()
+
+    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
+        """The mean loss and metrics over a set, each sample once, the same on every rank. Of the averaged weights, if there are."""
+        return self._evaluation.run(self.ema.model if self.ema else self.model, loader)
+
+    def predict(self, loader: Iterable[Any], forward: Callable[[Any, Any], Tensor] | None = None) -> Tensor:
+        """The model's outputs, float [samples, ...] on the CPU, in the order of the set, on every rank.
+
+        Args:
+            forward: ``forward(model, batch)``; None: ``model(batch)``, or ``model(batch[0])`` of a tuple.
+        """
+        call = forward or (lambda model, batch: model(batch[0] if isinstance(batch, tuple | list) else batch))
+        return self._evaluation.predict(self.ema.model if self.ema else self.model, loader, call)
+
+    def validate(self, val: Iterable[Any]) -> dict[str, float]:
+        """Evaluate, and tell the schedule, the log, the hook and `best`."""
+        with self._meter.paused():
+            self.results = self.evaluate(val)
+        self.validated = self.update
+        self.schedule.evaluated(self.results)
+        self._best.see(self.results)
+        self._meter.log({"kind": "eval", "update": self.update, "epoch": self.epoch, **self.results})
+        self._call("eval", self.results)
+        return self.results
+
+    def end_epoch(self) -> None:
+        """After the last update of an epoch, and its evaluation: schedules of epochs, the line of output, the hook."""
+        self._log()
+        self.schedule.epoch_ended()
+        self.epoch_open = False
+        record = self._meter.end(self.epoch, self.results if self.validated == self.update else {})
+        self._meter.log({"kind": "epoch", "update": self.update, "epoch": self.epoch, **record})
+        self._call("epoch", record)
+
+    def save(self) -> None:
+        """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
+        place = (self.update, self.epoch, self.epoch_open)
+        if self._checkpoints is not None and self._saved != place:
+            with self._meter.paused():
+                state = self.state_dict()
+                self._checkpoints.save(self.update, state, best=self._best.fresh(), then=lambda path: self._call("save", path))
+            self._saved = place
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint of `dir`, if there is one and nothing was trained yet. Returns whether."""
+        state = self._checkpoints.newest() if self._checkpoints and not self.update else None
+        if state is not None:
+            self.load_state_dict(state)
+        return state is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides how the run goes on: tensors, numbers and text. To be called on all ranks alike."""
+        model, optimizer = states(self.model, self.optimizer)
+        return {
+            "format": FORMAT,
+            "model": model,
+            "optimizer": optimizer,
+            "ema": None if self.ema is None else states(self.ema.model)[0],
+            "scaler": self._step.scaler.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "update": self.update,
+            "epoch": self.epoch,
+            "epoch_open": self.epoch_open,
+            "validated": self.validated,
+            "results": self.results,
+            "best": self._best.value,
+            "ranks": self.world.gather({"random": random_state(), "pass": self._pass and self._pass.state()}),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on."""
+        if state.get("format") != FORMAT:
+            raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but has {sorted(state)[:8]}")
+        load_states((state["model"], state["optimizer"]), self.model, self.optimizer)
+        if self.ema is not None and state["ema"] is not None:
+            load_states((state["ema"],), self.ema.model)
+        self._step.scaler.load_state_dict(state["scaler"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.update, self.epoch, self.epoch_open, self.validated = (
+            state[k] for k in ("update", "epoch", "epoch_open", "validated")
+        )
+        self.results, self._best.value = dict(state["results"]), state["best"]
+        same = len(state["ranks"]) == self.world.size
+        self._resumed = state["ranks"][self.world.rank if same else 0]
+        if not same:
+            self._resumed = {**self._resumed, "random": None}
+        self._saved = (self.update, self.epoch, self.epoch_open)
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written, and close the log."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        self._meter.close()
