@@ -24,12 +24,13 @@ ARROWS = {
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data"},
     "gpu": set(),
+    "train": {"errors"},
     "bench": {"errors", "machine", "codec", "store", "data", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer"}
 
 
 def _room(path: Path) -> str:
