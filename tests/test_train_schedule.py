@@ -298,6 +298,12 @@ def test_a_scheduler_that_keeps_functions_resumes_and_one_that_keeps_objects_say
 
     optimizer = adam()
     assert "kept" not in Schedule(Bare(optimizer, math.cos), optimizer).state_dict()["state"]
+    kept = [np.float64(0.5), (np.int64(2), np.bool_(True), {"inside": np.float32(3)}), torch.ones(1)]
+    schedule = Schedule(Bare(optimizer, kept), optimizer)
+    plain = saved(schedule)["schedule"]["state"]["kept"]
+    assert plain == kept
+    assert [type(v) for v in values(plain)] == [float, int, bool, str, float, Tensor]
+    assert schedule.state_dict()["state"]["kept"] is not kept
     with pytest.raises(TypeError, match="the state of Bare holds a Random, which a checkpoint does not: give it"):
         Schedule(Bare(optimizer, random.Random(0)), optimizer).state_dict()
 
