@@ -24,12 +24,16 @@ ARROWS = {
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data"},
     "gpu": set(),
+    "optim": {"errors"},
+    "parallel": {"errors", "optim"},
+    "monitor": {"errors"},
+    "train": {"errors", "gpu", "optim", "parallel", "monitor"},
     "bench": {"errors", "machine", "codec", "store", "data", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer"}
 
 
 def _room(path: Path) -> str:

@@ -1,0 +1,59 @@
+"""Parameter groups: what weight decay is for, and what it is not for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+__all__ = ["decay_groups"]
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)  # _NormBase: all of BatchNorm and InstanceNorm, lazy and synced too
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The parameters of a model for any optimizer: a group with `weight_decay`, and one without.
+
+    Without are biases, all parameters of torch's norms (a LayerNorm of images has weights of 3 dimensions), and all parameters of 0
+    or 1 dimension (gains, layer scales, norms of other libraries). All others decay, embeddings too: as nanoGPT does it; timm
+    exempts the position embeddings that a model names. A frozen parameter is in no group. A shared one is there once, and does not
+    decay if any module that has it uses it as one of the above.
+
+    The order is that of ``model.parameters()``; a group without parameters is left out.
+
+    Args:
+        model: Its parameters, of all modules. Lazy modules need one forward before.
+        weight_decay: Of the first group; the optimizer says what it means (AdamW: decoupled; SGD and Adam: L2).
+
+    Raises:
+        ValueError: weight_decay is below 0 or not finite.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+        >>> [(len(group["params"]), group["weight_decay"]) for group in decay_groups(model, 0.05)]
+        [(2, 0.05), (4, 0.0)]
+
+        With ``pip install fastdata[optimizers]``, for large batches; of LAMB, pre_norm=True makes NVLAMB:
+
+        >>> from pytorch_optimizer import LARS, Lamb, NovoGrad  # doctest: +SKIP
+        >>> Trainer(model, loss_fn, LARS(decay_groups(model, 1e-4), lr=2.0))  # doctest: +SKIP
+        >>> Trainer(model, loss_fn, Lamb(decay_groups(model, 0.01), lr=2e-3, pre_norm=True))  # doctest: +SKIP
+        >>> Trainer(model, loss_fn, NovoGrad(decay_groups(model, 1e-3), lr=1e-2))  # doctest: +SKIP
+    """
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay is {weight_decay!r}, but must be a finite number from 0 on")
+    decays: dict[nn.Parameter, bool] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                decays[parameter] = decays.get(parameter, True) and _decays(module, name, parameter)
+    with_decay, without = ([p for p, decay in decays.items() if decay is kind] for kind in (True, False))
+    groups = [{"params": with_decay, "weight_decay": weight_decay}, {"params": without, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    """Whether a parameter has weights in it; a bias may have three dimensions (bias_k of nn.MultiheadAttention)."""
+    return parameter.ndim >= 2 and not isinstance(module, NORMS) and name != "bias" and not name.startswith("bias_")

@@ -1,0 +1,99 @@
+"""Learning rates as functions of the number of the update: 0, 1, 2, ...
+
+Each gives the factor of a group's ``initial_lr`` (torch's name). Attempted updates count, skipped ones too: all ranks agree, and a
+resume has nothing to lose. Warm-up is linear, (update + 1) / (warmup + 1): update 0 does not have rate 0, and update `warmup` has
+the full rate. With accumulation an update is several batches; `total` is ``epochs * updates per epoch``. Each raises a ValueError
+for arguments out of range.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+__all__ = ["Factor", "cosine", "linear", "multistep", "onecycle", "scale_lr"]
+
+Factor: TypeAlias = Callable[[int], float]
+
+
+def cosine(total: int, *, warmup: int = 0, final: float = 0.0) -> Factor:
+    """Half a cosine from 1 to `final`: ``final + (1 - final) * (1 + cos(pi * t)) / 2``, t = (update - warmup) / (total - warmup).
+
+    `final` is reached at `total` and holds. Without warm-up it is torch's CosineAnnealingLR with T_max=total.
+    """
+    return _annealed(total, warmup, final, lambda t: (1 + math.cos(math.pi * t)) / 2)
+
+
+def linear(total: int, *, warmup: int = 0, final: float = 0.0) -> Factor:
+    """A line from 1 to `final`: ``1 - (1 - final) * t`` with t as in `cosine`; without warm-up torch's LinearLR from 1."""
+    return _annealed(total, warmup, final, lambda t: 1 - t)
+
+
+def _annealed(total: int, warmup: int, final: float, shape: Callable[[float], float]) -> Factor:
+    need(_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
+    need(_whole(warmup, 0) and warmup < total, "warmup", warmup, f"a whole number of updates below total, {total}")
+    need(0 <= final < math.inf, "final", final, "a factor of the rate from 0 on")
+
+    def factor(update: int) -> float:
+        if update < warmup:
+            return (update + 1) / (warmup + 1)
+        left = shape(min(1.0, (update - warmup) / (total - warmup)))
+        return left + (1 - left) * final
+
+    return factor
+
+
+def multistep(milestones: Iterable[int], *, gamma: float = 0.1, warmup: int = 0) -> Factor:
+    """``gamma ** (milestones <= update)``, as torch's MultiStepLR; milestones are updates: ``30 * updates per epoch``."""
+    steps = sorted(milestones)
+    need(all(_whole(step, 1) for step in steps), "milestones", steps, "whole numbers of updates, from 1 on")
+    need(0 <= gamma < math.inf, "gamma", gamma, "a factor of the rate from 0 on")
+    need(_whole(warmup, 0), "warmup", warmup, "a whole number of updates, from 0 on")
+    return lambda update: min(1.0, (update + 1) / (warmup + 1)) * gamma ** bisect_right(steps, update)
+
+
+def onecycle(total: int, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Factor:
+    """Half a cosine up from `start` to 1 and half a cosine down to `final`; the group's rate is the peak.
+
+    The rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total), to rounding: the peak is at update
+    ``peak_at * total - 1``, the last update, total - 1, has `final`, and it holds. The momentum stays: to cycle it, pass torch's.
+    """
+    need(_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
+    need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
+    need(0 <= start < math.inf, "start", start, "a factor of the rate from 0 on")
+    need(0 <= final < math.inf, "final", final, "a factor of the rate from 0 on")
+    peak = peak_at * total - 1
+
+    def factor(update: int) -> float:
+        at = min(update, total - 1)
+        rising = at <= peak
+        t = (at / peak if peak else 1.0) if rising else (at - peak) / (total - 1 - peak)
+        first, last = (start, 1.0) if rising else (1.0, final)
+        return last + (first - last) * (1 + math.cos(math.pi * t)) / 2
+
+    return factor
+
+
+def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear") -> float:
+    """The rate for a batch size, from `lr` that was tuned for batch size `base`; with k = batch_size / base:
+
+    - "linear": lr * k, for SGD with warm-up (Goyal et al. 2017, arXiv:1706.02677).
+    - "sqrt": lr * sqrt(k), for Adam and its kin (Krizhevsky 2014, arXiv:1404.5997; Malladi et al. 2022, arXiv:2205.10287).
+
+    `batch_size` is the samples of one update: of all ranks, and of all accumulated batches.
+    """
+    need(_whole(batch_size, 1) and _whole(base, 1), "(batch_size, base)", (batch_size, base), "two whole numbers from 1 on")
+    need(rule in ("linear", "sqrt"), "rule", rule, "'linear' or 'sqrt'")
+    k = batch_size / base
+    return lr * (k if rule == "linear" else math.sqrt(k))
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and value >= least
+
+
+def need(ok: bool, name: str, found: object, asked: str) -> None:
+    if not ok:
+        raise ValueError(f"{name} is {found!r}, but must be {asked}")

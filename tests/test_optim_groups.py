@@ -1,0 +1,188 @@
+"""Which parameters decay; and that the optimizers of the extra take the groups, train, and come back from a file."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytorch_optimizer import LARS, Lamb, NovoGrad
+from torch import nn
+from torch.optim import Optimizer
+
+from fastdata.train import groups
+from fastdata.optim.groups import decay_groups
+
+NORMS = [
+    nn.BatchNorm1d(3),
+    nn.BatchNorm2d(3),
+    nn.BatchNorm3d(3),
+    nn.SyncBatchNorm(3),
+    nn.InstanceNorm1d(3, affine=True),
+    nn.InstanceNorm2d(3, affine=True),
+    nn.InstanceNorm3d(3, affine=True),
+    nn.GroupNorm(1, 3),
+    nn.LayerNorm(3),
+    nn.LayerNorm([3, 4, 5]),
+    nn.RMSNorm(3),
+    nn.RMSNorm([3, 4]),
+]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(7, 4)
+        self.norms = nn.ModuleList(copy.deepcopy(NORMS))
+        self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+        self.recurrent = nn.LSTM(4, 4)
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.head = nn.Linear(4, 7)
+        self.head.weight = self.tokens.weight
+        self.again = self.conv
+        self.scale = nn.Parameter(torch.ones(4))
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.position = nn.Parameter(torch.ones(1, 9, 4))
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+
+
+WITH_DECAY = {
+    "tokens.weight",
+    "attention.in_proj_weight",
+    "attention.out_proj.weight",
+    "recurrent.weight_ih_l0",
+    "recurrent.weight_hh_l0",
+    "conv.weight",
+    "position",
+}
+
+
+def test_weights_decay_and_nothing_else_does() -> None:
+    model = Net()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    with_decay, without = decay_groups(model, 0.05)
+    assert (with_decay["weight_decay"], without["weight_decay"]) == (0.05, 0.0)
+    assert {names[p] for p in with_decay["params"]} == WITH_DECAY
+    others = [name for name, p in model.named_parameters() if name not in WITH_DECAY and p.requires_grad]
+    assert [names[p] for p in without["params"]] == others
+    assert {"attention.bias_k", "norms.9.weight", "norms.11.weight", "temperature", "head.bias"} <= set(others)
+    assert not any(name.startswith("frozen") for name in others)
+
+
+def test_every_parameter_is_there_once_and_in_the_models_order() -> None:
+    model = Net()
+    found = [p for group in decay_groups(model, 0.05) for p in group["params"]]
+    asked = [p for p in model.parameters() if p.requires_grad]
+    assert len(found) == len(set(found)) == len(asked)
+    for group in decay_groups(model, 0.05):
+        assert group["params"] == [p for p in asked if any(p is q for q in group["params"])]
+    assert torch.optim.AdamW(decay_groups(model, 0.05)).param_groups[1]["weight_decay"] == 0.0
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_weight_that_is_also_a_norms_does_not_decay(norm_first: bool) -> None:
+    linear, norm = nn.Linear(4, 3, bias=False), nn.LayerNorm([3, 4], bias=False)
+    norm.weight = linear.weight
+    model = nn.Sequential(norm, linear) if norm_first else nn.Sequential(linear, norm)
+    (group,) = decay_groups(model, 0.1)
+    assert group["weight_decay"] == 0.0
+    assert group["params"] == [linear.weight]
+
+
+def test_a_group_without_parameters_is_left_out() -> None:
+    assert [g["weight_decay"] for g in decay_groups(nn.Linear(2, 2, bias=False), 0.1)] == [0.1]
+    assert [g["weight_decay"] for g in decay_groups(nn.LayerNorm(2), 0.1)] == [0.0]
+    assert decay_groups(nn.ReLU(), 0.1) == []
+
+
+@pytest.mark.parametrize("weight_decay", [-0.1, math.inf, math.nan])
+def test_a_decay_out_of_range_is_refused(weight_decay: float) -> None:
+    with pytest.raises(ValueError, match=f"weight_decay is {weight_decay}, but must be a finite number from 0 on"):
+        decay_groups(nn.Linear(2, 2), weight_decay)
+
+
+def test_the_example_runs() -> None:
+    results = doctest.testmod(groups)
+    assert results.attempted > 1
+    assert results.failed == 0
+
+
+# The optimizers of the extra `optimizers`.
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "LARS": lambda parameters: LARS(parameters, lr=2.0, momentum=0.9),
+    "LAMB": lambda parameters: Lamb(parameters, lr=0.02),
+    "NVLAMB": lambda parameters: Lamb(parameters, lr=0.02, pre_norm=True),
+    "NovoGrad": lambda parameters: NovoGrad(parameters, lr=0.02),
+}
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def train(model: nn.Module, optimizer: Optimizer, updates: range) -> list[float]:
+    losses = []
+    for update in updates:
+        generator = torch.Generator().manual_seed(update)
+        x = torch.randn(64, 6, generator=generator)
+        loss = nn.functional.cross_entropy(model(x), x[:, :3].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_it_trains_and_goes_on_from_a_file_as_if_nothing_was(name: str) -> None:
+    model = small()
+    optimizer = OPTIMIZERS[name](decay_groups(model, 1e-4))
+    losses = train(model, optimizer, range(20))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    losses += train(model, optimizer, range(20, 60))
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    again = small()
+    resumed = OPTIMIZERS[name](decay_groups(again, 1e-4))
+    again.load_state_dict(state["model"])
+    resumed.load_state_dict(state["optimizer"])
+    assert train(again, resumed, range(20, 60)) == losses[20:]
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_without_gradients_changes_no_weights(name: str) -> None:
+    model = small()
+    optimizer = OPTIMIZERS[name](decay_groups(model, 1e-2))
+    for updates in (range(0), range(3)):  # as the very first one, and later
+        train(model, optimizer, updates)
+        before = copy.deepcopy(model.state_dict())
+        optimizer.zero_grad()
+        optimizer.step()
+        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert all(math.isfinite(loss) for loss in train(model, optimizer, range(3)))
+
+
+def test_pre_norm_is_nvlambs_normalization_of_the_gradient() -> None:
+    """LAMB's second update depends on how large its gradient is beside the first one's; NVLAMB's does not."""
+
+    def two_updates(pre_norm: bool, size: float) -> torch.Tensor:
+        parameter = nn.Parameter(torch.ones(4, 2))
+        optimizer = Lamb([parameter], lr=0.1, pre_norm=pre_norm)
+        for gradient in (torch.eye(4, 2) * 10, torch.arange(8.0).view(4, 2) * size):
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        return parameter.detach()
+
+    assert torch.allclose(two_updates(True, 10), two_updates(True, 1000), atol=1e-5)
+    assert not torch.allclose(two_updates(False, 10), two_updates(False, 1000), atol=1e-3)

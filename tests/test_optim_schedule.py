@@ -1,0 +1,542 @@
+"""Rates and momenta through Schedule are those of a plain loop with torch's schedulers, also after a resume at any point."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import lr_scheduler as lrs
+
+from fastdata.optim.rates import cosine, linear, multistep, onecycle, scale_lr
+from fastdata.optim.schedule import Schedule
+
+EPOCHS, UPDATES = 6, 4  # per epoch
+LOSSES = [1.0, 0.9, 0.95, 0.97, 0.96, 0.96]  # of the evaluations: a plateau after the second
+
+
+def sgd() -> SGD:
+    a, b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    return SGD([{"params": [a], "lr": 0.1}, {"params": [b], "lr": 0.03}], lr=1.0, momentum=0.9)
+
+
+def adam() -> AdamW:
+    return AdamW([nn.Parameter(torch.ones(2))], lr=0.01)
+
+
+class Halving:
+    """A callable object: torch saves its __dict__."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.size = every, (1, 2)
+
+    def __call__(self, step: int) -> float:
+        return 0.5 ** (step // self.every)
+
+
+def sequential(*parts: Callable[[Optimizer], Any], milestones: list[int]) -> Callable[[Optimizer], Any]:
+    return lambda opt: lrs.SequentialLR(opt, [part(opt) for part in parts], milestones)
+
+
+Make = Callable[[Optimizer], Any]
+TOTAL = EPOCHS * UPDATES
+# name: how it is made, when torch's documentation steps it, the optimizer
+CASES: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
+    "lambda": (lambda o: lrs.LambdaLR(o, lambda epoch: 0.95**epoch), "epoch", sgd),
+    "lambda-object": (lambda o: lrs.LambdaLR(o, [Halving(2), Halving(3)]), "epoch", sgd),
+    "step": (lambda o: lrs.StepLR(o, 2), "epoch", sgd),
+    "multistep": (lambda o: lrs.MultiStepLR(o, [2, 4, 4], gamma=0.1), "epoch", sgd),
+    "exponential": (lambda o: lrs.ExponentialLR(o, 0.9), "epoch", sgd),
+    "multiplicative": (lambda o: lrs.MultiplicativeLR(o, lambda epoch: 0.9 + epoch / 100), "epoch", sgd),
+    "polynomial": (lambda o: lrs.PolynomialLR(o, 5, power=2.0), "epoch", adam),
+    "constant": (lambda o: lrs.ConstantLR(o, 0.5, 2), "epoch", sgd),
+    "linear": (lambda o: lrs.LinearLR(o, 0.1, 1.0, 4), "epoch", sgd),
+    "cosine": (lambda o: lrs.CosineAnnealingLR(o, EPOCHS, 1e-4), "epoch", sgd),
+    "restarts": (lambda o: lrs.CosineAnnealingWarmRestarts(o, 2, 2), "epoch", sgd),
+    "cyclic": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, 4), "update", sgd),
+    "cyclic-triangular2": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, mode="triangular2"), "update", adam),
+    "cyclic-exp": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, mode="exp_range", gamma=0.9), "update", sgd),
+    "cyclic-function": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, scale_fn=lambda x: 0.8**x), "update", sgd),
+    "onecycle": (lambda o: lrs.OneCycleLR(o, [0.1, 0.03], TOTAL), "update", sgd),
+    "onecycle-betas": (lambda o: lrs.OneCycleLR(o, 0.1, TOTAL, three_phase=True, anneal_strategy="linear"), "update", adam),
+    "plateau": (lambda o: lrs.ReduceLROnPlateau(o, patience=1, factor=0.3, cooldown=1), "evaluation", sgd),
+    "plateau-max": (lambda o: lrs.ReduceLROnPlateau(o, "max", patience=0, min_lr=[1e-3, 1e-2]), "evaluation", sgd),
+    "sequential": (
+        sequential(
+            lambda o: lrs.LinearLR(o, 0.1, 1.0, 2),
+            lambda o: lrs.MultiStepLR(o, [1, 2]),
+            lambda o: lrs.ExponentialLR(o, 0.9),
+            milestones=[2, 4],
+        ),
+        "epoch",
+        sgd,
+    ),
+    "sequential-of-functions": (
+        sequential(
+            lambda o: lrs.LambdaLR(o, lambda epoch: (epoch + 1) / 3),
+            lambda o: lrs.MultiplicativeLR(o, Halving(2)),
+            lambda o: lrs.CosineAnnealingLR(o, 3),
+            milestones=[2, 3],
+        ),
+        "epoch",
+        adam,
+    ),
+    "sequential-per-update": (
+        sequential(lambda o: lrs.ConstantLR(o, 0.1, 5), lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3), milestones=[5]),
+        "update",
+        sgd,
+    ),
+    "chained": (
+        lambda o: lrs.ChainedScheduler([lrs.ConstantLR(o, 0.1, 2), lrs.MultiStepLR(o, [3]), lrs.ExponentialLR(o, 0.9)], o),
+        "epoch",
+        sgd,
+    ),
+    "chained-per-update": (
+        lambda o: lrs.ChainedScheduler([lrs.OneCycleLR(o, 0.1, TOTAL), lrs.ExponentialLR(o, 0.99)], o),
+        "update",
+        sgd,
+    ),
+    "nested": (
+        lambda o: lrs.ChainedScheduler(
+            [
+                sequential(lambda o: lrs.ConstantLR(o, 0.1, 2), lambda o: lrs.MultiStepLR(o, [1]), milestones=[2])(o),
+                lrs.ExponentialLR(o, 0.9),
+            ],
+            o,
+        ),
+        "epoch",
+        sgd,
+    ),
+}
+
+
+def rates_and_momenta(optimizer: Optimizer) -> list[float]:
+    return [float(v) for group in optimizer.param_groups for v in (group["lr"], group.get("momentum") or group["betas"][0])]
+
+
+def step(optimizer: Optimizer, *, skip: bool = False) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None if skip else torch.ones_like(parameter)
+    optimizer.step()
+
+
+def plain_loop(optimizer: Optimizer, scheduler: Any, every: str) -> list[list[float]]:
+    """What a loop by hand uses in each update, and what it ends with."""
+    found = []
+    for epoch in range(EPOCHS):
+        for _ in range(UPDATES):
+            found.append(rates_and_momenta(optimizer))
+            step(optimizer)
+            if every == "update":
+                scheduler.step()
+        if every == "evaluation":
+            scheduler.step(LOSSES[epoch])
+        if every == "epoch":
+            scheduler.step()
+    return [*found, rates_and_momenta(optimizer)]
+
+
+EVENTS = [(kind, n) for n in range(EPOCHS) for kind in (*["update"] * UPDATES, "evaluation", "epoch")]
+
+
+def through_schedule(
+    schedule: Schedule, events: list[tuple[str, int]], first: int = 0, *, skip: bool = False
+) -> Iterator[list[float]]:
+    """Yields what each update uses; every third update is skipped, if told."""
+    update = first
+    for kind, epoch in events:
+        if kind == "update":
+            yield rates_and_momenta(schedule.optimizer)
+            step(schedule.optimizer, skip=skip and update % 3 == 0)
+            schedule.updated(update)
+            update += 1
+        elif kind == "evaluation":
+            schedule.evaluated({"accuracy": 0.5, "loss": LOSSES[epoch]})
+        else:
+            schedule.epoch_ended()
+    yield rates_and_momenta(schedule.optimizer)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_rates_and_momenta_are_those_of_a_plain_loop(name: str, skip: bool) -> None:
+    make, every, optimizer = CASES[name]
+    by_hand = optimizer()
+    expected = plain_loop(by_hand, make(by_hand), every)
+    assert len({tuple(row) for row in expected}) > 1
+    own = optimizer()
+    schedule = Schedule(make(own), own)
+    assert schedule.every == every
+    schedule.check(TOTAL)
+    assert list(through_schedule(schedule, EVENTS, skip=skip)) == expected
+    assert schedule.rates() == [group["lr"] for group in own.param_groups]
+
+
+def saved(schedule: Schedule) -> dict[str, Any]:
+    """Optimizer and schedule as a checkpoint file gives them back."""
+    file = io.BytesIO()
+    torch.save({"optimizer": schedule.optimizer.state_dict(), "schedule": schedule.state_dict()}, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def resumed(make: Make, optimizer: Optimizer, state: Mapping[str, Any]) -> Schedule:
+    schedule = Schedule(make(optimizer), optimizer)
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    return schedule
+
+
+FUNCTIONS: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
+    "none": (lambda o: None, "never", sgd),
+    "function": (lambda o: cosine(TOTAL - 3, warmup=5, final=0.1), "update", sgd),
+    "numpy-function": (lambda o: lambda update: np.float32(0.9) ** update, "update", adam),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *FUNCTIONS])
+def test_a_resume_at_any_point_goes_on_as_if_nothing_was(name: str) -> None:
+    make, _, optimizer = (CASES | FUNCTIONS)[name]
+    own = optimizer()
+    whole = list(through_schedule(Schedule(make(own), own), EVENTS))
+    for k in range(len(EVENTS)):
+        first = optimizer()
+        schedule = Schedule(make(first), first)
+        done = list(through_schedule(schedule, EVENTS[:k]))[:-1]
+        state = saved(schedule)
+        kept = copy.deepcopy(state["schedule"])
+        for _ in range(2):  # a state can be loaded twice: torch's CyclicLR takes it apart
+            again = resumed(make, optimizer(), state)
+            assert state["schedule"] == kept
+            assert done + list(through_schedule(again, EVENTS[k:], len(done))) == whole
+
+
+def test_the_probe_of_resumes_sees_a_state_that_is_not_loaded() -> None:
+    make, _, optimizer = CASES["multistep"]
+    own, other = optimizer(), optimizer()
+    schedule = Schedule(make(own), own)
+    done = list(through_schedule(schedule, EVENTS[:14]))[:-1]
+    again = Schedule(make(other), other)
+    other.load_state_dict(saved(schedule)["optimizer"])
+    rest = list(through_schedule(again, EVENTS[14:], len(done)))
+    assert rest != list(through_schedule(schedule, EVENTS[14:], len(done)))
+
+
+def test_a_resumed_multistep_has_the_milestones_that_torch_wants() -> None:
+    make, _, optimizer = CASES["nested"]
+    own = optimizer()
+    again = resumed(make, optimizer(), saved(Schedule(make(own), own)))
+    milestones = again._scheduler._schedulers[0]._schedulers[1].milestones
+    assert milestones == Counter([1])
+    assert type(milestones) is Counter
+
+
+def values(state: Any) -> Iterator[Any]:
+    for item in [*state, *state.values()] if isinstance(state, dict) else state:
+        yield from values(item) if isinstance(item, dict | list | tuple) else [item]
+
+
+@pytest.mark.parametrize("name", [*CASES, *FUNCTIONS])
+def test_a_state_is_of_plain_values_and_a_copy(name: str) -> None:
+    make, _, optimizer = (CASES | FUNCTIONS)[name]
+    own = optimizer()
+    schedule = Schedule(make(own), own)
+    list(through_schedule(schedule, EVENTS[:9]))
+    state = schedule.state_dict()
+    before = copy.deepcopy(state)
+    assert {type(v) for v in values(state)} <= {str, int, float, bool, type(None), Tensor}
+    list(through_schedule(schedule, EVENTS[9:], 7))
+    assert state == before
+
+
+def test_tensors_as_rates_stay_the_same_tensors() -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5))
+    schedule = Schedule(linear(4), optimizer)
+    rate = optimizer.param_groups[0]["lr"]
+    schedule.updated(0)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert schedule.rates() == [0.375] == [float(rate)]
+    again = SGD([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5))
+    assert resumed(lambda o: linear(4), again, saved(schedule)).rates() == [0.375]
+    torchs = Schedule(lrs.MultiStepLR(again, [1]), again)
+    assert any(isinstance(v, Tensor) for v in values(torchs.state_dict()))
+    assert not any(
+        v is w for v in values(torchs.state_dict()) for w in values(torchs._scheduler.state_dict()) if isinstance(v, Tensor)
+    )
+
+
+def test_a_group_that_comes_later_has_its_own_rate() -> None:
+    optimizer = adam()
+    schedule = Schedule(linear(10), optimizer)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 1.0})
+    schedule.updated(4)
+    assert schedule.rates() == [0.005, 0.5]
+
+
+def test_a_scheduler_that_keeps_functions_resumes_and_one_that_keeps_objects_says_so() -> None:
+    class Bare(lrs.LRScheduler):
+        def __init__(self, optimizer: Optimizer, kept: object) -> None:
+            self.kept = kept
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[float]:
+            return [group["lr"] / 2 for group in self.optimizer.param_groups]
+
+    optimizer = adam()
+    assert "kept" not in Schedule(Bare(optimizer, math.cos), optimizer).state_dict()["state"]
+    kept = [np.float64(0.5), (np.int64(2), np.bool_(True), {"inside": np.float32(3)}), torch.ones(1)]
+    schedule = Schedule(Bare(optimizer, kept), optimizer)
+    plain = saved(schedule)["schedule"]["state"]["kept"]
+    assert plain == kept
+    assert [type(v) for v in values(plain)] == [float, int, bool, str, float, Tensor]
+    assert schedule.state_dict()["state"]["kept"] is not kept
+    with pytest.raises(TypeError, match="the state of Bare holds a Random, which a checkpoint does not: give it"):
+        Schedule(Bare(optimizer, random.Random(0)), optimizer).state_dict()
+
+
+def test_a_pair_overrides_when_a_scheduler_is_stepped() -> None:
+    for name, every in (("exponential", "update"), ("onecycle", "epoch"), ("sequential", "update"), ("restarts", "update")):
+        make, usual, optimizer = CASES[name]
+        assert usual != every
+        by_hand, own = optimizer(), optimizer()
+        schedule = Schedule((make(own), every), own)
+        assert schedule.every == every
+        assert list(through_schedule(schedule, EVENTS)) == plain_loop(by_hand, make(by_hand), every)
+
+
+def test_a_plateau_sees_the_metric_that_is_named() -> None:
+    optimizer = adam()
+    schedule = Schedule((lrs.ReduceLROnPlateau(optimizer, "max", patience=0), "accuracy"), optimizer)
+    assert (schedule.every, schedule.metric) == ("evaluation", "accuracy")
+    for accuracy, rate in ((0.5, 0.01), (0.6, 0.01), (0.6, 0.001)):
+        schedule.updated(0)
+        schedule.evaluated({"loss": 0.0, "accuracy": accuracy})
+        schedule.epoch_ended()
+        assert schedule.rates() == [pytest.approx(rate)]
+    with pytest.raises(ValueError, match=r"the plateau is to see 'accuracy', found \['loss'\]: pass \(scheduler, one"):
+        schedule.evaluated({"loss": 1.0})
+
+
+def test_a_plateau_sees_the_loss_if_none_is_named() -> None:
+    optimizer = adam()
+    assert Schedule(lrs.ReduceLROnPlateau(optimizer), optimizer).metric == "loss"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda o: lrs.StepLR(adam(), 3), ValueError, "the StepLR is of another optimizer: make it with"),
+        (lambda o: lrs.ReduceLROnPlateau(adam()), ValueError, "the ReduceLROnPlateau is of another optimizer"),
+        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "the second beside StepLR is 'batch', but must be 'update' or 'epoch'"),
+        (lambda o: (lrs.ReduceLROnPlateau(o), "epoch"), ValueError, "is 'epoch', but must be the name of a metric"),
+        (lambda o: (lrs.ReduceLROnPlateau(o), 3), ValueError, "is 3, but must be the name of a metric"),
+        (lambda o: (cosine(3), "epoch"), ValueError, "is 'epoch', but must be left out: a function is"),
+        (lambda o: (lrs.StepLR(o, 3),), TypeError, "pass one that was made with the optimizer"),
+        (lambda o: lrs.StepLR, TypeError, "pass one that was made with the optimizer"),
+        (lambda o: "cosine", TypeError, "the scheduler is 'cosine': pass"),
+        (lambda o: lambda update: "1e-3x", ValueError, "could not convert"),
+        (lambda o: lambda update: None, TypeError, "NoneType"),
+        (lambda o: lambda update: math.nan, ValueError, "the factor of the rate in update 0 is nan, but must be a finite number"),
+        (lambda o: lambda update: -0.1, ValueError, "is -0.1, but must be a finite number from 0 on"),
+    ],
+)
+def test_a_wrong_scheduler_is_refused(make: Make, error: type[Exception], message: str) -> None:
+    optimizer = adam()
+    with pytest.raises(error, match=re.escape(message)):
+        Schedule(make(optimizer), optimizer)
+
+
+def test_a_state_of_another_scheduler_is_refused() -> None:
+    for one, other in (("step", "exponential"), ("step", "none"), ("function", "none"), ("none", "function")):
+        (make, _, _), (make_other, _, _) = (CASES | FUNCTIONS)[one], (CASES | FUNCTIONS)[other]
+        a, b = sgd(), sgd()
+        with pytest.raises(ValueError, match=r"the scheduler is .*, in the checkpoint it is .*: pass that one, or start"):
+            Schedule(make_other(b), b).load_state_dict(Schedule(make(a), a).state_dict())
+    a, b = sgd(), sgd()
+    with pytest.raises(ValueError, match=r"'StepLR', 'update'.*'StepLR', 'epoch'"):
+        Schedule((lrs.StepLR(b, 2), "update"), b).load_state_dict(Schedule(lrs.StepLR(a, 2), a).state_dict())
+
+
+def test_a_function_may_be_another_after_a_resume() -> None:
+    a, b = adam(), adam()
+    schedule = Schedule(linear(10), a)
+    schedule.updated(3)
+    assert schedule.rates() == [pytest.approx(0.006)]
+    assert resumed(lambda o: linear(20), b, saved(schedule)).rates() == [pytest.approx(0.008)]
+
+
+def test_a_onecycle_that_is_too_short_says_what_to_set() -> None:
+    optimizer = sgd()
+    schedule = Schedule(lrs.OneCycleLR(optimizer, 0.1, TOTAL - 2), optimizer)
+    schedule.check(TOTAL - 2)
+    with pytest.raises(ValueError, match=f"total_steps={TOTAL - 2}, but was asked for a run of {TOTAL} updates: make it with all"):
+        schedule.check(TOTAL)
+    with pytest.raises(ValueError, match=rf"total_steps={TOTAL - 2}, but was asked for step {TOTAL - 1}: .*epochs \* updates per"):
+        list(through_schedule(schedule, EVENTS))
+    inside = lrs.ChainedScheduler([lrs.ConstantLR(optimizer), lrs.OneCycleLR(optimizer, 0.1, 3)], optimizer)
+    with pytest.raises(ValueError, match="total_steps=3, but was asked for step 4"):
+        list(through_schedule(Schedule(inside, optimizer), EVENTS))
+
+
+def test_other_errors_of_a_scheduler_stay_what_they_are() -> None:
+    def broken(epoch: int) -> float:
+        if epoch == 2:
+            raise ValueError("mine")
+        return 1.0
+
+    optimizer = sgd()
+    schedule = Schedule((lrs.LambdaLR(optimizer, broken), "update"), optimizer)
+    with pytest.raises(ValueError, match="mine"):
+        list(through_schedule(schedule, EVENTS))
+
+
+def test_a_step_of_the_scheduler_without_one_of_the_optimizer_is_seen() -> None:
+    """The probe of the tests above: warnings are errors."""
+    optimizer = sgd()
+    schedule = Schedule(lrs.OneCycleLR(optimizer, 0.1, 9), optimizer)
+    with pytest.raises(UserWarning, match=r"before `optimizer\.step"):
+        schedule.updated(0)
+
+
+# Functions of the update.
+
+
+def of_torch(make: Make, updates: int) -> list[float]:
+    """The rates of updates 0, 1, ... by torch, with rate 1."""
+    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=0.9)
+    scheduler, found = make(optimizer), []
+    for _ in range(updates):
+        found.append(optimizer.param_groups[0]["lr"])
+        step(optimizer)
+        scheduler.step()
+    return found
+
+
+def close(expected: list[float]) -> Any:
+    return pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@given(total=st.integers(1, 40), final=st.sampled_from([0.0, 0.01, 0.3, 1.0, 2.0]))
+def test_cosine_and_linear_are_torchs(total: int, final: float) -> None:
+    updates = range(total + 1)
+    torchs = of_torch(lambda o: lrs.CosineAnnealingLR(o, total, final), total + 1)
+    assert [cosine(total, final=final)(u) for u in updates] == close(torchs)
+    closed = [final + (1 - final) * (1 + math.cos(math.pi * u / total)) / 2 for u in updates]
+    assert [cosine(total, final=final)(u) for u in updates] == close(closed)
+    if final <= 1:  # torch's LinearLR takes no other
+        line = of_torch(lambda o: lrs.LinearLR(o, 1.0, final, total), total + 1)
+        assert [linear(total, final=final)(u) for u in updates] == close(line)
+
+
+@given(milestones=st.lists(st.integers(1, 30), max_size=5), gamma=st.sampled_from([0.1, 0.5, 1.0]))
+def test_multistep_is_torchs(milestones: list[int], gamma: float) -> None:
+    torchs = of_torch(lambda o: lrs.MultiStepLR(o, milestones, gamma), 35)
+    assert [multistep(iter(milestones), gamma=gamma)(u) for u in range(35)] == close(torchs)
+
+
+@given(total=st.integers(1, 60), peak_at=st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.9]), div=st.sampled_from([1.0, 25.0, 100.0]))
+def test_onecycle_is_torchs(total: int, peak_at: float, div: float) -> None:
+    mine = onecycle(total, peak_at=peak_at, start=1 / div, final=1 / div / 1e4)
+    if peak_at * total == 1:  # torch divides by zero
+        assert mine(0) == 1.0
+    else:
+        torchs = of_torch(lambda o: lrs.OneCycleLR(o, 1.0, total, pct_start=peak_at, div_factor=div), total)
+        assert [mine(u) for u in range(total)] == close(torchs)
+    assert mine(total - 1) == mine(total) == mine(10 * total) == 1 / div / 1e4
+
+
+def test_onecycle_without_arguments_is_torchs_without_arguments() -> None:
+    assert [onecycle(50)(u) for u in range(50)] == close(of_torch(lambda o: lrs.OneCycleLR(o, 1.0, 50), 50))
+
+
+@given(
+    shape=st.sampled_from([cosine, linear]),
+    total=st.integers(1, 10**6),
+    part=st.floats(0, 1, exclude_max=True),
+    final=st.floats(0, 1),
+    data=st.data(),
+)
+def test_annealing_is_in_range_and_falls(shape: Any, total: int, part: float, final: float, data: st.DataObject) -> None:
+    warmup = int(part * total)
+    factor = shape(total, warmup=warmup, final=final)
+    assert factor(warmup) == 1.0
+    assert factor(total) == factor(total + 1) == factor(3 * total) == final
+    assert factor(0) > 0 or total == 1 + warmup == 1
+    early, late = sorted(data.draw(st.tuples(*[st.integers(warmup, total + 2)] * 2)))
+    assert final <= factor(late) + 1e-15
+    assert factor(late) <= factor(early) + 1e-15 <= 1 + 2e-15
+    if warmup:
+        u = data.draw(st.integers(0, warmup - 1))
+        assert factor(u) == (u + 1) / (warmup + 1) < factor(u + 1)
+
+
+@given(warmup=st.integers(0, 50), milestones=st.lists(st.integers(1, 100)), update=st.integers(0, 120))
+def test_multistep_warms_up(warmup: int, milestones: list[int], update: int) -> None:
+    expected = 0.1 ** sum(m <= update for m in milestones) * min(1.0, (update + 1) / (warmup + 1))
+    assert multistep(milestones, warmup=warmup)(update) == close(expected)
+
+
+def test_formulas_in_numbers() -> None:
+    assert [cosine(8, warmup=3)(u) for u in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [linear(6, warmup=1, final=0.5)(u) for u in range(8)] == close([0.5, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5])
+    assert [multistep([2, 4])(u) for u in (1, 2, 3, 4)] == close([1.0, 0.1, 0.1, 0.01])
+    assert scale_lr(0.1, 1024) == pytest.approx(0.4)
+    assert scale_lr(1e-3, 64, base=16, rule="sqrt") == pytest.approx(2e-3)
+    assert scale_lr(0.3, 32, base=32) == 0.3 == scale_lr(0.3, 32, base=32, rule="sqrt")
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "multistep", "onecycle"])
+def test_a_function_through_schedule_is_torchs_lambda(name: str) -> None:
+    factor = {"cosine": cosine(20, warmup=4), "linear": linear(20), "multistep": multistep([3, 9]), "onecycle": onecycle(20)}[name]
+    by_hand, own = sgd(), sgd()
+    expected = plain_loop(by_hand, lrs.LambdaLR(by_hand, factor), "update")
+    assert list(through_schedule(Schedule(factor, own), EVENTS)) == expected
+    assert [group["initial_lr"] for group in own.param_groups] == [0.1, 0.03]
+
+
+def test_no_scheduler_leaves_the_rates_alone() -> None:
+    optimizer = sgd()
+    schedule = Schedule(None, optimizer)
+    assert (schedule.every, schedule.metric) == ("never", "")
+    list(through_schedule(schedule, EVENTS))
+    assert schedule.rates() == [0.1, 0.03]
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cosine(0), "total is 0, but must be a whole number of updates, from 1 on"),
+        (lambda: linear(1e4), "total is 10000.0, but must be a whole number"),
+        (lambda: cosine(5, warmup=5), "warmup is 5, but must be a whole number of updates below total, 5"),
+        (lambda: cosine(5, warmup=-1), "warmup is -1, but must be"),
+        (lambda: linear(5, final=-0.1), "final is -0.1, but must be a factor of the rate from 0 on"),
+        (lambda: linear(5, final=math.nan), "final is nan"),
+        (lambda: multistep([0]), "milestones is [0], but must be whole numbers of updates, from 1 on"),
+        (lambda: multistep([1], gamma=-1), "gamma is -1, but must be"),
+        (lambda: multistep([1], warmup=-1), "warmup is -1, but must be"),
+        (lambda: onecycle(0), "total is 0, but must be"),
+        (lambda: onecycle(9, peak_at=1.0), "peak_at is 1.0, but must be a part of total, from 0 on and below 1"),
+        (lambda: onecycle(9, start=-1), "start is -1, but must be"),
+        (lambda: onecycle(9, final=math.inf), "final is inf, but must be"),
+        (lambda: scale_lr(0.1, 0), "(batch_size, base) is (0, 256), but must be two whole numbers from 1 on"),
+        (lambda: scale_lr(0.1, 8, rule="cube"), "rule is 'cube', but must be 'linear' or 'sqrt'"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
