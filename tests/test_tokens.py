@@ -6,6 +6,7 @@ import os
 import pickle
 from collections import Counter
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch.utils.data import DataLoader
 import fastdata
 from corpora import documents, store, tokens
 from fastdata import Loader, NextToken, TokenDataset
+from fastdata.data.random import occurrences
+from fastdata.data.token_memory import RowCopier, Runs
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import file_sum
 from stores import folder, once, script
@@ -256,6 +259,94 @@ def test_two_loaders_leaving_early_and_set_epoch() -> None:
         assert np.array_equal(next(iter(loader)), whole[0][0])
         loader.set_epoch(1)
         assert all(np.array_equal(a, b) for a, b in zip(loader, whole[1], strict=True))
+
+
+def taken(loader: Loader, count: int) -> list[torch.Tensor]:
+    """The next batches of a loader, left in the middle of its pass."""
+    return list(islice(loader, count))
+
+
+def memory_of(batches: list[torch.Tensor]) -> set[int]:
+    return {batch.untyped_storage().data_ptr() for batch in batches}
+
+
+@pytest.mark.parametrize("documents", ["join", "mask"])
+def test_a_batch_changed_in_place_leaves_its_neighbours_alone(documents: str) -> None:
+    """Several are copied at once, and lie in one piece of memory."""
+    with Loader(TokenDataset(wide(), 1000, documents=documents), 8) as loader:
+        batches = taken(loader, 6)
+    for tensors in [batches] if documents == "join" else zip(*batches, strict=True):
+        assert len(memory_of(list(tensors))) == 1
+        before = [tensor.clone() for tensor in tensors]
+        tensors[2].fill_(7)
+        assert all(a.equal(b) for k, (a, b) in enumerate(zip(tensors, before, strict=True)) if k != 2)
+        assert all(tensor.is_contiguous() and len(tensor) == 8 for tensor in tensors)
+
+
+@pytest.mark.parametrize("part", [None, 0, 1])
+@pytest.mark.parametrize("block", [1000, 20_000])
+def test_rows_of_many_batches_at_once_are_slices_also_where_they_cross_runs(block: int, part: int | None) -> None:
+    stream, dataset = tokens(wide()), TokenDataset(wide(), block)
+    if part is not None:
+        whole, dataset = documents(wide()), dataset.split(0.5, seed=1)[part]
+        stream = np.concatenate([whole[k] for k in dataset._chosen.array])
+    with Loader(dataset, 3, seed=4) as loader:
+        batches = taken(loader, 60)
+    assert len(memory_of(batches)) == (1 if block == 1000 else 15)
+    located = dataset.locate(np.arange(180), seed=4, epoch=0)
+    assert (located[:, 0] == -1).any() or (block == 1000 and part is None)
+    assert np.array_equal(rows_of(batches), np.stack([stream[start : start + block + 1] for start in located[:, 1]]))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("count", [1, 13, 40])
+def test_a_pass_left_in_the_middle_of_what_was_copied_at_once_goes_on_there(count: int, sampled: bool) -> None:
+    dataset = TokenDataset(wide(), 1000)
+    indices = np.random.default_rng(0).integers(0, len(dataset), 1001)
+    rows, repeats = (indices, occurrences(indices)) if sampled else (np.arange(len(dataset)), None)
+    located = dataset.locate(rows, seed=1, epoch=0, repeats=repeats)
+    expected = np.lib.stride_tricks.sliding_window_view(tokens(wide()), 1001)[located[:, 1]]
+
+    def make() -> Loader:
+        return Loader(dataset, 8, seed=1, sampler=indices.tolist() if sampled else None)
+
+    with make() as first, make() as second:
+        assert np.array_equal(rows_of(taken(first, count)), expected[: 8 * count])
+        state = first.state_dict()
+        assert state["consumed"] == 8 * count
+        second.load_state_dict(state)
+        assert np.array_equal(rows_of(list(second)), expected[8 * count :])
+        assert np.array_equal(rows_of(taken(first, 2)), expected[:16])
+
+
+@pytest.mark.parametrize("pieces", [3, 50, 3000])
+@pytest.mark.parametrize("length", [1, 30])
+def test_places_in_memory_are_those_of_a_plain_search(pieces: int, length: int) -> None:
+    """Runs of all lengths, also none, and many within a stretch of the table."""
+    rng = np.random.default_rng(pieces)
+    lengths = rng.integers(0, 3, pieces) * rng.integers(0, 100, pieces) + np.where(np.arange(pieces) % 25 == 0, 9000, 0)
+    places = rng.permutation(pieces) * 20_000
+    runs = Runs(np.append(0, np.cumsum(lengths)), places)
+    expected = np.full(len(runs) + 1, -1)
+    for start, place, count in zip(runs.starts.tolist(), places.tolist(), lengths.tolist(), strict=False):
+        for k in range(max(count - length + 1, 0)):
+            expected[start + k] = place + k
+    starts = rng.permutation(len(expected))
+    assert np.array_equal(runs.find(starts, length), expected[starts]) and (expected >= 0).any()
+
+
+def test_one_thread_copies_the_same_rows_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(0).integers(0, 1 << 32, 5000, np.uint32)
+    copier, ways = RowCopier(data, 1001), set[str]()
+    for way in ("_one", "_several"):
+        made = getattr(copier, way)
+        monkeypatch.setattr(copier, way, lambda *a, made=made, way=way: ways.add(way) or made(*a))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for seed in range(4):
+        places = np.random.default_rng(seed).integers(0, 4000, 100)
+        rows = copier(places, pin=False)
+        assert np.array_equal(rows, np.lib.stride_tricks.sliding_window_view(data, 1001)[places]) and rows.dtype == torch.uint32
+    assert ways == {"_one", "_several"}
 
 
 def test_documents_mask_and_document_are_pairs() -> None:

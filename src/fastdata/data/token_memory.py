@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ __all__ = ["RowCopier", "Runs", "TokenMemory"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 GRAIN = 32_768  # at::internal::GRAIN_SIZE: elements below which torch does not share work among threads
+STRETCH_BITS = 14  # a stream is looked up in so many stretches, 2 to the power of this
+FEW = 4  # runs that begin in one: beyond that a binary search is quicker
 PROBE = 256  # calls from one trial of the slower way to the next
 FRESH = 0.1  # how much the last call counts
 
@@ -62,9 +65,31 @@ class Runs:
         """The place in memory of `length` tokens from each start; -1 where they are not neighbours."""
         if not len(self.places):
             return np.full(len(starts), -1)
-        run = np.searchsorted(self.starts, starts, "right") - 1
-        whole = (starts >= 0) & (starts + length <= self.starts[np.minimum(run + 1, len(self.places))])
-        return np.where(whole, self.places[np.minimum(run, len(self.places) - 1)] + starts - self.starts[run], -1)
+        run = self._runs_of(starts)
+        whole = (starts >= 0) & (starts + length <= self.starts[run + 1])
+        return np.where(whole, self.places[run] + starts - self.starts[run], -1)
+
+    def _runs_of(self, starts: Array) -> Array:
+        """The number of the run that each start lies in."""
+        bits, first, most = self._stretches
+        if most > FEW:
+            return np.asarray(np.searchsorted(self.starts[:-1], starts, "right") - 1)
+        inside = np.minimum(starts, len(self) - 1)
+        run: Array = first[inside >> bits]
+        for _ in range(most):
+            run += self.starts[run + 1] <= inside
+        return run
+
+    @cached_property
+    def _stretches(self) -> tuple[int, Array, int]:
+        """The stream in equal stretches: bits of their length; the run in which each begins; how many more may begin in one.
+
+        A binary search for places drawn at random mispredicts half of its branches, which costs most of its time.
+        """
+        bits = max(len(self).bit_length() - STRETCH_BITS, 0)
+        edges = np.arange(0, len(self) + (1 << bits) + 1, 1 << bits)
+        first = np.searchsorted(self.starts[:-1], edges, "right") - 1
+        return bits, first, int(np.diff(first).max())
 
 
 class TokenMemory:
@@ -126,19 +151,14 @@ class TokenMemory:
         self._open()
         return self._flat
 
-    def rows(self, width: int) -> torch.Tensor:
-        """The same as overlapping rows [n, width]: row i holds elements i to i + width."""
-        flat = torch.from_numpy(self.flat)
-        return flat.as_strided((max(len(flat) - width + 1, 0), width), (1, 1))
-
     def copy(self, runs: Runs, start: int, out: Array) -> None:
         """Fill a row with the tokens of a stream from `start` on."""
-        run, done = int(np.searchsorted(runs.starts, start, "right")) - 1, 0
+        flat, run, done = self.flat, int(runs.starts.searchsorted(start, "right")) - 1, 0
         while done < len(out):
-            skipped = start + done - int(runs.starts[run])
-            count = min(len(out) - done, int(runs.starts[run + 1]) - start - done)
-            place = int(runs.places[run]) + skipped
-            out[done : done + count] = self.flat[place : place + count]
+            begin, end = runs.starts[run : run + 2].tolist()
+            count = min(len(out) - done, end - start - done)
+            place = int(runs.places[run]) + start + done - begin
+            out[done : done + count] = flat[place : place + count]
             run, done = run + 1, done + count
 
     def _copy(self) -> SharedArray:
@@ -152,39 +172,42 @@ class TokenMemory:
 
 
 class RowCopier:
-    """Copies the rows of a batch, by one thread or by torch's, whichever has been quicker lately.
+    """Copies rows of neighbouring elements, by one thread or by torch's, whichever has been quicker lately.
 
-    Two threads take 0.7 of the time of one. But each waits for the last, so on a machine whose cores are busy they take many
-    times as long (benchmarks/LOG.md). So the way that looks slower is tried again now and then.
+    Two threads take three quarters of the time of one. But each waits for the last, so where cores are busy they take many times as
+    long (benchmarks/LOG.md). So the way that looks slower is tried again now and then.
+
+    Args:
+        flat: one-dimensional, in one piece.
+        width: of a row; row i holds elements i to i + width.
     """
 
-    def __init__(self) -> None:
-        self._cost, self._calls = [0.0, 0.0], 0  # seconds, of one thread and of several
+    def __init__(self, flat: Array, width: int) -> None:
+        count = max(len(flat) - width + 1, 0)
+        self._flat, self._width = flat, width
+        self._view = torch.from_numpy(flat).as_strided((count, width), (1, 1))
+        self._whole = np.ndarray(count, f"V{width * flat.itemsize}", flat, strides=flat.strides)  # a row is one element
+        self._cost, self._calls = [0.0, 0.0], 0  # seconds a row, of one thread and of several
 
-    def __call__(self, view: torch.Tensor, places: torch.Tensor, *, pin: bool) -> torch.Tensor:
-        """Rows of a view.
-
-        Raises:
-            IndexError: a place is negative.
-        """
-        alone = GRAIN // view.shape[1]  # rows that torch leaves to one thread
-        if len(places) <= alone or torch.get_num_threads() == 1:
-            return self._copy(view, places, len(places), pin)
+    def __call__(self, places: Array, *, pin: bool) -> torch.Tensor:
+        """The rows at these places, int64, which must lie within what there is."""
+        self._flat.take(places)  # touch all rows first: the core waits for many of them at once, and in a copy for one by one
+        if len(places) * self._width <= GRAIN or torch.get_num_threads() == 1:
+            return self._several(places, pin)
         self._calls += 1
         several = (self._cost[1] < self._cost[0]) != (self._calls % PROBE == 0)
         started = time.perf_counter()
-        rows = self._copy(view, places, len(places) if several else max(alone, 1), pin)
-        self._cost[several] += (time.perf_counter() - started - self._cost[several]) * FRESH
+        rows = self._several(places, pin) if several else self._one(places, pin)
+        self._cost[several] += ((time.perf_counter() - started) / len(places) - self._cost[several]) * FRESH
         return rows
 
-    @staticmethod
-    def _copy(view: torch.Tensor, places: torch.Tensor, step: int, pin: bool) -> torch.Tensor:
-        if step >= len(places) and not pin:
-            return torch.index_select(view, 0, places)
-        rows = torch.empty((len(places), view.shape[1]), dtype=view.dtype, pin_memory=pin, device="cpu")
-        for k in range(0, len(places), step):
-            torch.index_select(view, 0, places[k : k + step], out=rows[k : k + step])
-        return rows
+    def _several(self, places: Array, pin: bool) -> torch.Tensor:
+        rows = torch.empty((len(places), self._width), dtype=self._view.dtype, pin_memory=pin, device="cpu")
+        return torch.index_select(self._view, 0, torch.from_numpy(places), out=rows)
+
+    def _one(self, places: Array, pin: bool) -> torch.Tensor:
+        rows = torch.from_numpy(self._whole[places].view(self._flat.dtype).reshape(len(places), self._width))
+        return rows.pin_memory() if pin else rows
 
 
 def _memory(address: int, count: int, dtype: np.dtype[Any]) -> Array:

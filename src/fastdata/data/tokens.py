@@ -23,6 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MODES = ("random", "sequential", "document")
 DOCUMENTS = ("join", "mask", "align")
+AT_ONCE = 1 << 18  # inputs to gather at once: half a megabyte of uint16, which stays in the cache
 
 
 class TokenDataset(Dataset[Any]):
@@ -33,7 +34,8 @@ class TokenDataset(Dataset[Any]):
     not full. A store that uses this id comes as uint32.
 
     Rows are copied straight from the mapped file (or memory), so a `Loader` makes batches [B, block_size + 1] without worker
-    processes: they would cost more than they bring.
+    processes: they would cost more than they bring. It copies 262,144 tokens at once, and small batches are views of these: one
+    that is kept, saved or sent keeps, saves or sends them all (half a megabyte of uint16), unless it is cloned.
 
     Args:
         path: the store.
@@ -97,7 +99,6 @@ class TokenDataset(Dataset[Any]):
         assert self._section is not None
         self.dtype = np.dtype(np.uint32) if self._section.largest == width else self._memory.dtype
         self._none, self._kind = int(np.iinfo(self.dtype).max), torch.from_numpy(np.empty(0, self.dtype)).dtype
-        self._copy = RowCopier()
         if not self._possible():
             raise ValueError(
                 f"{self.path} has {self.num_tokens} tokens in {self.num_documents} documents, which do not make a row of "
@@ -137,6 +138,11 @@ class TokenDataset(Dataset[Any]):
         return self._section.end
 
     @property
+    def at_once(self) -> int:
+        """How many rows a Loader gathers at once, for several batches if they are small."""
+        return max(AT_ONCE // self.block_size, 1)
+
+    @property
     def any_order(self) -> bool:
         """Whether rows are drawn one by one, so that shuffling them changes nothing but their numbers."""
         return self.mode == "random"
@@ -158,11 +164,12 @@ class TokenDataset(Dataset[Any]):
         return self._located(ids, _fractions(seed, epoch, keys) if self.mode == "random" else None)
 
     def _located(self, ids: Array, u: Array | None) -> Array:
-        """Columns: the place in memory, or -1 if the row is not full or not in one piece; its start in the stream; its length."""
+        """Columns: the place in memory, or -1 if the row does not lie there as it is; its start in the stream; its length."""
         starts, lengths = self._spans(ids, u)
-        found = np.empty((3, len(ids)), np.int64)  # each column in one piece
-        found[0] = np.where(lengths == self.block_size + 1, self._runs().find(starts, self.block_size + 1), -1)
+        found = np.full((3, len(ids)), -1)  # each column in one piece
         found[1:] = starts, lengths
+        if self.dtype == self._memory.dtype:
+            found[0] = np.where(lengths == self.block_size + 1, self._runs().find(starts, self.block_size + 1), -1)
         return found.T
 
     def _spans(self, ids: Array, u: Array | None) -> tuple[Array, Array]:
@@ -189,42 +196,31 @@ class TokenDataset(Dataset[Any]):
                 full = ends[chosen] < ends[chosen + 1]
                 runs = runs.only(ends[chosen][full], ends[chosen + 1][full])
             self._stream = os.getpid(), runs
-            self._view = self._memory.rows(self.block_size + 1)
+            self._copy = RowCopier(self._memory.flat, self.block_size + 1)
         return self._stream[1]
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:
         """A batch of rows that `locate` found: [n, block_size + 1], or that and a second value, as `ds[i]`."""
         self._runs()
-        rows = self._whole(torch.from_numpy(located[:, 0]), pin)
-        if rows is None:
-            rows = self._pieces(located, pin)
+        places = located[:, 0]
+        rows = self._copy(places, pin=pin) if places.min(initial=0) >= 0 else self._mended(located, pin)
         if self.mode == "document":
             return rows, torch.from_numpy(located[:, 2].copy())
         return (rows, torch.from_numpy(self._numbers(located[:, 1]))) if self.documents == "mask" else rows
 
-    def _whole(self, places: torch.Tensor, pin: bool) -> torch.Tensor | None:
-        """Rows that all are full and in one piece; None: one of them is not."""
-        try:
-            fits = self.dtype == self._memory.dtype and len(self._view)
-            return self._copy(self._view, places, pin=pin) if fits else None
-        except IndexError:  # a place is -1: torch looks at each anyway
-            return None
-
-    def _pieces(self, located: Array, pin: bool) -> torch.Tensor:
-        rows = torch.empty((len(located), self.block_size + 1), dtype=self._kind, pin_memory=pin, device="cpu")
-        places, odd = located[:, 0], np.arange(len(located))
-        if self.dtype == self._memory.dtype and places.max(initial=-1) >= 0:
-            odd = np.flatnonzero(places < 0)
-            torch.index_select(self._view, 0, torch.from_numpy(np.where(places < 0, places.max(), places)), out=rows)
-        for k in odd.tolist():
-            self._fill(rows[k].numpy(), *located[k].tolist()[1:])
+    def _mended(self, located: Array, pin: bool) -> torch.Tensor:
+        """Rows of which some don't lie in memory as they are. In the place of those any other is copied, and then overwritten."""
+        places = located[:, 0]
+        if places.max() >= 0:
+            rows = self._copy(np.where(places < 0, places.max(), places), pin=pin)
+        else:
+            rows = torch.empty((len(places), self.block_size + 1), dtype=self._kind, pin_memory=pin, device="cpu")
+        out = rows.numpy()
+        for k in np.flatnonzero(places < 0).tolist():
+            _, start, length = located[k].tolist()
+            self._memory.copy(self._runs(), start, out[k, :length])
+            out[k, length:] = self._none
         return rows
-
-    def _fill(self, row: Array, start: int, length: int) -> None:
-        """A row that is not full, or not in one piece, or of another dtype than in memory."""
-        part = np.empty(length, self._memory.dtype)
-        self._memory.copy(self._runs(), start, part)
-        row[:length], row[length:] = part, self._none
 
     def _numbers(self, starts: Array) -> Array:
         """Which document of its row each token belongs to: uint16 [n, block_size + 1]."""
@@ -263,7 +259,7 @@ class TokenDataset(Dataset[Any]):
         return load(spec, (self.path / spec.file).read_bytes() if spec.file else b"").decode(ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_view", "_bounds", "_rows")} | {"_stream": None}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_copy", "_bounds", "_rows")} | {"_stream": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

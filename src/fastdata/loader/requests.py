@@ -20,7 +20,7 @@ __all__ = ["Requests"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SAMPLER_STREAM = 1 << 62  # no sample has this number
-AHEAD = 4096  # samples whose order is computed at once: numpy's cost per call is spread over many batches
+AHEAD = 16_384  # samples whose order is computed at once: numpy's cost per call is spread over many batches
 
 
 class Requests:
@@ -65,34 +65,31 @@ class Requests:
         return taken
 
     def fill(self) -> None:
-        """Compute the next requests, if there are none."""
-        if not self._ready:
-            if self._start >= self._stop:
-                self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
-            self._ready.extend(self._sampled() if self._sampler is not None else self._ordered())
+        """Compute the next requests, if there are none: several whole batches, or the last one of an epoch, which is smaller."""
+        if self._ready:
+            return
+        if self._start >= self._stop:
+            self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
+        epoch, start, batch = self._epoch, self._start, self._batch
+        rows = batch if self._sampler is not None else batch // self._part.world_size
+        whole = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
+        stop = self._start = start + whole * batch if whole else self._stop
+        indices, repeats, valid = self._samples(start, stop)
+        size, seed, real = self.sizes.at(epoch), self._order.seed, rows if whole else valid
+        for k, first in enumerate(range(start, stop, batch)):
+            part, last = slice(k * rows, (k + 1) * rows), min(first + batch, stop)
+            again = None if repeats is None else repeats[part]
+            self._ready.append(Request(self.generation, epoch, first, last, indices[part], again, real, size, seed))
 
-    def _bounds(self) -> tuple[int, int]:
-        start, self._start = self._start, min(self._start + self._batch, self._stop)
-        return start, self._start
-
-    def _ordered(self) -> Iterator[Request]:
-        """Several whole batches; or the last one of an epoch, which is smaller."""
-        rows = self._batch // self._part.world_size
-        whole = min(max(AHEAD // rows, 1), (self._stop - self._start) // self._batch)
-        start = self._start
-        places, valid = self._part.places(start, min(start + max(whole, 1) * self._batch, self._stop))
-        samples = self._order.at(self._epoch, places)
-        for k in range(max(whole, 1)):
-            first, stop = self._bounds()
-            yield self._request(first, stop, samples[k * rows : (k + 1) * rows], rows if whole else valid)
-
-    def _sampled(self) -> Iterator[Request]:
-        """The next batch of the user's sampler, whose list for the epoch is drawn at once."""
+    def _samples(self, start: int, stop: int) -> tuple[Array, Array | None, int]:
+        """This rank's samples of a part of the epoch, how often each came before if a sampler draws them, and how many are real."""
+        if self._sampler is None:
+            places, valid = self._part.places(start, stop)
+            return self._order.at(self._epoch, places), None, valid
         if self._drawn is None:
             self._drawn = self._draw()
-        start, stop = self._bounds()
         indices, repeats = self._drawn[:, start:stop]
-        yield self._request(start, stop, indices, len(indices), repeats)
+        return indices, repeats, stop - start
 
     def _draw(self) -> Array:
         """Indices of an epoch, and how often each came before in it: int64 [2, n].
@@ -107,7 +104,3 @@ class Requests:
         if len(indices) < self._stop:
             raise LoaderError(f"the sampler ended after {len(indices)} indices, but its len() is {len(self._sampler)}")
         return np.stack([indices, occurrences(indices)])
-
-    def _request(self, start: int, stop: int, indices: Array, valid: int, repeats: Array | None = None) -> Request:
-        size = self.sizes.at(self._epoch)
-        return Request(self.generation, self._epoch, start, stop, indices, repeats, valid, size, self._order.seed)
