@@ -103,7 +103,12 @@ def same(a, b):
 def test_a_subset_is_the_chosen_samples_in_that_order(make, indices):
     dataset = make(store(), size=64)
     subset, chosen = dataset.subset(indices), np.arange(42)[np.asarray(indices, None if len(indices) else int)].tolist()
-    assert type(subset) is make and len(subset) == len(chosen) and subset.classes == dataset.classes
+    assert (
+        type(subset) is type(dataset)
+        and isinstance(subset, make)
+        and len(subset) == len(chosen)
+        and subset.classes == dataset.classes
+    )
     assert subset.targets.tolist() == [k // 14 for k in chosen]
     for place, k in enumerate(chosen):
         same(subset[place], dataset[k])

@@ -31,7 +31,6 @@ from fastdata import (
     StoreError,
 )
 from fastdata.codec.mask import count_classes, decode_mask
-from fastdata.data import records
 from fastdata.prepare.images import ImageOptions, prepare_image
 from fastdata.prepare.masks import MaskOptions
 from fastdata.store.store import Store
@@ -73,8 +72,8 @@ def test_memory_gives_images_and_masks_as_the_disk_does(codec, decoded, share):
     total = whole_bytes(path, decoded)
     most = None if share is None else int(share * total)
     disk, ram = MaskDataset(path, **options), RAMDataset(path, decoded=decoded, max_bytes=most, **options)
-    held = [source._bytes.array.size for source in (ram._images, ram._masks.source)]
-    assert ram._images.count == ram._masks.source.count
+    held = [source.held.bytes.size for source in (ram._images, ram._masks.source)]
+    assert len(ram._images.held) == len(ram._masks.source.held)
     if share == 0.5:
         assert 0.35 * total < sum(held) <= most and min(held) > 0
     else:
@@ -106,13 +105,13 @@ def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
     ram = RAMDataset(masked(), crop=CenterCrop(90), ignore_index=7)
     subset = ram.subset([3, 1])
     copy = pickle.loads(data := pickle.dumps(subset))
-    assert type(copy) is RAMDataset and len(data) < 4000 and copy.ignore_index == 7
+    assert isinstance(copy, RAMDataset) and len(data) < 4000 and copy.ignore_index == 7
     assert all(map(torch.equal, copy[0], ram[3])) and ram[3][1][0, 0] == 7
-    copy._masks.source._bytes.array[:] = 9
+    copy._masks.source.held.bytes[:] = 9
     assert (ram.with_crop(None)[2][1] == 9).all(), "one memory, not a copy of it"
     disk = MaskDataset(masked())
     assert (ram.class_pixels, ram.classes, ram.targets.tolist()) == (disk.class_pixels, disk.classes, disk.targets.tolist())
-    assert all(type(part) is RAMDataset for part in ram.split(0.5, seed=0))
+    assert all(isinstance(part, RAMDataset) for part in ram.split(0.5, seed=0))
     fresh = RAMDataset(masked(), crop=CenterCrop(20))
     assert len(fresh + fresh) == 2 * COUNT and torch.equal((fresh + fresh)[COUNT + 2][1], fresh[2][1])
 
@@ -134,10 +133,10 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
     with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
         RAMDataset(masked(), ignore_index=256)
     total = whole_bytes(photographed("jpeg"), False)
-    monkeypatch.setattr(records, "free_memory", lambda: total - 1)
+    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: total - 1)
     with pytest.raises(StoreError, match=rf"give max_bytes={int((total - 1) * 0.8)} to keep"):
         RAMDataset(photographed("jpeg"))
-    monkeypatch.setattr(records, "free_memory", lambda: total)
+    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: total)
     assert len(RAMDataset(photographed("jpeg"))) == COUNT
 
 

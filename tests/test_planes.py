@@ -275,7 +275,7 @@ def test_memory_emits_what_the_disk_does(decoded):
     disk, memory = LMDBDataset(store("yuv420"), crop=crop), RAMDataset(store("yuv420"), crop=crop, decoded=decoded)
     a, b = (d.read_batch(np.arange(len(d)), seed=0, epoch=0) for d in (disk, memory))
     np.testing.assert_array_equal(a[0], b[0])
-    assert memory._images._bytes.array.nbytes == sum(Store(store("yuv420")).samples["96/bytes"])
+    assert memory._images.held.bytes.nbytes == sum(Store(store("yuv420")).samples["96/bytes"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -330,7 +330,7 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
         ({"tokenizer": "bytes", "train_bpe": 300}, "one of them"),
         ({"train_bpe": 100}, "257 or more"),
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
-        ({"tokenizer": "bytes", "limit": 3}, "is about images"),
+        ({"tokenizer": "bytes", "limit": 0}, "limit is 0, but must be positive"),
         ({"split_lines": True}, "give tokenizer"),
     ],
 )

@@ -15,7 +15,7 @@ _HOMES = {
     "LMDBDataset": "data.datasets",
     "Loader": "loader.loader",
     "MaskDataset": "data.datasets",
-    "RAMDataset": "data.datasets",
+    "RAMDataset": "data.ram",
     "RandomCrop": "data.crops",
     "RandomResizedCrop": "data.crops",
     "Resize": "data.crops",
@@ -63,7 +63,8 @@ __all__ = [
 if TYPE_CHECKING:
     from fastdata.data.arrays import ArrayDataset
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
-    from fastdata.data.datasets import LMDBDataset, MaskDataset, RAMDataset
+    from fastdata.data.datasets import LMDBDataset, MaskDataset
+    from fastdata.data.ram import RAMDataset
     from fastdata.data.tables import TableDataset
     from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError

@@ -94,7 +94,7 @@ def cli() -> None:
     "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
 )
 @click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
-@click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced.")
+@click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced; or the first documents, or rows.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a store of other options.")

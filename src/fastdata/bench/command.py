@@ -16,7 +16,7 @@ from fastdata.bench.harness import Measure, Run, interleave, machine, summarize,
 from fastdata.bench.loaders import Bare, Check, Contestant, Task, agree, loader
 from fastdata.bench.plot import draw, require_matplotlib
 from fastdata.bench.report import bottleneck, byte_lines, describe, result_lines
-from fastdata.data.datasets import RAMDataset
+from fastdata.data.ram import RAMDataset
 from fastdata.machine import available_cores, free_memory
 
 __all__ = ["run_bench"]

@@ -24,8 +24,9 @@ import torch
 from fastdata.bench.harness import Run, tree_cpu_s
 from fastdata.codec.planes import planes_to_rgb, split_planes
 from fastdata.data.crops import RandomResizedCrop
-from fastdata.data.datasets import LMDBDataset, RAMDataset
+from fastdata.data.datasets import LMDBDataset
 from fastdata.data.images import ImageDataset
+from fastdata.data.ram import RAMDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch
 from fastdata.loader.fetch import quiet_worker, ready_to_fork

@@ -168,7 +168,7 @@ class ArrayDataset(SlotDataset):
 
     def __repr__(self) -> str:
         masks = ", with masks" if self._masks is not None else ""
-        return f"ArrayDataset({len(self)} arrays of {self._arrays.axes} axes, {self._arrays.dtype}{masks}, {self.crop})"
+        return f"{type(self).__name__}({len(self)} arrays of {self._arrays.axes} axes, {self._arrays.dtype}{masks}, {self.crop})"
 
 
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:

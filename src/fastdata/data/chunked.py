@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.data.held import HeldRecords, how_many
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.chunks import Box, touched
 from fastdata.store.store import Store
 
-__all__ = ["StoreArrays"]
+__all__ = ["StoreArrays", "hold"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,6 +27,7 @@ class StoreArrays:
         sides: along these, int64 [n, axes].
         channels: of each array, int64 [n]; None: there is no such axis.
         dtype: of the values.
+        held: the chunks that are in memory, the first ones; None: all are on disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask: bool = False) -> None:
@@ -43,9 +45,21 @@ class StoreArrays:
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._names: list[str] | None = None
+        self.held: HeldRecords | None = None
 
     def __len__(self) -> int:
         return len(self.store)
+
+    def sizes(self) -> Array:
+        """Bytes of each chunk, int64 [chunks]."""
+        return np.array([len(self._reader.get(k)) for k in range(len(self._reader))], np.int64)
+
+    def hold(self, sizes: Array) -> None:
+        """Copy the first chunks, which have these sizes, into shared memory."""
+        self.held = HeldRecords(sizes, self._reader.get, "chunk")
+
+    def _get(self, chunk: int) -> memoryview:
+        return self.held.get(chunk) if self.held is not None and chunk < len(self.held) else self._reader.get(chunk)
 
     def name(self, index: int) -> str:
         if self._names is None:
@@ -59,7 +73,7 @@ class StoreArrays:
     def read(self, row: int, start: Sequence[int], flips: Sequence[bool], out: Array, outside: int) -> None:
         """Write the box of an array that begins at `start` and fills `out`, mirrored along some axes; `outside`: beyond the array.
 
-        Each value is copied once, from the map of the file to where it belongs.
+        Each value is copied once, from the map of the file, or from memory, to where it belongs.
         """
         shape, sides = tuple(self.sides[row].tolist()), out.shape[out.ndim - self.axes :]
         low = tuple(max(a, 0) for a in start)
@@ -75,7 +89,7 @@ class StoreArrays:
         first, channels = int(self._first[row]), self.shape(row, ())
         for place, chunk, wanted, target in touched(shape, self._chunk, low, high):
             try:
-                values = np.frombuffer(self._reader.get(first + place), self._stored).reshape(channels + chunk)
+                values = np.frombuffer(self._get(first + place), self._stored).reshape(channels + chunk)
             except ValueError:
                 raise FormatError(
                     f"sample {row} of {self.store.path}: a chunk is not of {channels + chunk} {self.dtype}; "
@@ -83,11 +97,25 @@ class StoreArrays:
                 ) from None
             part[every + target] = values[every + wanted]
 
-    def __getstate__(self) -> tuple[Path, bool, str]:
-        return self.store.path, self.mask, self.store.manifest.fingerprint
+    def __getstate__(self) -> tuple[Path, bool, str, HeldRecords | None]:
+        return self.store.path, self.mask, self.store.manifest.fingerprint, self.held
 
-    def __setstate__(self, state: tuple[Path, bool, str]) -> None:
-        path, mask, fingerprint = state
+    def __setstate__(self, state: tuple[Path, bool, str, HeldRecords | None]) -> None:
+        path, mask, fingerprint, held = state
         self.__init__(path, mask=mask)  # type: ignore[misc]
+        self.held = held
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
+
+
+def hold(sources: Sequence[StoreArrays], max_bytes: int | None) -> None:
+    """Hold as many of the first chunks as fit in memory, of arrays and of their masks the same number.
+
+    Raises:
+        StoreError: they do not fit into the memory that is free.
+        ValueError: max_bytes is negative.
+    """
+    sizes = [source.sizes() for source in sources]
+    count = how_many(np.sum(sizes, axis=0), max_bytes, "ArrayDataset")
+    for source, of_chunks in zip(sources, sizes, strict=True):
+        source.hold(of_chunks[:count])

@@ -1,19 +1,16 @@
-"""The datasets that a user makes: images of a store on disk, with their masks, or held in memory."""
+"""The datasets of images that a user makes of a store on disk, with their masks or without."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 from fastdata.data.crops import Crop
 from fastdata.data.images import ImageDataset
 from fastdata.data.masks import Masks
-from fastdata.data.records import FileImages, StoreImages, into_memory
+from fastdata.data.records import StoreImages
 from fastdata.data.view import Transform, View
 
-__all__ = ["LMDBDataset", "MaskDataset", "RAMDataset"]
+__all__ = ["LMDBDataset", "MaskDataset"]
 
 
 class LMDBDataset(ImageDataset):
@@ -77,56 +74,3 @@ class MaskDataset(ImageDataset):
     ) -> None:
         images, masks = StoreImages(path, size), StoreImages(path, size, mask=True)
         super().__init__(images, View(crop, hflip, vflip), Masks.of(images, masks, ignore_index))
-
-
-class RAMDataset(ImageDataset):
-    """Images held in memory, once for all processes, in memory that vanishes with them.
-
-    Emits what LMDBDataset emits; of a store with masks, what MaskDataset emits.
-
-    Args:
-        source: a store, or a list of image files of any format (they come as RGB, upright).
-        targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
-        size, crop, hflip, vflip, transform: as for LMDBDataset.
-        decoded: hold pixels instead of compressed bytes: many times the memory, no decoding.
-        max_bytes: hold no more than this; the other images are read from disk when they are needed. The samples are the same.
-        masks: False: of a store with masks, what LMDBDataset emits.
-        ignore_index: of a store with masks, as for MaskDataset.
-
-    Raises:
-        StoreError: the images don't fit into the memory that is free (a container's limit included), or can't be read.
-    """
-
-    def __init__(
-        self,
-        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        targets: Any = None,
-        *,
-        size: int | None = None,
-        crop: Crop | None = None,
-        hflip: float = 0.0,
-        vflip: float = 0.0,
-        transform: Transform | None = None,
-        decoded: bool = False,
-        max_bytes: int | None = None,
-        masks: bool = True,
-        ignore_index: int | None = None,
-    ) -> None:
-        sources: list[StoreImages | FileImages]
-        found: Masks | None = None
-        if isinstance(source, str | os.PathLike):
-            if targets is not None:
-                raise ValueError("targets go with a list of files; a store has its own")
-            images = StoreImages(source, size)
-            sources = [images]
-            if masks and images.store.manifest.masks:
-                beside = StoreImages(source, size, mask=True)
-                sources, found = [images, beside], Masks.of(images, beside, ignore_index)
-        else:
-            if size is not None:
-                raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
-            sources = [FileImages(source, targets)]
-        if ignore_index is not None and found is None:
-            raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        held = into_memory(sources, decoded=decoded, max_bytes=max_bytes)
-        super().__init__(held[0], View(crop, hflip, vflip, transform), found and replace(found, source=held[1]))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from fastdata.codec.pixels import PixelFormat, Region, Window, decode_window
 from fastdata.codec.source import SourceImage
+from fastdata.data.held import HeldRecords, how_many, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError
-from fastdata.machine import available_cores, free_memory
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
@@ -25,8 +23,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 Scratch = Callable[[int], Array]
 Regions = tuple[Region, ...]
-
-FILL_STEP = 64  # images a task: a million futures would weigh more than what they load
 
 
 class Images(Protocol):
@@ -127,7 +123,7 @@ class FileImages:
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
         self._targets = SharedArray.of(values.astype(np.float32 if names else np.int64))
         sides = SharedArray((len(self.paths), 3), np.int64)
-        with _bar("reading headers", len(self.paths)) as bar:
+        with progress_bar("reading headers", len(self.paths), "img") as bar:
             for k, path in enumerate(self.paths):
                 data = self._read(path)
                 image = self._parse(path, data)
@@ -193,17 +189,8 @@ def into_memory(
     Raises:
         StoreError: it does not fit into the memory that is free.
     """
-    if max_bytes is not None and max_bytes < 0:
-        raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
     sizes = [_sizes(source, decoded) for source in sources]
-    ends = np.concatenate([[0], np.cumsum(np.sum(sizes, axis=0))])
-    count = len(ends) - 1 if max_bytes is None else int(np.searchsorted(ends, max_bytes, "right")) - 1
-    need, free = int(ends[count]), free_memory()
-    if need > free:
-        raise StoreError(
-            f"{need / 1e9:.2f} GB are to be held in memory, {free / 1e9:.2f} GB are free: "
-            f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use LMDBDataset"
-        )
+    count = how_many(np.sum(sizes, axis=0), max_bytes, "LMDBDataset")
     return [MemoryImages(source, size[:count], decoded) for source, size in zip(sources, sizes, strict=True)]
 
 
@@ -224,36 +211,20 @@ class MemoryImages:
         rest: the source.
         sizes: bytes of each of the images that are held.
         decoded: hold pixels instead of encoded bytes.
+
+    Attributes:
+        held: their bytes.
     """
 
     def __init__(self, rest: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
-        self.rest, self.form, self.count = rest, rest.form, len(sizes)
+        self.rest, self.form = rest, rest.form
         self.decoded = decoded and not rest.form.planes  # these are stored as they are used
-        self._ends = SharedArray.of(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        self._bytes = SharedArray(int(self._ends.array[-1]))
-        self._fill()
+        self.held = HeldRecords(sizes, self._pixels if self.decoded else rest.get, "img")
 
-    def _fill(self) -> None:
-        starts = range(0, self.count, FILL_STEP)
-        with ThreadPoolExecutor(available_cores()) as pool, _bar("into memory", self.count) as bar:
-            for done in pool.map(self._load, starts):
-                bar.update(done)
-
-    def _load(self, first: int) -> int:
-        stop = min(first + FILL_STEP, self.count)
-        for k in range(first, stop):
-            record = self.rest.get(k)
-            data = self._pixels(k, record) if self.decoded else np.frombuffer(record, np.uint8)
-            start, end = self._ends.array[k : k + 2]
-            if len(data) != end - start:
-                raise StoreError(f"image {k} has {len(data)} bytes, {end - start} were expected: it changed while it was read")
-            self._bytes.array[start:end] = data
-        return stop - first
-
-    def _pixels(self, index: int, record: memoryview) -> Array:
+    def _pixels(self, index: int) -> Array:
         heights, widths = self.rest.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
-        (region,) = self.rest.decode(index, record, window, lambda size: np.empty(size, np.uint8))
+        (region,) = self.rest.decode(index, self.rest.get(index), window, lambda size: np.empty(size, np.uint8))
         return np.ascontiguousarray(region.pixels).view(np.uint8).reshape(-1)
 
     def __len__(self) -> int:
@@ -277,19 +248,11 @@ class MemoryImages:
         return self.rest.sides(ids)
 
     def get(self, index: int) -> memoryview:
-        if index >= self.count:
-            return self.rest.get(index)
-        start, end = self._ends.array[index : index + 2]
-        return self._bytes.array[start:end].data
+        return self.held.get(index) if index < len(self.held) else self.rest.get(index)
 
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
-        if not self.decoded or index >= self.count:
+        if not self.decoded or index >= len(self.held):
             return self.rest.decode(index, data, window, scratch)
         heights, widths = self.rest.sides(np.array([index]))
         pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
         return (Region(pixels),)
-
-
-def _bar(what: str, total: int) -> Any:
-    """A progress bar on a terminal, nothing elsewhere."""
-    return tqdm(desc=what, unit="img", total=total, disable=None, delay=1.0)

@@ -205,7 +205,7 @@ class TableDataset(Dataset[Item]):
         return self.subset(first), self.subset(~first)
 
     def __repr__(self) -> str:
-        return f"TableDataset({len(self)} rows of {len(self.columns)} columns, {self._layout.row.itemsize} bytes each)"
+        return f"{type(self).__name__}({len(self)} rows of {len(self.columns)} columns, {self._layout.row.itemsize} bytes each)"
 
 
 def _own(part: Array, pin: bool) -> torch.Tensor:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.errors import FormatError, StoreError
-from fastdata.machine import free_memory
+from fastdata.data.held import how_many
+from fastdata.errors import FormatError
 from fastdata.shared import SharedArray
 from fastdata.store.store import Store
 
@@ -97,6 +97,10 @@ class TokenMemory:
 
     Pickles small; a process maps the files when it first needs them. Not for use after the object is gone.
 
+    Args:
+        held: copy them into memory.
+        max_bytes: of the memory; the other tokens are mapped. None: all, or a clear error.
+
     Attributes:
         dtype: numpy's uint16 or uint32.
         counts: tokens of each shard.
@@ -106,15 +110,16 @@ class TokenMemory:
         FormatError: the records are not what the manifest says.
     """
 
-    def __init__(self, store: Store, *, held: bool) -> None:
+    def __init__(self, store: Store, *, held: bool, max_bytes: int | None = None) -> None:
         section, variant = store.manifest.tokens, store.manifest.variants[0]
         assert section is not None
         self.dtype, self.counts = np.dtype(variant.form.dtype), section.counts
         self._reader, self._records = store.reader(variant), store.manifest.shard_records(variant)
         self._held: SharedArray | None = None
+        self._held_records = 0
         self._process = -1
         if held:
-            self._held = self._copy()
+            self._hold(max_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat")} | {"_process": -1}
@@ -123,14 +128,14 @@ class TokenMemory:
         """Find the runs; again in a forked child, whose files are mapped elsewhere."""
         if self._process == os.getpid():
             return
-        if self._held is not None:
-            parts = [self._held.array]
-        else:
-            parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(len(self._reader))]
+        parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(self._held_records, len(self._reader))]
+        if self._held is None:
             ends = np.cumsum(self._records)
             found = tuple(sum(map(len, parts[end - n : end])) for end, n in zip(ends, self._records, strict=True))
             if found != self.counts:
                 raise FormatError("the records hold other numbers of tokens than the manifest says; run fastdata verify")
+        elif len(self._held.array):
+            parts = [self._held.array, *parts]
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
         base = int(addresses.min(initial=1 << 62))
@@ -161,14 +166,13 @@ class TokenMemory:
             out[done : done + count] = flat[place : place + count]
             run, done = run + 1, done + count
 
-    def _copy(self) -> SharedArray:
-        need, free = sum(self.counts) * self.dtype.itemsize, free_memory()
-        if need > free:
-            raise StoreError(f"{need / 1e9:.2f} GB of tokens are to be held in memory, {free / 1e9:.2f} GB are free: map the files")
-        held = SharedArray(sum(self.counts), self.dtype)
-        self.copy(self.runs, 0, held.array)
-        self._process = -1
-        return held
+    def _hold(self, max_bytes: int | None) -> None:
+        """Copy the first records, as many as there may be, into one piece of memory."""
+        runs, itemsize = self.runs, self.dtype.itemsize
+        count = how_many(np.diff(runs.starts) * itemsize, max_bytes, "TokenDataset")
+        held = SharedArray(int(runs.starts[count]), self.dtype)
+        self.copy(runs, 0, held.array)
+        self._held, self._held_records, self._process = held, count, -1
 
 
 class RowCopier:

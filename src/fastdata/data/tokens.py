@@ -47,7 +47,8 @@ class TokenDataset(Dataset[Any]):
         documents: what happens where one ends. "join": rows go on into the next. "mask": they do, and a second value, uint16
             [block_size + 1], numbers the documents of a row from 0, for `NextToken` and for attention within documents. "align": a
             row begins with a document, or block_size further in it, and ends with it.
-        in_memory: hold all tokens in memory, once for all processes, instead of mapping the files.
+        in_memory: hold all tokens in memory, once for all processes, instead of mapping the files; as
+            `RAMDataset(path, block_size=...)` does, which takes max_bytes too.
 
     Attributes:
         vocab_size: ids are below it.
@@ -266,7 +267,7 @@ class TokenDataset(Dataset[Any]):
         self._lay_out()
 
     def __repr__(self) -> str:
-        return f"TokenDataset({self.num_tokens} tokens, {self.num_documents} documents, {self.mode}, {self.documents})"
+        return f"{type(self).__name__}({self.num_tokens} tokens, {self.num_documents} documents, {self.mode}, {self.documents})"
 
 
 def _ends(store: Store) -> Array:

@@ -34,8 +34,9 @@ OWN: dict[str, dict[str, Any]] = {
         "split_lines": False,
         "split_on": None,
         "field": "text",
+        "limit": None,
     },
-    "table": {"target": None, "category": None, "drop": None, "classes": None},
+    "table": {"target": None, "category": None, "drop": None, "classes": None, "limit": None},
 }
 NAMES = {"images": "images", "arrays": "arrays", "tokens": "text or tokens", "table": "a table"}
 HINTS = {

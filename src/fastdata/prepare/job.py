@@ -151,7 +151,7 @@ def prep(
             vector of floats; or several columns of numbers. A DataFrame may go without.
         category: columns whose values are names, though they look like numbers.
         drop: columns to leave out.
-        limit: prepare that many images or arrays only, evenly spaced.
+        limit: prepare that many images or arrays only, evenly spaced; of text, the first documents, and of a table, the first rows.
         workers: processes; None: one a core.
         overwrite: replace a store, or a begun one, of other options.
         timeout: seconds after which an image counts as one that hangs its decoder.

@@ -57,7 +57,7 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         plan, skipped = plan_text(source, target, cutting=cutting, **own)
     elif kind == "table":
         chosen = TableOptions(_as_names(own["target"]), _as_names(own["category"]), _as_names(own["drop"]))
-        plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]))
+        plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]), own["limit"])
     else:
         plan, skipped = _plan_images(source, **own)
     return Planned(plan, target, roots, skipped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,13 +17,13 @@ from fastdata.errors import PrepError
 from fastdata.prepare.plan import Plan, freeze
 from fastdata.prepare.table.arrow import describe, reading
 from fastdata.prepare.table.seen import Seen
-from fastdata.prepare.table.source import Part, TableFile
+from fastdata.prepare.table.source import Part, TableFile, first_rows
 from fastdata.prepare.table.text import TextSeen
 from fastdata.store.files import file_sum
 from fastdata.store.format import Labels, read_manifest
 from fastdata.store.table import Column, Table
 
-__all__ = ["MASK", "Piece", "TableOptions", "is_table_file", "plan_table"]
+__all__ = ["MASK", "Head", "Piece", "TableOptions", "is_table_file", "plan_table"]
 
 SHARD_ROWS, SHARD_BYTES = 1 << 17, 64 << 20  # a shard ends behind the part that reaches one of these
 MASK = ".missing"  # behind a column's name: its mask, in a batch
@@ -58,6 +59,11 @@ class Piece:
     sum: str
 
 
+@dataclass(frozen=True)
+class Head(Piece):
+    """The first rows of a piece; others that lie there are not read."""
+
+
 def is_table_file(source: str | os.PathLike[str], *, with_target: bool) -> bool:
     """Whether a source is to be read as a table: a file of one, of which something is to be learnt, or a DataFrame's."""
     path = Path(source)
@@ -65,8 +71,9 @@ def is_table_file(source: str | os.PathLike[str], *, with_target: bool) -> bool:
     return ending == ".arrow" or (with_target and ending in (".parquet", ".pq", ".csv", ".tsv") and not path.is_dir())
 
 
-def plan_table(path: Path, options: TableOptions, classes: Path | None = None) -> Plan:
+def plan_table(path: Path, options: TableOptions, classes: Path | None = None, limit: int | None = None) -> Plan:
     """Read a table once and freeze what is to become of it. classes: a store whose names of categories and classes to use.
+    limit: take so many rows, the first ones, as if there were no others.
 
     Raises:
         PrepError: it can't be read, has no such column, or holds what a store can't.
@@ -75,7 +82,7 @@ def plan_table(path: Path, options: TableOptions, classes: Path | None = None) -
         file = TableFile(path)
         names = _kept_names(file, options)
         file.choose(names)
-        columns, parts = _scan(file, names, options)
+        columns, parts, cut = _scan(file, names, options, limit)
     if not sum(part.rows for part in parts):
         raise PrepError(f"{path} has no rows")
     if classes is not None:
@@ -85,6 +92,8 @@ def plan_table(path: Path, options: TableOptions, classes: Path | None = None) -
     labels, said = _labels(table), json.dumps(asdict(table), sort_keys=True).encode()
     pieces, total = _pieces(path.name, parts), file_sum(path).xxh3_128
     sources = tuple(replace(piece, sum=total) for piece in pieces)
+    if cut:
+        sources = (*sources[:-1], Head(**vars(sources[-1])))
     options = replace(options, columns=xxhash.xxh3_128_hexdigest(said))
     return freeze(options, labels, sources, tuple(range(len(sources) + 1)), shared=table)
 
@@ -103,21 +112,25 @@ def _kept_names(file: TableFile, options: TableOptions) -> list[str]:
     return kept
 
 
-def _scan(file: TableFile, names: list[str], options: TableOptions) -> tuple[list[Column], list[Part]]:
+def _scan(file: TableFile, names: list[str], options: TableOptions, limit: int | None) -> tuple[list[Column], list[Part], bool]:
+    """The columns, the parts, and whether rows of the last part are left out."""
     if file.types is None:
         seen: list[Any] = [TextSeen(name, name in options.category) for name in names]
     else:
         found = (describe(name, file.types[name]) for name in names)
         seen = [Seen(replace(c, kind="category") if c.name in options.category else c) for c in found]
-    parts = []
+    parts, left, cut = list[Part](), sys.maxsize if limit is None else limit, False
     for part, batches in file.parts():
-        parts.append(part)
-        for batch in batches:
+        parts.append(part if part.rows <= left else replace(part, rows=left, size=part.size * left // part.rows))
+        for batch in first_rows(batches, parts[-1].rows):
             for one in seen:
                 with reading(f"{file.path}, column {one.name!r}"):
                     one.add(batch.column(batch.schema.get_field_index(one.name)))
+        cut, left = part.rows > left, left - parts[-1].rows
+        if not left:
+            break
     columns = [one.result() for one in seen]
-    return [replace(c, missing=None) if c.name in options.target else c for c in columns], parts
+    return [replace(c, missing=None) if c.name in options.target else c for c in columns], parts, cut
 
 
 def _check_masks(columns: Iterable[Column]) -> None:

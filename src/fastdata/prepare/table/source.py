@@ -11,7 +11,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.table.arrow import arrow, describe, reading
 from fastdata.prepare.table.cut import cut, header
 
-__all__ = ["BATCH_ROWS", "Part", "TableFile"]
+__all__ = ["BATCH_ROWS", "Part", "TableFile", "first_rows"]
 
 BATCH_ROWS = 1 << 16
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -25,6 +25,15 @@ class Part:
     stop: int
     rows: int
     size: int  # bytes, about
+
+
+def first_rows(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    """Batches of rows, and no more of these than so many."""
+    for batch in batches:
+        if count <= 0:
+            return
+        yield batch.slice(0, count)
+        count -= batch.num_rows
 
 
 class TableFile:

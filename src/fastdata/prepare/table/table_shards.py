@@ -14,9 +14,9 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.table.arrow import arrow, codes, missing_of, plain, reading, values_of
-from fastdata.prepare.table.options import Piece
+from fastdata.prepare.table.options import Head, Piece
 from fastdata.prepare.table.seen import exact
-from fastdata.prepare.table.source import TableFile
+from fastdata.prepare.table.source import TableFile, first_rows
 from fastdata.prepare.table.text import from_text
 from fastdata.prepare.worker import Job, Progress, Task, Writers
 from fastdata.store.table import Column, Table
@@ -92,7 +92,8 @@ def _batches(path: Path, table: Table, piece: Piece) -> Iterator[Any]:
     with reading(str(path)):
         file = TableFile(path)
         file.choose(c.name for c in table.columns)
-        for batch in file.read(piece.start, piece.stop, piece.first):
+        batches = file.read(piece.start, piece.stop, piece.first)
+        for batch in first_rows(batches, piece.rows) if isinstance(piece, Head) else batches:
             yield batch.replace_schema_metadata(TEXT if file.types is None else None)
 
 

@@ -7,12 +7,13 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
 
-__all__ = ["Cutting", "Piece", "documents", "format_of"]
+__all__ = ["Cutting", "Head", "Piece", "documents", "format_of"]
 
 BLOCK = 1 << 20
 BOM = b"\xef\xbb\xbf"
@@ -32,6 +33,13 @@ class Piece:
     stop: int
     size: int
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class Head(Piece):
+    """The first documents of a piece, so many."""
+
+    documents: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,11 @@ def documents(root: Path, piece: Piece, cutting: Cutting) -> Iterator[Found]:
     Raises:
         CodecError: the file can't be read on; what came before is good.
     """
+    found = _documents(root, piece, cutting)
+    return islice(found, piece.documents) if isinstance(piece, Head) else found
+
+
+def _documents(root: Path, piece: Piece, cutting: Cutting) -> Iterator[Found]:
     kind, packed = format_of(piece.name)
     if kind == "parquet":
         yield from _rows(root / piece.name, piece, cutting.field)

@@ -13,6 +13,7 @@ from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.folder import PLAN
 from fastdata.prepare.plan import Plan, freeze
 from fastdata.prepare.text.documents import Cutting, documents, format_of
+from fastdata.prepare.text.limit import first_documents
 from fastdata.prepare.text.ready import ready_dtype
 from fastdata.prepare.text.sources import TextList, list_text, shard_bounds
 from fastdata.prepare.text.token_shards import TokenOptions
@@ -32,8 +33,9 @@ def plan_text(
     train_bpe: int | None,
     end_token: str | None,
     cutting: Cutting,
+    limit: int | None = None,
 ) -> tuple[Plan, dict[str, int]]:
-    """The plan, and how many files are no text, by their ending.
+    """The plan, and how many files are no text, by their ending. limit: take so many documents, the first ones.
 
     Raises:
         PrepError: there is no text or no such tokenizer, or it has no such token.
@@ -44,11 +46,14 @@ def plan_text(
     if train_bpe is not None and train_bpe < 257:
         raise ValueError(f"train_bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
     found = list_text(source, cutting)
-    if train_bpe is not None and all(format_of(piece.name)[0] == "bin" for piece in found.pieces):
+    are_tokens = all(format_of(piece.name)[0] == "bin" for piece in found.pieces)
+    if train_bpe is not None and are_tokens:
         raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave train_bpe out")
+    if not are_tokens:
+        found = first_documents(found, limit, cutting)
     trained_on = "" if train_bpe is None else _trained_on(found, cutting, train_bpe)
     if tokenizer is None and train_bpe is None:
-        return _plan_ready(found, end_token), dict(found.skipped)
+        return _plan_ready(found, end_token, limit), dict(found.skipped)
     if tokenizer is not None:
         spec, data = find_tokenizer(tokenizer)
     else:
@@ -56,6 +61,8 @@ def plan_text(
         spec = Spec("tokenizers", f"bpe-{train_bpe}", hashlib.sha256(data).hexdigest())
     engine = load(spec, data)
     options = TokenOptions(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
+    if are_tokens:
+        found = first_documents(found, limit, cutting, options.end)
     return _plan(found, options, {spec.file: data} if spec.file else {}), dict(found.skipped)
 
 
@@ -63,7 +70,7 @@ def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Pl
     return freeze(options, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
 
 
-def _plan_ready(found: TextList, end_token: str | None) -> Plan:
+def _plan_ready(found: TextList, end_token: str | None, limit: int | None) -> Plan:
     """Of tokens without their tokenizer: any id of their dtype is good."""
     if end_token not in (None, "none") and not str(end_token).isdecimal():
         raise ValueError(f"end_token is {end_token!r}; of tokens without their tokenizer it must be an id, or none")
@@ -72,6 +79,7 @@ def _plan_ready(found: TextList, end_token: str | None) -> Plan:
     vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
     if end is not None and end >= vocab:
         raise ValueError(f"end_token is {end}, but the tokens' dtype holds ids below {vocab}")
+    found = first_documents(found, limit, Cutting(), end)
     return _plan(found, TokenOptions(Spec("none", "", ""), vocab, end), {})
 
 

@@ -18,7 +18,7 @@ from fastdata.errors import CodecError, MissingExtraError
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.run import Roots
-from fastdata.prepare.text.documents import Cutting, Found, Piece, documents
+from fastdata.prepare.text.documents import Cutting, Found, Head, Piece, documents
 from fastdata.prepare.text.packer import Packer
 from fastdata.prepare.text.ready import open_ready
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
@@ -128,13 +128,17 @@ class _Shard:
             if reason := self._skip.get(self._place) or (piece.problem and (piece.problem, "")):
                 raise CodecError(reason[1], reason[0])
             ready = open_ready(Path(self._job.root) / piece.name)
-            _check(ready.tokens, self._job.options)
+            tokens, lengths = ready.tokens, ready.documents(self._job.options.end)
+            if isinstance(piece, Head):
+                lengths = lengths[: piece.documents]
+                tokens = tokens[: int(lengths.sum())]
+            _check(tokens, self._job.options)
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
         else:
-            for start in range(0, len(ready.tokens), READY_TOKENS):
-                self.packer.append(ready.tokens[start : start + READY_TOKENS])
-            counts.extend(ready.documents(self._job.options.end).tolist())
+            for start in range(0, len(tokens), READY_TOKENS):
+                self.packer.append(tokens[start : start + READY_TOKENS])
+            counts.extend(lengths.tolist())
         self._place += 1
         self._progress.add(done=max(piece.size, 0), size=max(piece.size, 0))
 

@@ -1,0 +1,272 @@
+"""RAMDataset of tokens, arrays and tables: what the dataset that reads from disk gives, and what went in."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fastdata
+import stores
+from fastdata import ArrayDataset, Loader, RAMDataset, RandomCrop, StoreError, TableDataset, TokenDataset
+from fastdata.data import ram
+from stores import folder, script, sha
+from support import Array
+
+HERE = {"PYTHONPATH": str(Path(fastdata.__file__).parents[1])}
+
+
+@cache
+def tokens() -> tuple[Path, Array]:
+    """Two and a half million tokens in two shards of several records, 0 between documents."""
+    rng, root = np.random.default_rng(0), folder()
+    everything = rng.integers(1, 60_000, 2_500_000).astype("<u2")
+    everything[rng.integers(0, len(everything), 2000)] = 0
+    everything[:1_500_000].tofile(root / "a.bin")
+    everything[1_500_000:].tofile(root / "b.bin")
+    return fastdata.prep(root, folder() / "o.fds", end_token="0", workers=1).out, everything
+
+
+@cache
+def volumes() -> tuple[Path, list[Array], list[Array]]:
+    """A store, its arrays and their masks; chunks at the far ends are smaller."""
+    rng, root = np.random.default_rng(1), folder()
+    arrays = [rng.integers(0, 65_536, (40 + k, 33, 20), np.uint16) for k in range(6)]
+    for name, found in (("in", arrays), ("masks", masks := [(a % 7).astype(np.uint8) for a in arrays])):
+        (root / name).mkdir()
+        for k, array in enumerate(found):
+            np.save(root / name / f"{k}.npy", array)
+    return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", chunk=16, workers=1).out, arrays, masks
+
+
+@cache
+def table() -> tuple[Path, pd.DataFrame]:
+    rows = np.arange(300)
+    frame = pd.DataFrame({"x": rows * 1000, "f": rows / 8, "c": np.array(["red", "blue"])[rows % 2], "y": rows % 5})
+    return fastdata.prep(frame, folder() / "t.fds", target="y", workers=1).out, frame
+
+
+# Tokens
+
+
+MODES: list[dict[str, Any]] = [
+    {"mode": "random"},
+    {"mode": "sequential"},
+    {"mode": "document"},
+    {"mode": "sequential", "documents": "mask"},
+    {"mode": "random", "documents": "align"},
+]
+
+
+def flat(batch: Any) -> list[Any]:
+    """All tensors of a batch, in order, and its ids."""
+    parts = [batch] if isinstance(batch, torch.Tensor) else list(batch)
+    parts = [value for part in parts for value in (part.values() if isinstance(part, dict) else [part])]
+    return [batch.ids.tolist(), *((p.dtype, p.shape, p.numpy().tobytes()) for p in parts)]
+
+
+@pytest.mark.parametrize("share", [0, 0.4, None])
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_tokens_come_as_from_disk(options: dict[str, Any], share: float | None) -> None:
+    path, everything = tokens()
+    most = None if share is None else int(share * everything.nbytes)
+    held = RAMDataset(path, block_size=700, max_bytes=most, **options)
+    disk = TokenDataset(path, 700, **options)
+    assert isinstance(held, RAMDataset) and isinstance(held, TokenDataset) and len(held) == len(disk)
+    memory = held._memory._held.array
+    assert len(memory) == len(everything) if share is None else 2 * len(memory) <= most
+    assert np.array_equal(memory, everything[: len(memory)]) and (share != 0.4 or len(memory) > 500_000)
+    for one, two in ((held, disk), (held.split(0.6, seed=1)[0], disk.split(0.6, seed=1)[0])):
+        first, second = (list(Loader(d, 64, shuffle=True, seed=3)) for d in (one, two))
+        assert [flat(batch) for batch in first] == [flat(batch) for batch in second]
+
+
+def test_rows_in_order_are_slices_of_what_went_in() -> None:
+    path, everything = tokens()
+    held = RAMDataset(path, block_size=999, mode="sequential", max_bytes=2_200_000)
+    rows = np.concatenate([batch.numpy() for batch in Loader(held, 100)])
+    windows = np.lib.stride_tricks.sliding_window_view(everything, 1000)[::999]
+    assert np.array_equal(rows[: len(windows)], windows) and len(rows) - len(windows) in (0, 1)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("share", [0, 0.4, None])
+def test_arrays_come_as_from_disk(share: float | None, workers: int) -> None:
+    path, arrays, masks = volumes()
+    total = sum(a.nbytes for a in (*arrays, *masks))
+    options: dict[str, Any] = {"crop": RandomCrop((17, 9, 20), padding=2), "flips": (0.5, 0, 1), "ignore_index": 9}
+    held = RAMDataset(path, max_bytes=None if share is None else int(share * total), **options)
+    disk = ArrayDataset(path, **options)
+    assert isinstance(held, RAMDataset) and isinstance(held, ArrayDataset)
+    kept = sum(part.held.bytes.nbytes for part in (held._arrays, held._masks))
+    assert kept == total if share is None else 0.9 * share * total <= kept <= share * total
+    with Loader(held, 4, shuffle=True, seed=5, num_workers=workers) as one, Loader(disk, 4, shuffle=True, seed=5) as two:
+        assert sha(one) == sha(two)
+        assert not workers or one.stats().slots > 0
+    assert len(held) == len(disk) and held.class_voxels == disk.class_voxels and held.name(2) == disk.name(2)
+
+
+@pytest.mark.parametrize("most", [None, 200_000])
+def test_whole_arrays_are_what_went_in(most: int | None) -> None:
+    path, arrays, masks = volumes()
+    held = RAMDataset(path, max_bytes=most).with_crop(None).subset([4, 0, 5])
+    for (array, mask), k in zip(held, (4, 0, 5), strict=True):
+        np.testing.assert_array_equal(array, arrays[k])
+        np.testing.assert_array_equal(mask, masks[k])
+
+
+def test_held_chunks_are_read_from_memory() -> None:
+    path, arrays, _ = volumes()
+    held = RAMDataset(path)
+    held._arrays.held.bytes[:] = 255
+    assert (held[0][0] == 65_535).all() and not (ArrayDataset(path)[0][0] == 65_535).all()
+    part = RAMDataset(path, max_bytes=100_000)
+    part._arrays.held.bytes[:] = 255
+    np.testing.assert_array_equal(part[5][0], arrays[5])
+
+
+# Tables
+
+
+def test_a_table_comes_as_it_went_in() -> None:
+    path, frame = table()
+    held, disk = RAMDataset(path), TableDataset(path)
+    assert isinstance(held, RAMDataset) and isinstance(held, TableDataset)
+    first, second = (list(Loader(d, 50, shuffle=True, seed=1)) for d in (held, disk))
+    assert [flat(batch) for batch in first] == [flat(batch) for batch in second]
+    for columns, targets in first:
+        rows = columns["x"].numpy() // 1000
+        assert np.array_equal(columns["f"], frame["f"][rows]) and np.array_equal(targets, frame["y"][rows])
+        assert [held.categories["c"][k] for k in columns["c"]] == frame["c"][rows].tolist()
+
+
+# All kinds
+
+
+MADE: dict[str, Any] = {
+    "RAMImages": lambda: RAMDataset(stores.square()),
+    "RAMTokens": lambda: RAMDataset(tokens()[0], block_size=64, mode="document"),
+    "RAMArrays": lambda: RAMDataset(volumes()[0]),
+    "RAMTable": lambda: RAMDataset(table()[0]),
+}
+
+
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, dict):
+        return list(one) == list(two) and all(same(one[name], two[name]) for name in one)
+    if isinstance(one, tuple):
+        return len(one) == len(two) and all(map(same, one, two))
+    return torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_pickles_small_and_says_what_it_is(name: str) -> None:
+    dataset = MADE[name]()
+    data = pickle.dumps(dataset)
+    copy = pickle.loads(data)
+    assert len(data) < 5000 and type(copy) is type(dataset) is getattr(ram, name)
+    assert repr(copy) == repr(dataset) and repr(copy).startswith(f"{name}(")
+    assert len(copy) == len(dataset) and all(same(copy[k], dataset[k]) for k in (0, 3, -1))
+    assert all(isinstance(part, RAMDataset) for part in dataset.split(0.5, seed=0))
+
+
+OTHERS = """
+import json, multiprocessing, sys
+from fastdata import RAMDataset
+
+def work(dataset, pipe):
+    memory = dataset._memory._held.array if hasattr(dataset, "_memory") else dataset._arrays.held.bytes
+    first = int((dataset[0][0] if hasattr(dataset, "_memory") else dataset[0][0]).flatten()[0])
+    memory[:4] = 7
+    pipe.send(first)
+
+if __name__ == "__main__":
+    path, method, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    dataset = RAMDataset(path, **options)
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=work, args=(dataset, there))
+    process.start()
+    first = here.recv()
+    process.join()
+    print(json.dumps([first, int(dataset[0][0].flatten()[0])]))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_share_the_memory(method: str) -> None:
+    path, everything = tokens()
+    options = '{"block_size": 64, "mode": "document"}'
+    assert script(OTHERS, path, method, options, env=HERE) == [int(everything[0]), 7]
+    path, arrays, _ = volumes()
+    assert script(OTHERS, path, method, "{}", env=HERE) == [int(arrays[0][0, 0, 0]), 7 + (7 << 8)]
+
+
+def test_tokens_in_memory_outlive_their_store(tmp_path: Path) -> None:
+    path, everything = tokens()
+    shutil.copytree(path, tmp_path / "o.fds")
+    held = RAMDataset(tmp_path / "o.fds", block_size=9, mode="sequential")
+    shutil.rmtree(tmp_path / "o.fds")
+    assert held[7].tolist() == everything[63:73].tolist()
+
+
+@pytest.mark.parametrize("kind", ["tokens", "arrays"])
+def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, options = (tokens()[0], {"block_size": 8}) if kind == "tokens" else (volumes()[0], {})
+    disk = "TokenDataset" if kind == "tokens" else "ArrayDataset"
+    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: 200_000)
+    with pytest.raises(StoreError, match=rf"0.00 GB are free: give max_bytes=160000 to keep the rest on disk, or use {disk}"):
+        RAMDataset(path, **options)
+    assert len(RAMDataset(path, max_bytes=160_000, **options)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        (
+            "RAMTokens",
+            {"crop": None},
+            TypeError,
+            r"crop is no argument for .*, which holds tokens: that takes block_size",
+        ),
+        ("RAMTokens", {}, TypeError, r"block_size"),
+        ("RAMTokens", {"block_size": 0}, ValueError, r"block_size is 0, but must be positive"),
+        ("RAMTokens", {"block_size": 8, "max_bytes": -1}, ValueError, r"max_bytes is -1, but must not be negative"),
+        (
+            "RAMArrays",
+            {"hflip": 0.5},
+            TypeError,
+            r"hflip is no argument for .*, which holds arrays: that takes crop, flips",
+        ),
+        ("RAMArrays", {"ignore_index": 999}, ValueError, r"ignore_index is 999, but a uint8 mask holds 0 to 255"),
+        ("RAMTable", {"max_bytes": 9}, TypeError, r"max_bytes is no argument for .*, which holds a table: that takes no other"),
+        ("RAMTable", {"targets": [1]}, ValueError, r"targets go with a list of files; a store has its own"),
+        (
+            "RAMImages",
+            {"block_size": 9},
+            TypeError,
+            r"block_size is no argument for .*, which holds images: that takes crop",
+        ),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(name: str, options: dict[str, Any], error: Any, message: str) -> None:
+    path = {"RAMTokens": tokens, "RAMArrays": volumes, "RAMTable": table}.get(name, lambda: [stores.square()])()[0]
+    with pytest.raises(error, match=message):
+        RAMDataset(path, **options)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"nothing.fds"):
+        RAMDataset(tmp_path / "nothing.fds")
+    with pytest.raises(TypeError, match=r"block_size is no argument for a list of files"):
+        RAMDataset([], block_size=4)

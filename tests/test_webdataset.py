@@ -1,0 +1,148 @@
+"""The package webdataset itself reads the tars that we write, and we read those that it writes."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import webdataset as wds
+from PIL import Image
+from webdataset.tariterators import base_plus_ext
+
+import fastdata.store.webdataset as ours
+from archives import all_pixels, equal
+from fastdata import PrepError, prep
+from fastdata.prepare.archives.tar import SAMPLE
+from fastdata.store.export import export
+from fastdata.store.store import Store
+from stores import deep, floats, folder, store, unlabelled, whole
+from support import Array, encode, picture
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # its reader's
+
+
+def read(root: Path, *decoders: Any) -> list[dict[str, Any]]:
+    """All samples of the shards of a folder, as the package reads them."""
+    last = len(list(root.glob("shard-*.tar"))) - 1
+    found = wds.WebDataset(f"{root}/shard-{{000000..{last:06d}}}.tar", shardshuffle=False)
+    return list(found.decode(*decoders) if decoders else found)
+
+
+# Ours, read by theirs
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "yuv420"])
+def test_it_reads_our_images_and_classes(codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "TAR_BYTES", 200_000)
+    made = Store(store(codec))
+    export(made.path, tmp_path / "x", size=96, to="webdataset")
+    assert len(list((tmp_path / "x").glob("*.tar"))) > 1
+    samples, ending = read(tmp_path / "x", "pil"), "jpg" if codec == "jpeg" else "png"
+    assert [s["__key__"] for s in samples] == [f"{k:08d}" for k in range(42)]
+    assert [set(s) - {"__key__", "__url__", "__local_path__"} for s in samples] == [{ending, "cls"}] * 42
+    assert [s["cls"] for s in samples] == made.samples["label"].tolist()
+    if codec in ("jpeg", "rgb"):
+        equal([np.asarray(s[ending]) for s in samples], whole(made.path, 96))
+    assert json.loads((tmp_path / "x" / "classes.json").read_text()) == list(made.manifest.labels.names)
+
+
+def test_it_reads_our_float_labels_and_stores_without_any(tmp_path: Path) -> None:
+    export(floats(), tmp_path / "f", to="webdataset")
+    found = [s["json"] for s in read(tmp_path / "f", "pil")]
+    assert found == [{"label": [k / 4, -k], "names": ["quarter", "minus"]} for k in range(6)]
+    export(unlabelled(), tmp_path / "u", to="webdataset")
+    assert [{*s} - {"__key__", "__url__", "__local_path__"} for s in read(tmp_path / "u")] == [{"jpg"}] * 5
+
+
+def test_it_reads_our_16_bits_and_masks(tmp_path: Path) -> None:
+    export(deep(), tmp_path / "d", to="webdataset")
+    files = [cv2.imdecode(np.frombuffer(s["png"], np.uint8), cv2.IMREAD_UNCHANGED)[:, :, ::-1] for s in read(tmp_path / "d")]
+    equal(files, whole(deep()))
+    scenes = [(picture(k, 20, 30), picture(k, 20, 30)[:, :, 0]) for k in range(3)]
+    for k, pair in enumerate(scenes):
+        for name, pixels in zip(("in", "masks"), pair, strict=True):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    made = prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="rgb", workers=1)
+    export(made.out, tmp_path / "m", to="webdataset")
+    for sample, (image, mask) in zip(read(tmp_path / "m", "pil"), scenes, strict=True):
+        equal([np.asarray(sample["png"]), np.asarray(sample["mask.png"])], [image, mask])
+
+
+# Theirs, read by us
+
+
+@cache
+def theirs() -> tuple[Path, list[Array]]:
+    """Shards as ShardWriter makes them of arrays, 4 samples each."""
+    root, images = folder(), [picture(k, 20 + k, 30) for k in range(10)]
+    with wds.ShardWriter(f"{root}/train-%06d.tar", maxcount=4, verbose=0) as sink:
+        for k, image in enumerate(images):
+            mask = image[:, :, 0] // 30
+            about = {"caption": "a picture", "number": k}
+            sink.write(
+                {"__key__": f"dir.a/{k:03d}", "png": image, "mask.png": mask, "cls": 3 - k % 3, "json": about, "txt": "words"}
+            )
+    return root, images
+
+
+def test_we_read_what_its_writer_writes(tmp_path: Path) -> None:
+    root, images = theirs()
+    for source in (root, root / "train-{000000..000002}.tar"):
+        made = prep(source, tmp_path / "o.fds", codec="rgb", workers=1)
+        found = Store(made.out)
+        equal(whole(made.out), images)
+        assert made.rejected == {} and found.manifest.labels.names == ("0", "1", "2", "3")  # numbers keep their value
+        assert found.samples["label"].tolist() == [3 - k % 3 for k in range(10)]
+        assert made.skipped == {".mask.png": 10, ".json": 10, ".txt": 10}
+        assert found.names() == [f"train-{k // 4:06d}.tar/dir.a/{k:03d}.png" for k in range(10)]
+
+
+@pytest.mark.parametrize("ending", ["jpg", "jpeg", "png", "ppm", "webp"])
+def test_we_read_every_kind_of_image_that_it_encodes_or_copies(ending: str, tmp_path: Path) -> None:
+    images = [picture(k, 24, 40) for k in range(3)]
+    copied = io.BytesIO()
+    Image.fromarray(images[2]).save(copied, "JPEG" if ending.startswith("jp") else ending.upper(), lossless=True)
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        for k, image in enumerate(images):
+            data = copied.getvalue() if k == 2 or ending == "webp" else image
+            sink.write({"__key__": str(k), ending: data, "json": {"label": k / 8}})
+    decoded = [np.asarray(s[ending]) for s in wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode("pil")]
+    equal(all_pixels(tmp_path / "a.tar"), decoded)
+    made = Store(prep(tmp_path / "a.tar", tmp_path / "o.fds", codec="rgb", workers=1).out)
+    assert made.manifest.labels.kind == "vector" and made.samples["label"].tolist() == [[0], [0.125], [0.25]]
+
+
+def test_there_and_back_through_its_reader_and_writer(tmp_path: Path) -> None:
+    export(store("jpeg"), tmp_path / "a", size=64, to="webdataset")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "classes.json").write_bytes((tmp_path / "a" / "classes.json").read_bytes())
+    with wds.ShardWriter(f"{tmp_path}/b/shard-%06d.tar", maxcount=9, verbose=0) as sink:
+        for sample in read(tmp_path / "a"):
+            sink.write(sample)
+    one, two = (Store(prep(tmp_path / name, tmp_path / f"{name}.fds", codec="rgb", workers=1).out) for name in "ab")
+    equal(whole(two.path), whole(one.path))
+    assert one.manifest.labels == two.manifest.labels == Store(store("jpeg")).manifest.labels
+    assert np.array_equal(one.samples["label"], two.samples["label"])
+
+
+def test_its_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    with wds.TarWriter(str(tmp_path / "a.tar.gz")) as sink:
+        sink.write({"__key__": "0", "png": picture(0, 9, 9), "cls": 1})
+    with pytest.raises(PrepError, match=r"is compressed, .*; unpack it to a .tar"):
+        prep(tmp_path / "a.tar.gz", tmp_path / "o.fds")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.jpg", "a.mask.png", "d/a.jpg", "d.e/a.b.JPG", "d.e/f.g/a.x", "a", "d/a", "d.e/a", "a.", "a b.c d.e", ".hidden", "d/x.y/z"],
+)
+def test_a_key_ends_where_it_ends_for_them(name: str) -> None:
+    found = SAMPLE.fullmatch(name)
+    assert (found.groups() if found else (None, None)) == base_plus_ext(name)
