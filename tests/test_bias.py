@@ -192,6 +192,26 @@ def in_training_only(module: Any, x: Tensor) -> Any:
     return module.bn(y) if module.training else (module.bn(y), y)
 
 
+def in_evaluation_only(module: Any, x: Tensor) -> Any:
+    y = module.conv(x)
+    return (module.bn(y), y) if module.training else module.bn(y)
+
+
+class Choosing(nn.Module):
+    """Cannot be traced by itself, as `flag` is not known, nor in a model that passes it, as the end depends on a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = conv(), bn()
+
+    def forward(self, x: Tensor, flag: bool) -> Tensor:
+        if not flag:
+            return x
+        y = self.conv(x)
+        z: Tensor = self.bn(y)
+        return y if z.sum() > 1e9 else z
+
+
 def layers(module: Any, x: Tensor) -> list[Tensor]:
     """As perceptual losses do it: outputs along the way, of a Sequential that is never called."""
     outs = []
@@ -310,6 +330,9 @@ FOUND: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "never called": (lambda: pair(lambda m, x: x), []),
     "functional": (lambda: pair(by_hand), []),
     "only in training": (lambda: pair(in_training_only), []),
+    "only in evaluation": (lambda: pair(in_evaluation_only), []),
+    "norm never called": (lambda: pair(lambda m, x: m.conv(x)), []),
+    "a flag, then control flow": (lambda: Forward(lambda m, x: m.part(x, True), part=Choosing()), []),
     "bias read": (lambda: pair(lambda m, x: m.bn(m.conv(x)) + m.conv.bias.sum()), []),
     "weight read": (lambda: pair(lambda m, x: m.bn(m.conv(x)) + m.conv.weight.sum()), ["conv"]),
     "outputs along the way": (lambda: Forward(layers, features=chain(conv(), bn(), nn.ReLU(), conv(4), bn())), ["features.3"]),
