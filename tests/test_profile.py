@@ -6,6 +6,7 @@ import doctest
 import inspect
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fastdata.bench import profile as module
+from fastdata.bench import syncs
 from fastdata.bench.profile import Profile, Times, profile
 
 needs_cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -221,6 +223,7 @@ def test_time_is_that_of_a_call(device: str) -> None:
     found = profile(Sleeping.apply, torch.ones(3, device=device, requires_grad=True), steps=3, warmup=1)
     assert found.backward is not None
     assert 30 <= found.forward.host_ms < 85 and 60 <= found.backward.host_ms < 170
+    assert device == "cuda" or 60 <= found.operators[0].ms < 170
     for times in (found.forward, found.backward) if device == "cuda" else ():
         assert times.device_ms is not None and times.device_ms >= 0.99 * times.host_ms - 1
 
@@ -239,15 +242,48 @@ def test_a_loss_is_measured_without_its_model(device: str) -> None:
 def test_gradients_start_anew() -> None:
     leaf = torch.ones(5, requires_grad=True)
     seen: list[Tensor | None] = []
+    own: list[weakref.ref[Tensor]] = []
 
     def fn(x: Tensor) -> Tensor:
         seen.append(x.grad)
-        return x * torch.ones(5, requires_grad=True)  # a leaf of its own
+        assert not any(ref() is not None for ref in own)
+        other = torch.ones(5, requires_grad=True)  # a leaf of its own
+        own.append(weakref.ref(other))
+        return x * other
 
     before = leaf.grad = torch.full((5,), 3.0)
     quick(fn, leaf)
     assert seen[0] is not None and all(grad is None for grad in seen[1:])
     assert leaf.grad is before and (before == 3).all()
+
+
+def test_backward_starts_from_ones() -> None:
+    seen: list[Tensor] = []
+
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        y, z = x * 2, x.sum()
+        y.register_hook(seen.append)
+        z.register_hook(seen.append)
+        return y, z
+
+    quick(fn, torch.ones(5, requires_grad=True))
+    assert seen and all((grad == 1).all() for grad in seen)
+
+
+def test_a_graph_of_many_paths() -> None:
+    def fn(x: Tensor) -> Tensor:
+        for _ in range(60):
+            x = x + x
+        return x
+
+    assert quick(fn, torch.ones(1, requires_grad=True)).backward is not None
+
+
+def test_most_waits_first() -> None:
+    found = quick(lambda: (V.max().item(), [x.item() for x in V]))
+    assert found.syncs_per_call == 7
+    many = quick(lambda: (V[MASK], [x.item() for x in V])).syncs
+    assert [sync.per_call for sync in many] == [6, 1]
 
 
 def test_gradients_come_back_after_an_error() -> None:
@@ -261,7 +297,7 @@ def test_gradients_come_back_after_an_error() -> None:
 @on_each_device
 def test_an_output_that_is_a_leaf(device: str) -> None:
     leaf = torch.ones(5, requires_grad=True, device=device)
-    assert quick(lambda x: (x, x * 2), leaf).backward is not None
+    assert quick(lambda x: x, leaf).backward is not None
     assert leaf.grad is None
 
 
@@ -348,6 +384,28 @@ def test_what_waits_on_a_gpu(case: str) -> None:
     finally:
         globals().update(old)
     assert found.device == "cuda:0" and bool(found.syncs) == bool(expected), found.syncs
+
+
+def test_warnings_are_counted_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With warnings in place of those of PyTorch, which need a GPU."""
+    modes: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def waiting() -> None:
+        warnings.warn("another", stacklevel=1)
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally at ...)", stacklevel=1)
+
+    seen = syncs._Seen()
+    with syncs._warned(seen):
+        waiting()
+        assert modes == ["warn"]
+    ((where, what), count), *more = seen.counts.items()
+    assert where.endswith(line_of(waiting, 3)) and what.startswith('warnings.warn("called a sync') and count == 3 and not more
+    assert modes == ["warn", 0]
+    with pytest.raises(UserWarning, match="another"):  # as it was before
+        waiting()
 
 
 @pytest.mark.gpu

@@ -33,7 +33,7 @@ _INDEX = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_pu
 _COPIES = (Tensor.cpu, Tensor.tolist)  # not Tensor.to: .to(device) names the CPU where there is no GPU
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OPTIMIZERS = _TORCH + "optim" + os.sep
-_OWN = (__file__, str(Path(__file__).with_name("passes.py")))
+_OWN = (__file__, str(Path(__file__).with_name("passes.py")), warnings.__file__)
 _WARNING = "called a synchronizing CUDA operation"
 
 
@@ -96,7 +96,7 @@ class _Seen:
 
 
 def _stack() -> Iterator[FrameType]:
-    """The frames from here out to the call that is looked at, without those of this file and of passes.py."""
+    """The frames from here out to the call that is looked at, without those of the measurement itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code not in (_repeat.__code__, find_syncs.__code__):
         if frame.f_code.co_filename not in _OWN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fastdata.gpu.links import CONVS, NORMS, OTHER, is_biased_conv, is_norm, links
+from fastdata.gpu.links import CONVS, NORMS, is_biased_conv, is_norm, links
 
 __all__ = ["dead_biases", "drop_dead_bias"]
 
@@ -67,7 +67,7 @@ def dead_biases(model: nn.Module) -> list[tuple[str, str]]:
     if not (any(map(is_biased_conv, model.modules())) and any(map(is_norm, model.modules()))):
         return []
     to, of = links(model)
-    pairs = [(conv, *to[conv]) for conv, _ in model.named_modules() if len(to[conv]) == 1 and OTHER not in to[conv]]
+    pairs = [(conv, *to[conv]) for conv, _ in model.named_modules() if len(to[conv]) == 1]
     return [(conv, norm) for conv, norm in pairs if of[norm] == {conv} and _dead(model, conv, norm)]
 
 

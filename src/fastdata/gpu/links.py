@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-__all__ = ["CONVS", "NORMS", "OTHER", "is_biased_conv", "is_norm", "links"]
+__all__ = ["CONVS", "NORMS", "is_biased_conv", "is_norm", "links"]
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-OTHER = " "  # no module is named so
+_OTHER = " "  # no module is named so
 Links = defaultdict[str, set[str]]
 
 
@@ -59,7 +59,7 @@ def _plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
 
 
 def links(model: nn.Module) -> tuple[Links, Links]:
-    """Where each convolution goes, and what goes into each norm, by name; OTHER stands for all else."""
+    """Where each convolution goes, and what goes into each norm, by name; a name that no module has stands for all else."""
     to, of = Links(set), Links(set)
     copied = _copy(model)
     if copied is not None:
@@ -163,13 +163,13 @@ def _read(view: _View, names: dict[nn.Module, str], to: Links, of: Links) -> Non
 
     def name(node: fx.Node, kind: Callable[[nn.Module], bool]) -> str:
         module = view.root.get_submodule(str(node.target)) if node.op == "call_module" else None
-        return names[module] if module is not None and kind(module) else OTHER
+        return names[module] if module is not None and kind(module) else _OTHER
 
     for node in view.graph.nodes:
         if node.op == "get_attr":
             owner, _, attribute = node.target.rpartition(".")
             if attribute == "bias":
-                to[names[view.root.get_submodule(owner)]].add(OTHER)
+                to[names[view.root.get_submodule(owner)]].add(_OTHER)
         users = {name(user, is_norm) for user in node.users}
-        to[name(node, _is_conv)] |= users | {OTHER} if node in view.held else users
+        to[name(node, _is_conv)] |= users | {_OTHER} if node in view.held else users
         of[name(node, is_norm)].update(name(source, _is_conv) for source in node.all_input_nodes)
