@@ -272,8 +272,8 @@ def test_backward_starts_from_ones() -> None:
 
 def test_a_graph_of_many_paths() -> None:
     def fn(x: Tensor) -> Tensor:
-        for _ in range(60):
-            x = x + x
+        for _ in range(40):
+            x = x * 0.5 + x * 0.5
         return x
 
     assert quick(fn, torch.ones(1, requires_grad=True)).backward is not None
