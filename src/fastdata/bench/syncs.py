@@ -1,0 +1,182 @@
+"""Lines that make the host wait for the GPU; on the CPU, those that would."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["Sync", "find_syncs"]
+
+# Their results, or shapes of results, are numbers that the host reads from the device. (PyTorch, "CUDA semantics", and the
+# kernels under aten/src/ATen/native/cuda, which copy to the host.) Masks as indices, and repeat_interleave, are seen to below.
+_READ = {
+    "aten::_local_scalar_dense",  # item, bool, int, float, a tensor as an index or in a format
+    *("aten::nonzero", "aten::masked_select", "aten::bincount", "aten::equal", "aten::allclose"),
+    *("aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive"),
+    *("aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd"),
+}
+_INDEX = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+_COPIES = (Tensor.cpu, Tensor.tolist)  # not Tensor.to: .to(device) names the CPU where there is no GPU
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_OPTIMIZERS = _TORCH + "optim" + os.sep
+_OWN = (__file__, str(Path(__file__).with_name("passes.py")), warnings.__file__)
+_WARNING = "called a synchronizing CUDA operation"
+
+
+class Sync(NamedTuple):
+    """One place where the host waits. where: file:line, or the pass that it is in; what: the operator, or the line."""
+
+    where: str
+    what: str
+    per_call: float
+
+
+def find_syncs(call: Callable[[], object], calls: int) -> tuple[tuple[Sync, ...], torch.device | None]:
+    """Calls `calls` times, or once more where that turns out to use a GPU.
+
+    On a GPU the waits are those that ``torch.cuda.set_sync_debug_mode`` knows: torch.cuda.synchronize and events are not among
+    them. On the CPU they are the operators that would wait on a GPU, if all tensors were there. (Optimizers of PyTorch keep
+    numbers on the CPU, so what they read does not count, but for LBFGS.)
+
+    Returns:
+        The places, those with the most waits first, and the CUDA device of the first operator that used one.
+    """
+    seen = _Seen()
+    with _Functions(seen), _Operators(seen):
+        call()
+    if seen.device is not None:
+        seen.counts.clear()
+        with _warned(seen):
+            _repeat(call, calls)
+    else:
+        with _Functions(seen), _Operators(seen):
+            _repeat(call, calls - 1)
+    return tuple(Sync(*place, count / calls) for place, count in seen.counts.most_common()), seen.device
+
+
+def _repeat(call: Callable[[], object], calls: int) -> None:
+    for _ in range(calls):
+        call()
+
+
+class _Seen:
+    """What was counted, by place. quiet: within a function that reads numbers on the CPU only."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.device: torch.device | None = None
+        self.quiet = False
+
+    def add(self, operator: str | None) -> None:
+        """Counts a wait in the line that runs now; without an operator, the line itself is what is shown."""
+        frames = list(_stack())
+        user = next((k for k, f in enumerate(frames) if not f.f_code.co_filename.startswith((_TORCH, "<"))), len(frames))
+        if self.quiet or (operator and _on_the_host([f.f_code.co_filename for f in frames[:user]])):
+            return
+        if user == len(frames):
+            backward = any(f.f_code.co_name == "_engine_run_backward" for f in frames)
+            self.counts["in backward" if backward else "in the function", operator or "?"] += 1
+        else:
+            file, line = frames[user].f_code.co_filename, frames[user].f_lineno
+            self.counts[f"{_short(file)}:{line}", operator or linecache.getline(file, line).strip() or "?"] += 1
+
+
+def _stack() -> Iterator[FrameType]:
+    """The frames from here out to the call that is looked at, without those of the measurement itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in (_repeat.__code__, find_syncs.__code__):
+        if frame.f_code.co_filename not in _OWN:
+            yield frame
+        frame = frame.f_back
+
+
+def _on_the_host(files: list[str]) -> bool:
+    """Whether an optimizer reads its own numbers, its count of steps."""
+    inside = {Path(file).name for file in files if file.startswith(_OPTIMIZERS)}
+    return bool(inside) and "lbfgs.py" not in inside
+
+
+def _short(file: str) -> str:
+    return os.path.relpath(file) if file.startswith(str(Path.cwd()) + os.sep) else file
+
+
+class _Functions(TorchFunctionMode):
+    """Sees the copies to the host, which on the CPU are no operators."""
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _COPIES:
+            self.seen.add(f"Tensor.{func.__name__}")
+        if func is functional.one_hot:  # on the CPU it looks whether the classes are in range
+            self.seen.quiet = kwargs.get("num_classes", args[1] if len(args) > 1 else -1) > 0
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.seen.quiet = False
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator, in forward and in backward."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(getattr(func, "_schema", None), "name", "")
+        if _reads(name, args, kwargs):
+            self.seen.add(name)
+        result = func(*args, **kwargs)
+        if self.seen.device is None:
+            self.seen.device = next((t.device for t in (result, *args) if isinstance(t, Tensor) and t.is_cuda), None)
+        return result
+
+
+def _reads(name: str, args: Any, kwargs: Any) -> bool:
+    if name in _INDEX:
+        masked = any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        number = len(args) > 2 and not args[2].dim()  # x[mask] = 0.0 is masked_fill on a GPU
+        return masked and not number
+    if name == "aten::repeat_interleave":
+        return kwargs.get("output_size") is None
+    return name in _READ
+
+
+@contextmanager
+def _warned(seen: _Seen) -> Iterator[None]:
+    """PyTorch warns of each wait, in the line where it is."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if _WARNING in str(message):
+            seen.add(None)
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
