@@ -20,6 +20,7 @@ from fastdata.bench.largest_batch import largest_batch
 
 ERRORS: list[Callable[[], Exception]] = [
     lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    lambda: torch.OutOfMemoryError("Allocation on device 0 would exceed allowed memory."),
     lambda: MemoryError(),
     lambda: RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
     lambda: RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
@@ -109,15 +110,22 @@ def test_failed_steps_leave_nothing() -> None:
     seen: list[Exception] = []  # as a debugger or a logger keeps them
     alive: list[weakref.ref[torch.Tensor]] = []
 
+    def remembered(size: int) -> torch.Tensor:
+        batch = torch.ones(size)
+        alive.append(weakref.ref(batch))
+        return batch
+
+    def inner(size: int) -> None:
+        batch = remembered(size)
+        if size > 5:
+            raise torch.OutOfMemoryError(f"CUDA out of memory, {len(batch)}")
+
     def step(size: int) -> None:
         assert not any(ref() is not None for ref in alive)
-        batch = torch.ones(size)
-        cycle: list[Any] = [batch]
+        cycle: list[Any] = [remembered(size)]
         cycle.append(cycle)
-        alive.append(weakref.ref(batch))
         try:
-            if size > 5:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
+            inner(size)
         except torch.OutOfMemoryError as error:
             seen.append(error)
             raise RuntimeError("out of memory, again") from error
