@@ -25,7 +25,7 @@ ARROWS = {
     "loader": {"errors", "machine", "shared", "data"},
     "gpu": set(),
     "optim": {"errors"},
-    "parallel": {"errors", "optim"},
+    "parallel": {"errors", "gpu", "optim"},
     "monitor": {"errors"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor"},
     "bench": {"errors", "machine", "codec", "store", "data", "loader"},
@@ -124,7 +124,11 @@ def test_public_names() -> None:
         "Summary",
         "TableDataset",
         "TokenDataset",
+        "Trainer",
+        "drop_dead_bias",
+        "largest_batch",
         "prep",
+        "profile",
     ]
     assert set(fastdata.__all__) == set(fastdata._HOMES) < set(dir(fastdata))
     for name in fastdata.__all__:

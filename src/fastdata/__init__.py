@@ -24,7 +24,10 @@ _HOMES = {
     "TableDataset": "data.tables",
     "TokenDataset": "data.tokens",
     "Trainer": "train.trainer",
+    "drop_dead_bias": "gpu.bias",
+    "largest_batch": "bench.largest_batch",
     "prep": "prepare",
+    "profile": "bench.profile",
     "CodecError": "errors",
     "FastDataError": "errors",
     "FormatError": "errors",
@@ -57,10 +60,15 @@ __all__ = [
     "TableDataset",
     "TokenDataset",
     "Trainer",
+    "drop_dead_bias",
+    "largest_batch",
     "prep",
+    "profile",
 ]
 
 if TYPE_CHECKING:
+    from fastdata.bench.largest_batch import largest_batch
+    from fastdata.bench.profile import profile
     from fastdata.data.arrays import ArrayDataset
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.datasets import LMDBDataset, MaskDataset
@@ -68,6 +76,7 @@ if TYPE_CHECKING:
     from fastdata.data.tables import TableDataset
     from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
+    from fastdata.gpu.bias import drop_dead_bias
     from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.loader.loader import Loader

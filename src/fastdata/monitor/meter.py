@@ -54,16 +54,9 @@ class Meter:
 
     def __init__(self, folder: Path | None, *, shown: bool, tensorboard: bool, next_switch: str) -> None:
         self._shown, self._next_switch = shown, next_switch
-        self._log: TextIO | None = None
-        self._board: Any = None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._log = (folder / LOG).open("a", encoding="utf-8")
-        if tensorboard and folder is not None:
-            with needs("tensorboard"):
-                from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(folder))
+        self._folder = folder
+        self._log: TextIO | None = None  # opened by the first record
+        self._board = _board(folder) if tensorboard and folder is not None else None
         self._bar: Any = None
         self.epoch_span, self.span = Span(time.perf_counter()), Span(time.perf_counter())
 
@@ -116,7 +109,10 @@ class Meter:
 
     def log(self, record: dict[str, Any]) -> None:
         """One line of the log, and a point on each of TensorBoard's curves."""
-        if self._log is not None:
+        if self._folder is not None:
+            if self._log is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._log = (self._folder / LOG).open("a", encoding="utf-8")
             self._log.write(json.dumps({"time": time.time(), **record}) + "\n")
             self._log.flush()
         if self._board is not None:
@@ -151,12 +147,19 @@ class Meter:
     def close(self) -> None:
         """Close the line and the log, and draw the log, if matplotlib is there."""
         self._close_bar()
-        for sink in (self._log, self._board):
-            if sink is not None:
-                sink.close()
-        if self._log is not None and find_spec("matplotlib"):
-            draw_log(Path(self._log.name), Path(self._log.name).with_name("train.png"))
-        self._log = self._board = None
+        if self._board is not None:
+            self._board.flush()
+        if self._folder is not None and self._log is not None:
+            self._log.close()
+            self._log = None
+            if find_spec("matplotlib"):
+                draw_log(self._folder / LOG, self._folder / "train.png")
+
+
+def _board(folder: Path) -> Any:
+    with needs("tensorboard"):
+        from torch.utils.tensorboard import SummaryWriter
+    return SummaryWriter(str(folder))
 
 
 def line(record: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from fastdata.gpu.bias import dead_biases
 from fastdata.optim.ema import EMA
 from fastdata.parallel.world import World
 
@@ -27,9 +29,10 @@ def lay_out(
     compile: bool | str = False,
     ema: float | None = None,
     recompute: Iterable[type[nn.Module]] = (),
-    parallelize: Callable[[nn.Module], nn.Module] | None = None,
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
 ) -> tuple[nn.Module, nn.Module, EMA | None]:
     """The model as it keeps its keys, the same as it is to be called, and the average of its weights, all on their devices."""
+    _warn(model)
     if device is not None:
         model.to(device)
     if channels_last:
@@ -42,11 +45,19 @@ def lay_out(
         module.__class__ = _recomputing(kind)
     if compile:
         model.compile(mode=compile if isinstance(compile, str) else None)  # in place: the keys stay as they are
-    called = _parallel(model, world) if parallelize is None else parallelize(model)
-    if average is not None and parallelize is not None:
-        average = _inside(parallelize(average))
+    called = _parallel(model, world) if wrap is None else wrap(model)
+    if average is not None and wrap is not None:
+        average = _inside(wrap(average))
     model = _inside(called)
     return model, called, None if average is None or ema is None else EMA(model, average, ema)
+
+
+def _warn(model: nn.Module) -> None:
+    if isinstance(model, nn.DataParallel):
+        warnings.warn("nn.DataParallel copies the model at every step: one process a GPU, by torchrun, is faster", stacklevel=4)
+    if names := [name for name, _ in dead_biases(model)]:
+        text = f"{len(names)} convolutions in front of a BatchNorm have a bias that it takes out again, {names[0]} the first"
+        warnings.warn(f"{text}: drop_dead_bias(model) removes them, with the same output", stacklevel=4)
 
 
 def _parallel(model: nn.Module, world: World) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastdata.train.checkpoint import random_state, restore_random
+from fastdata.train.state import random_state, restore_random
 
 __all__ = ["Epoch", "Shapes", "first", "ready"]
 
@@ -23,19 +23,20 @@ class Epoch:
     Args:
         loader: any iterable.
         number: of the epoch, for `set_epoch` of the loader or of its sampler.
-        resumed: what `state()` gave, to go on from there.
+        resumed: {"place": what `state()` gave, "random": the generators then}, to go on from there.
     """
 
     def __init__(self, loader: Any, number: int, resumed: Mapping[str, Any] | None) -> None:
-        self._loader = loader
+        self._loader: Any = loader
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        self.used = resumed["used"] if resumed else 0
+        place: Any = resumed["place"] if resumed else {"used": 0}
+        self.used, self._then = place["used"], resumed and resumed["random"]
         if resumed and self._stateful:
-            loader.load_state_dict(resumed["loader"])
+            loader.load_state_dict(place["loader"])
         else:
             _set_epoch(loader, number)
         if resumed and not self._stateful:
-            restore_random(resumed["random"])
+            restore_random(place["random"])
         self._random = None if self._stateful else random_state()
         self.left = self._count_left()
 
@@ -45,7 +46,8 @@ class Epoch:
             done = self._loader.state_dict()["consumed"]
             return int(-(-(self._loader.epoch_stop - done) // self._loader.global_batch_size))
         try:
-            return len(self._loader) - self.used
+            length: int = len(self._loader)
+            return length - self.used
         except TypeError:
             return None
 
@@ -60,6 +62,8 @@ class Epoch:
         if not self._stateful:
             for _ in range(self.used):
                 next(batches, None)
+        if self._then:
+            restore_random(self._then)
         held: list[Any] = []
         for batch in batches:
             if self.left is not None:

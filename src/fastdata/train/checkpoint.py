@@ -1,26 +1,22 @@
-"""Checkpoints: one atomic file each, written in the background, and what they hold."""
+"""Checkpoints: one atomic file each, written in the background."""
 
 from __future__ import annotations
 
 import os
-import random
 import re
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict as sharded
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from fastdata.errors import FastDataError
 from fastdata.parallel.world import World
 
-__all__ = ["Checkpoints", "load_states", "random_state", "restore_random", "states"]
+__all__ = ["Checkpoints"]
 
 NAME = re.compile(r"update-(\d{8,})\.pt")
 BEST = "best.pt"
@@ -128,46 +124,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(part) for key, part in value.items()}
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    return any(isinstance(p, DTensor) for p in model.parameters())
-
-
-FULL = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-def states(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """State of a plain model, and of its optimizer if given; sharded parameters are put together, on rank 0."""
-    if _is_sharded(model):
-        parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
-        return list(parts)[: 1 + len(optimizers)]
-    return [dict(model.state_dict()), *(optimizer.state_dict() for optimizer in optimizers)]
-
-
-def load_states(found: Sequence[dict[str, Any]], model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
-    """The opposite of `states`."""
-    if _is_sharded(model):
-        rest = found[1] if optimizers else {}
-        sharded.set_state_dict(model, optimizers, model_state_dict=found[0], optim_state_dict=rest, options=FULL)
-        return
-    model.load_state_dict(found[0])
-    for optimizer, state in zip(optimizers, found[1:], strict=True):
-        optimizer.load_state_dict(state)
-
-
-def random_state() -> dict[str, Any]:
-    """Of the generators that a model or a loader may draw from, as tensors and numbers."""
-    legacy: Any = np.random.get_state()  # noqa: NPY002
-    _, keys, place, has_gauss, gauss = legacy
-    gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    numpy = {"keys": torch.from_numpy(keys.astype(np.int64)), "rest": (place, has_gauss, gauss)}
-    return {"torch": torch.get_rng_state(), "cuda": gpu, "numpy": numpy, "python": random.getstate()}
-
-
-def restore_random(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-    np.random.set_state(("MT19937", state["numpy"]["keys"].numpy().astype(np.uint32), *state["numpy"]["rest"]))  # noqa: NPY002
-    random.setstate(state["python"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,17 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 from fastdata.optim.ema import EMA
 from fastdata.parallel.world import World
 
-__all__ = ["PRECISIONS", "Step", "by_device"]
+__all__ = ["PRECISIONS", "Rule", "Step"]
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Rule(NamedTuple):
+    """How gradients are made: see `Trainer`."""
+
+    precision: str = "fp32"
+    clip_norm: float | None = None
+    clip_value: float | None = None
 
 
 class Step:
@@ -40,18 +48,17 @@ class Step:
         model: nn.Module,
         loss_fn: Any,
         optimizer: torch.optim.Optimizer,
+        rule: Rule,
         *,
-        device: torch.device,
         world: World,
-        precision: str = "fp32",
-        clip_norm: float | None = None,
-        clip_value: float | None = None,
+        device: torch.device,
         ema: EMA | None = None,
     ) -> None:
         self.model, self.loss_fn, self.optimizer, self.device, self.world = model, loss_fn, optimizer, device, world
-        self._clip_norm, self._clip_value, self._ema = clip_norm, clip_value, ema
-        self._dtype = PRECISIONS[precision]
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        if rule.precision not in PRECISIONS:
+            raise ValueError(f"precision is {rule.precision!r}, but must be one of {', '.join(PRECISIONS)}")
+        self._rule, self._ema, self._dtype = rule, ema, PRECISIONS[rule.precision]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=rule.precision == "fp16")
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         exact = torch.float32 if device.type == "mps" else torch.float64
         self.totals = torch.zeros(3, dtype=exact, device=device)
@@ -133,10 +140,10 @@ class Step:
                 torch._foreach_mul_(alike, factor.to(kind) if isinstance(factor, Tensor) else factor)
         norm = get_total_norm(grads)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        if self._clip_value is not None:
-            clip_grad_value_([p for group in self.optimizer.param_groups for p in group["params"]], self._clip_value)
-        if self._clip_norm is not None:
-            clip_grads_with_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self._clip_norm, norm)
+        if self._rule.clip_value is not None:
+            clip_grad_value_([p for group in self.optimizer.param_groups for p in group["params"]], self._rule.clip_value)
+        if self._rule.clip_norm is not None:
+            clip_grads_with_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self._rule.clip_norm, norm)
         return self.world.most((~torch.isfinite(norm)).to(self.device, torch.float32)).bool()
 
     def _step(self, found: Tensor) -> None:

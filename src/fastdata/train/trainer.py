@@ -18,15 +18,15 @@ from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
 from fastdata.train.batches import Epoch, Shapes, first, ready
-from fastdata.train.checkpoint import Checkpoints, load_states, random_state, restore_random, states
+from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.evaluation import Best, Evaluation
 from fastdata.train.run import Run
-from fastdata.train.step import Step
+from fastdata.train.state import capture, restore, restore_random
+from fastdata.train.step import Rule, Step
 
 __all__ = ["Trainer"]
 
 HOOKS = ("step", "epoch", "eval", "save")
-FORMAT = 1
 
 
 class Trainer:
@@ -75,10 +75,6 @@ class Trainer:
         stopping: a hook has asked for the end.
         epoch_open: the batches of the last epoch are used up, but `end_epoch` is to come.
         ema: `.model` has the averages; None without.
-
-    Raises:
-        ValueError, TypeError: a wrong argument, or a loss function that does not return what it should.
-        FastDataError: a checkpoint can't be written, or is of something else.
     """
 
     def __init__(
@@ -122,29 +118,13 @@ class Trainer:
         where = device_for(device)
         self.world = World.join(where)
         self.model, called, self.ema = lay_out(
-            model,
-            where,
-            self.world,
-            channels_last=channels_last,
-            compile=compile,
-            ema=ema,
-            recompute=recompute,
-            parallelize=parallelize,
+            model, where, self.world, channels_last=channels_last, compile=compile, ema=ema, recompute=recompute, wrap=parallelize
         )
         self.device = where or next(self.model.parameters()).device
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
-        self._step = Step(
-            called,
-            loss_fn,
-            self.optimizer,
-            device=self.device,
-            world=self.world,
-            precision=precision,
-            clip_norm=clip_norm,
-            clip_value=clip_value,
-            ema=self.ema,
-        )
+        rule = Rule(precision, clip_norm, clip_value)
+        self._step = Step(called, loss_fn, self.optimizer, rule, world=self.world, device=self.device, ema=self.ema)
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
         self._best = Best(best, ("loss", *(metrics or {})))
         self._shapes = Shapes(cudnn_benchmark, self.device)
@@ -174,7 +154,7 @@ class Trainer:
                 self._add(batch, last=final or added == self.accumulate - 1)
                 added += 1
             elif added and self.world.size > 1:
-                raise FastDataError(f"the loader has fewer batches than its len(), {len(train)}: ranks would differ")  # type: ignore[arg-type]
+                raise FastDataError("the loader ended before its len(): ranks would differ, so an update can't be finished")
             complete = added == self.accumulate or bool(final and added)
             if complete:
                 self._step.update()
@@ -188,9 +168,7 @@ class Trainer:
 
     def _begin(self, train: Any) -> Epoch:
         resumed, self._resumed = self._resumed, None
-        self._pass, self._train = Epoch(train, self.epoch, resumed and resumed["pass"]), train
-        if resumed and resumed["random"]:
-            restore_random(resumed["random"])
+        self._pass = Epoch(train, self.epoch, resumed)
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
         self._step.model.train()
@@ -206,11 +184,11 @@ class Trainer:
         self._step.add(batch, valid=valid, last=last)
 
     def _updated(self) -> None:
-        self.schedule.updated(self.update)
         self.update += 1
         self._meter.updated()
         if self.update % self._log_every == 0:
             self._log()
+        self.schedule.updated(self.update - 1)
         if self._profiler and (report := self._profiler.updated()):
             self._meter.tell(report)
             self.stopping = True
@@ -271,7 +249,8 @@ class Trainer:
 
     def end_epoch(self) -> None:
         """After the last update of an epoch, and its evaluation: schedules of epochs, the line of output, the hook."""
-        self._log()
+        if self.update % self._log_every:
+            self._log()
         self.schedule.epoch_ended()
         self.epoch_open = False
         record = self._meter.end(self.epoch, self.results if self.validated == self.update else {})
@@ -295,42 +274,22 @@ class Trainer:
         return state is not None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides how the run goes on: tensors, numbers and text. To be called on all ranks alike."""
-        model, optimizer = states(self.model, self.optimizer)
-        return {
-            "format": FORMAT,
-            "model": model,
-            "optimizer": optimizer,
-            "ema": None if self.ema is None else states(self.ema.model)[0],
-            "scaler": self._step.scaler.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "update": self.update,
-            "epoch": self.epoch,
-            "epoch_open": self.epoch_open,
-            "validated": self.validated,
-            "results": self.results,
-            "best": self._best.value,
-            "ranks": self.world.gather({"random": random_state(), "pass": self._pass and self._pass.state()}),
-        }
+        """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
+        place = self._pass and self._pass.state()
+        return capture(self, best=self._best.value, scaler=self._step.scaler, place=place)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on."""
-        if state.get("format") != FORMAT:
-            raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but has {sorted(state)[:8]}")
-        load_states((state["model"], state["optimizer"]), self.model, self.optimizer)
-        if self.ema is not None and state["ema"] is not None:
-            load_states((state["ema"],), self.ema.model)
-        self._step.scaler.load_state_dict(state["scaler"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.update, self.epoch, self.epoch_open, self.validated = (
-            state[k] for k in ("update", "epoch", "epoch_open", "validated")
-        )
-        self.results, self._best.value = dict(state["results"]), state["best"]
-        same = len(state["ranks"]) == self.world.size
-        self._resumed = state["ranks"][self.world.rank if same else 0]
-        if not same:
-            self._resumed = {**self._resumed, "random": None}
+        """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
+
+        Raises:
+            FastDataError: it is of something else.
+        """
+        mine = restore(self, state, scaler=self._step.scaler)
+        self._best.value = state["best"]
         self._saved = (self.update, self.epoch, self.epoch_open)
+        self._resumed = mine if mine["place"] else None
+        if not mine["place"] and mine["random"]:
+            restore_random(mine["random"])
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
