@@ -30,7 +30,7 @@ class Epoch:
         self._loader: Any = loader
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         place: Any = resumed["place"] if resumed else {"used": 0}
-        self.used, self._then = place["used"], resumed and resumed["random"]
+        self.used, self._then = int(place["used"]), resumed and resumed["random"]
         if resumed and self._stateful:
             loader.load_state_dict(place["loader"])
         else:
@@ -46,8 +46,7 @@ class Epoch:
             done = self._loader.state_dict()["consumed"]
             return int(-(-(self._loader.epoch_stop - done) // self._loader.global_batch_size))
         try:
-            length: int = len(self._loader)
-            return length - self.used
+            return len(self._loader) - int(self.used)
         except TypeError:
             return None
 
