@@ -49,7 +49,7 @@ class Trainer:
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
         clip_norm, clip_value: of the gradient, before each update.
-        scheduler: a function of the update's index (`fastdata.optim.rates`), or any of torch.optim.lr_scheduler.
+        scheduler: a function of the update's index (`fastdata.optim`: cosine, ...), or any of torch.optim.lr_scheduler.
         channels_last: the layout of weights and of 4-D batches.
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
