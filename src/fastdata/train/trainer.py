@@ -171,7 +171,9 @@ class Trainer:
         self._pass = Epoch(train, self.epoch, resumed)
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
-        self._step.model.train()
+        if not self.model.training:  # else leave alone which of its modules are frozen in eval mode
+            self._step.model.train()
+        self._step.begin()
         return self._pass
 
     def _add(self, batch: Any, *, last: bool) -> None:
