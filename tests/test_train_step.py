@@ -6,6 +6,7 @@ import copy
 import io
 import math
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -150,7 +151,9 @@ def test_modules_that_are_frozen_in_eval_mode_stay_so():
 # What is not finite
 
 
-FUSED = {f"{name}, {kind}": partial(make, fused=kind == "fused") for name, make in OPTIMIZERS.items() for kind in ("fused", "plain")}
+FUSED = {
+    f"{name}, {kind}": partial(make, fused=kind == "fused") for name, make in OPTIMIZERS.items() for kind in ("fused", "plain")
+}
 
 
 @pytest.mark.parametrize("make", FUSED.values(), ids=FUSED)
@@ -309,6 +312,6 @@ def test_between_lines_of_the_log_the_host_waits_for_nothing(make, waits_for, pr
         run = trainer(net(torch.float32), make, of_tokens, accumulate=2, log_every=5, **options)
         for _ in run.steps(batches):
             counts.append(waits.count)
-    each = [b - a for a, b in zip(counts, counts[1:], strict=False)]  # of updates 1 to 19; the first one may wait
+    each = [b - a for a, b in pairwise(counts)]  # of updates 1 to 19; the first one may wait
     quiet = [waited for update, waited in enumerate(each, 2) if update % 5]
     assert quiet == [waits_for] * len(quiet)
