@@ -50,42 +50,40 @@ def train(rank: int, size: int) -> dict[str, Any]:
 
 
 def exchanges(rank: int, size: int) -> dict[str, Any]:
-    """How often buckets go round during each batch, and the gradients after it."""
-    model, counts, seen, synced = net(), [0] * 5, list[torch.Tensor](), list[torch.Tensor]()
-    for p in model.parameters():
-        p.requires_grad_()
+    """How many buckets go round in each batch of an epoch, and the gradients between batches and at the end of each update."""
+    model, counts, inside, ends = net(), list[int](), list[torch.Tensor](), list[torch.Tensor]()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=1e-5, gradient_as_bucket_view=True)  # type: ignore[arg-type]
 
-    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        counts[len(seen)] += 1
-        work = dist.all_reduce(bucket.buffer() / size, async_op=True).get_future()
-        return work.then(lambda future: future.value()[0])
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP does not take annotations as text
+        counts[-1] += 1
+        return exchanged(bucket, size)
 
     wrapped.register_comm_hook(None, hook)
 
-    def loss_fn(model: Any, batch: Batch) -> Any:
-        if (grads := [p.grad.flatten() for p in model.parameters() if p.grad is not None]) and len(seen) < 5:
-            seen.append(torch.cat(grads))
-        return summed(model, batch)
+    def grads() -> torch.Tensor:
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    def loss_fn(called: Any, batch: Batch) -> Any:
+        if model[0].weight.grad is not None:
+            inside.append(grads())
+        counts.append(0)
+        return summed(called, batch)
 
     optimizer = MOMENTUM(model.parameters())
-
-    def before(*_: Any) -> None:
-        synced.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-        seen.append(synced[-1])
-
-    optimizer.register_step_pre_hook(before)
-    warm = 2  # DDP makes its buckets anew after the first exchange
+    optimizer.register_step_pre_hook(lambda *_: ends.append(grads()))
     run = trainer(wrapped, optimizer, loss_fn, accumulate=3)
-    batches = labelled(rank, size)
-    for _ in range(warm):
-        list(run.steps(batches[:1]))
-    seen.clear()
-    synced.clear()
-    counts[:] = [0] * 5
-    list(run.steps(batches))
-    ends = max(counts)
-    return {"exchanges": counts, "buckets": ends, "gradients": seen, "synced": torch.stack(synced)}
+    for _ in range(2):  # DDP makes its buckets anew after the first exchange
+        list(run.steps(labelled(rank, size)[:1]))
+    for kept in (counts, inside, ends):
+        kept.clear()
+    list(run.steps(labelled(rank, size)))
+    return {"exchanges": counts, "inside": torch.stack(inside), "ends": torch.stack(ends)}
+
+
+def exchanged(bucket: dist.GradBucket, size: int, then: Any = lambda reduced: reduced) -> Any:
+    """What DDP does with a bucket, and then something else."""
+    work = dist.all_reduce(bucket.buffer() / size, async_op=True).get_future()
+    return work.then(lambda future: then(future.value()[0]))
 
 
 def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> dict[str, Any]:
@@ -94,10 +92,9 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
     make = {"sgd": MOMENTUM, "adamw": partial(AdamW, lr=0.01)}[kind]
     wrapped, bad = DistributedDataParallel(model), [False]
 
-    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        work = dist.all_reduce(bucket.buffer() / size, async_op=True).get_future()
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
         spoil = bad[0] and rank == size - 1
-        return work.then(lambda future: future.value()[0].fill_(torch.inf) if spoil else future.value()[0])
+        return exchanged(bucket, size, lambda reduced: reduced.fill_(torch.inf) if spoil else reduced)
 
     wrapped.register_comm_hook(None, hook)
     run = trainer(wrapped, partial(make, fused=fused), precision=precision, ema=AVERAGES, clip_norm=1.0)

@@ -135,8 +135,7 @@ class Trainer:
         self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(self.dir if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
-        traces = (self.dir or Path()) / ("" if main else f"rank{self.world.rank}")
-        self._profiler = StepProfiler(profile, traces, python=cprofile) if profile else None
+        self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
