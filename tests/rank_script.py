@@ -42,7 +42,7 @@ def train(rank: int, size: int) -> dict[str, Any]:
         model = net()
         trainer(model, MOMENTUM, accumulate=accumulate).fit(labelled(rank, size), epochs=1)
         found[f"ragged {accumulate}"] = values(model)
-        for n in (13, 3 * 4 * size + 1):
+        for n in (13, 4 * size + 1, 3 * 4 * size + 1):
             model = net()
             trainer(model, MOMENTUM, accumulate=accumulate).fit(loader(n), epochs=1)
             found[f"loader {n} {accumulate}"] = values(model)

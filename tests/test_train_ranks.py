@@ -65,7 +65,7 @@ def test_ragged_shards_are_one_big_batch(size, accumulate):
 @RANKS
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_ranks_that_have_nothing_left_add_nothing(size, accumulate):
-    for n in (13, 3 * 4 * size + 1):
+    for n in (13, 4 * size + 1, 3 * 4 * size + 1):
         model, step = net(), 4 * size * accumulate
         sizes = [min(step, n - start) for start in range(0, n, step)]
         plain(model, MOMENTUM(model.parameters()), cut(data(n), sizes))
