@@ -25,12 +25,13 @@ class StepProfiler:
         updates: how many.
         folder: where trace.json goes (and python.prof, with `python`); for chrome://tracing or Perfetto.
         python: profile Python's functions too, by cProfile.
+        rank: those above 0 write into a folder of their own, such as rank1.
     """
 
-    def __init__(self, updates: int, folder: Path, *, python: bool) -> None:
+    def __init__(self, updates: int, folder: Path, *, python: bool, rank: int = 0) -> None:
         if updates < 1:
             raise ValueError(f"profile is {updates}, but is a number of updates")
-        self._left, self._folder = WARMUP + updates, folder
+        self._left, self._folder = WARMUP + updates, folder / f"rank{rank}" if rank else folder
         self._torch: Any = None
         self._updates, self._python = updates, cProfile.Profile() if python else None
 
@@ -53,10 +54,16 @@ class StepProfiler:
                 self._python.enable()
         return self._finish() if self._left == 0 else None
 
+    def close(self) -> None:
+        """Stop watching, if it does."""
+        if self._torch is not None and self._left >= 0:
+            self._left = -1
+            if self._python:
+                self._python.disable()
+            self._torch.__exit__(None, None, None)
+
     def _finish(self) -> str:
-        if self._python:
-            self._python.disable()
-        self._torch.__exit__(None, None, None)
+        self.close()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._torch.export_chrome_trace(str(self._folder / "trace.json"))
         events = self._torch.key_averages()
