@@ -1,7 +1,7 @@
 """A small run of a Trainer, as a program: what the tests of resuming start, kill and start again.
 
 python runs.py one JOB: the run of a job, as JSON; see `fit`.
-python runs.py each JOB: the same, killed after each of its saves; prints which resumed runs ended otherwise, as JSON.
+python runs.py each JOB: the same, killed after each of its saves, or "points"; prints which resumed runs ended otherwise, as JSON.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def each(job: dict[str, Any]) -> dict[str, Any]:
     assert forked(straight) == 0
     saves = int((folder / "straight/saves").read_text())
     other: list[Any] = []
-    for k in range(1, saves + 1):
+    for k in job.get("points") or range(1, saves + 1):
         killed = {**job, "dir": str(folder / str(k))}
         codes = forked({**killed, "die": k}), forked(killed)
         fine = codes == (-signal.SIGKILL, 0) and newest(killed).name == newest(straight).name

@@ -43,7 +43,7 @@ class Epoch:
         if place:
             self._go_to(place)
         self._began = {"random": None if self._stateful else random_state(), "own": self._own()}
-        self._held: Any = None
+        self._ahead: Any = {"loader": None, "random": place["ahead"] if place else None}  # before the last batch was drawn ahead
         self.left = self._count_left()
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
@@ -72,9 +72,9 @@ class Epoch:
     def state(self) -> dict[str, Any]:
         """Where it stands."""
         if self.over:
-            return {"used": 0, "loader": None, "random": None, "own": self._own()}
-        loader = (self._held or self._loader.state_dict()) if self._stateful else None
-        return {"used": self.used, "loader": loader, **self._began}
+            return {"used": 0, "loader": None, "ahead": None, "random": None, "own": self._own()}
+        loader = (self._ahead["loader"] or self._loader.state_dict()) if self._stateful else None
+        return {"used": self.used, "loader": loader, "ahead": self._ahead["random"], **self._began}
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
         """Each batch, and whether it is the last: known from the length, else by looking one ahead."""
@@ -82,6 +82,8 @@ class Epoch:
         if not self._stateful:
             for _ in range(self.used):
                 next(batches, None)
+        if self._ahead["random"]:
+            restore_random(self._ahead["random"])
         ahead = list(itertools.islice(batches, int(self.left is None)))  # it was drawn before the one in front of it was used
         if self._then:
             restore_random(self._then)
@@ -96,7 +98,7 @@ class Epoch:
 
     def _looking_ahead(self, ahead: list[Any], batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
         while ahead:
-            self._held = self._loader.state_dict() if self._stateful else None
+            self._ahead = {"loader": self._loader.state_dict() if self._stateful else None, "random": random_state()}
             batch, ahead = ahead[0], list(itertools.islice(batches, 1))
             self.used += 1
             yield batch, not ahead
