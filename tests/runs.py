@@ -111,11 +111,21 @@ def trainer(job: dict[str, Any]) -> Trainer:
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         scheduler = StepLR(optimizer, 1, gamma=0.3)
+    chosen = {"precision": "fp32", "accumulate": 2, "save_every": 1, "keep_last": 3}
     return Trainer(
-        model, loss, optimizer, scheduler=scheduler, precision=job.get("precision", "fp32"), accumulate=job.get("accumulate", 2),
-        clip_norm=1.0, ema=0.8 if dropout else None, dir=job["dir"], metrics={"accuracy": accuracy}, best="loss:min",
-        save_every=job.get("save_every", 1), keep_last=job.get("keep_last", 3), progress=False, hooks={"step": partial(after_step, job)},
-    )  # fmt: skip
+        model,
+        loss,
+        optimizer,
+        scheduler=scheduler,
+        clip_norm=1.0,
+        ema=0.8 if dropout else None,
+        dir=job["dir"],
+        metrics={"accuracy": accuracy},
+        best="loss:min",
+        hooks={"step": partial(after_step, job)},
+        progress=False,
+        **{name: job.get(name, value) for name, value in chosen.items()},
+    )
 
 
 def after_step(job: dict[str, Any], made: Trainer) -> None:
@@ -226,4 +236,4 @@ if __name__ == "__main__":
     vars(meter)["draw_log"] = lambda *paths: None  # matplotlib takes a second
     task = json.loads(sys.argv[2])
     result = each(task) if sys.argv[1] == "each" else {"saves": fit(task)}
-    print(json.dumps(result))
+    sys.stdout.write(json.dumps(result) + "\n")

@@ -1,4 +1,4 @@
-"""A run that was killed, at any update, ends with the same bits as one that was not; so does one that asked to end, or lost a rank."""
+"""A run that was killed, asked to end, or lost a rank, at any update, ends with the same bits as one that was not."""
 
 from __future__ import annotations
 
@@ -22,32 +22,27 @@ import stores
 from fastdata import FastDataError, Loader, Trainer
 from fastdata.train.batches import Epoch
 from fastdata.train.signals import Termination
-from support import run, start
+from support import run
 
 SCRIPT = Path(runs.__file__)
 RANDOM = {"plateau": 1, "precision": "fp16", "eval_every": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "workers": {"data": "loader", "workers": 2, **RANDOM},
-    "loader": {"data": "loader"},
+    "loader": {"data": "loader", "points": [5]},
     "plain": {"data": "plain", "plateau": 1, "precision": "bf16", "points": [3, 6]},
     "own generator": {"data": "plain", "own": 1, "eval_every": 3, "points": [2, 7]},
     "no length": {"data": "stream", "plateau": 1, "points": [4, 7]},
     "no length, a state": {"data": "counted", "max_steps": 8, "points": [2, 10]},
 }
-ENVIRONMENT = {
-    "PYTHONPATH": os.pathsep.join(filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))),
-    "OMP_NUM_THREADS": "1",
-}
 
 
-def options() -> dict[str, Any]:
-    return {"env": {**os.environ, **ENVIRONMENT}, "seconds": 240}
-
-
-def ended(what: str, job: dict[str, Any], *before: str) -> Any:
+def ended(what: str, job: dict[str, Any], *before: Any, environment: dict[str, str] | None = None) -> Any:
     """The end of a program; warnings are errors."""
     python = (sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create")
-    return run(*(before or python), SCRIPT, what, json.dumps({"store": str(stores.square()), **job}), **options())
+    job = {"store": str(stores.square()), **job}
+    paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **(environment or {})}
+    return run(*(before or python), SCRIPT, what, json.dumps(job), seconds=240, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +70,9 @@ def test_killed_after_any_save_the_last_checkpoint_is_the_same(killed: dict[str,
 
 def test_new_interpreters_end_the_same(killed: dict[str, Any], root: Path) -> None:
     job = {**KINDS["workers"], "dir": str(root / "new")}
-    codes = [ended("one", {**job, "die": k}).returncode for k in (2, 2, 3)]
+    codes = [ended("one", {**job, "die": k}).returncode for k in (3, 5)]
     last = ended("one", job)
-    assert (codes, last.returncode) == ([-signal.SIGKILL] * 3, 0), last.stderr[-2000:]
+    assert (codes, last.returncode) == ([-signal.SIGKILL] * 2, 0), last.stderr[-2000:]
     straight = runs.newest({"dir": root / "workers/straight"})
     assert runs.same_files(runs.newest(job), straight)
 
@@ -94,8 +89,9 @@ def test_sigterm_saves_and_ends_with_75(killed: dict[str, Any], root: Path) -> N
     assert not list((root / "twice/checkpoints").glob("update-*"))
 
 
-def ranks(count: int, job: dict[str, Any], restarts: int = 0) -> Any:
-    before = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, "--max-restarts", restarts)
+def ranks(count: int, job: dict[str, Any]) -> Any:
+    """Under torchrun; gloo may fail to connect a few times, on machines that hand out ports again at once."""
+    before = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, "--max-restarts", 8)
     return ended("one", job, *before)
 
 
@@ -105,26 +101,12 @@ SHARED = {"data": "loader", "together": 12, "accumulate": 1}
 def test_a_signal_to_one_rank_ends_both_at_the_same_update(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-    job = {
-        **SHARED,
-        "store": str(stores.square()),
-        "dir": str(root / "one of two"),
-        "at": 3,
-        "do": "term",
-        "rank": 1,
-        "save_every": None,
-    }
+    job = {**SHARED, "store": str(stores.square()), "dir": str(root / "one of two"), "save_every": None}
+    job |= {"at": 3, "do": "term", "rank": 1}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    both = [
-        start(sys.executable, SCRIPT, "one", json.dumps(job), env={**options()["env"], **where, "RANK": str(rank)})
-        for rank in (0, 1)
-    ]
-    try:
-        assert [process.wait(60) for process in both] == [75, 75]
-    finally:
-        for process in both:
-            process.kill()
-            process.communicate()
+    with ThreadPoolExecutor(2) as pool:
+        ends = pool.map(lambda rank: ended("one", job, environment={**where, "RANK": rank}), "01")
+    assert [end.returncode for end in ends] == [75, 75]
     assert runs.newest(job).name == "update-00000003.pt"
 
 
@@ -132,7 +114,7 @@ def test_torchrun_restarts_a_crashed_rank(root: Path) -> None:
     straight = {**SHARED, "dir": str(root / "two")}
     crashed = {**SHARED, "dir": str(root / "crashed"), "at": 3, "do": "crash", "rank": 1}
     with ThreadPoolExecutor(2) as pool:
-        ends = list(pool.map(lambda job: ranks(2, job, restarts=2), (straight, crashed)))
+        ends = list(pool.map(lambda job: ranks(2, job), (straight, crashed)))
     assert [end.returncode for end in ends] == [0, 0], ends[1].stderr[-3000:]
     assert (root / "crashed/done").exists()
     assert runs.same_files(runs.newest(crashed), runs.newest(straight))
