@@ -39,7 +39,7 @@ def lay_out(
         for weight in model.parameters():
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-    average = None if ema is None else copy.deepcopy(model)
+    average = None if ema is None else copy.deepcopy(_inside(model))
     for module in [module for module in model.modules() if isinstance(module, tuple(recompute))]:
         kind: Any = type(module)
         module.__class__ = _recomputing(kind)
