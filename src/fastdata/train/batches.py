@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,27 +19,44 @@ class Epoch:
     """One pass over a loader, or the rest of one.
 
     A loader with `state_dict` and `load_state_dict` goes on by itself. Of another, the batches that were used before are drawn
-    again and dropped, with torch's, numpy's and Python's generators as they were; then these are set to where they stood.
+    again and dropped, with torch's, numpy's, Python's and the loader's own generators as they were then; afterwards the first
+    three are again as they were.
 
     Args:
         loader: any iterable.
         number: of the epoch, for `set_epoch` of the loader or of its sampler.
-        resumed: {"place": what `state()` gave, "random": the generators then}, to go on from there.
+        place: what `state()` gave, to go on from there.
+
+    Attributes:
+        used: batches so far.
+        left: batches to come when it began; None: the loader does not know.
+        over: set it when all are used: `state()` is then that of the next epoch.
     """
 
-    def __init__(self, loader: Any, number: int, resumed: Mapping[str, Any] | None) -> None:
+    def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None) -> None:
         self._loader: Any = loader
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        place: Any = resumed["place"] if resumed else {"used": 0}
-        self.used, self._then = int(place["used"]), resumed and resumed["random"]
-        if resumed and self._stateful:
-            loader.load_state_dict(place["loader"])
-        else:
-            _set_epoch(loader, number)
-        if resumed and not self._stateful:
-            restore_random(place["random"])
-        self._random = None if self._stateful else random_state()
+        self.used, self.over = int(place["used"]) if place else 0, False
+        self._then = random_state() if self.used else None
+        _set_epoch(loader, number)
+        if place:
+            self._go_to(place)
+        self._began = {"random": None if self._stateful else random_state(), "own": self._own()}
+        self._ahead: Any = {"loader": None, "random": place["ahead"] if place else None}  # before the last batch was drawn ahead
         self.left = self._count_left()
+
+    def _go_to(self, place: Mapping[str, Any]) -> None:
+        if self.used and self._stateful != (place["loader"] is not None):
+            raise FastDataError("this epoch was begun with another kind of loader: go on with one like that")
+        if self.used and self._stateful:
+            self._loader.load_state_dict(place["loader"])
+        elif self.used:
+            restore_random(place["random"])
+        for generator, state in zip(_generators(self._loader), place["own"], strict=False):
+            generator.set_state(state)
+
+    def _own(self) -> list[Tensor]:
+        return [] if self._stateful else [generator.get_state() for generator in _generators(self._loader)]
 
     def _count_left(self) -> int | None:
         """Batches to come, or None if the loader does not know."""
@@ -46,14 +64,16 @@ class Epoch:
             done = self._loader.state_dict()["consumed"]
             return int(-(-(self._loader.epoch_stop - done) // self._loader.global_batch_size))
         try:
-            return len(self._loader) - int(self.used)
+            return len(self._loader) - self.used
         except TypeError:
             return None
 
     def state(self) -> dict[str, Any]:
         """Where it stands."""
-        loader = self._loader.state_dict() if self._stateful else None
-        return {"used": self.used, "loader": loader, "random": self._random}
+        if self.over:
+            return {"used": 0, "loader": None, "ahead": None, "random": None, "own": self._own()}
+        loader = (self._ahead["loader"] or self._loader.state_dict()) if self._stateful else None
+        return {"used": self.used, "loader": loader, "ahead": self._ahead["random"], **self._began}
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
         """Each batch, and whether it is the last: known from the length, else by looking one ahead."""
@@ -61,33 +81,47 @@ class Epoch:
         if not self._stateful:
             for _ in range(self.used):
                 next(batches, None)
+        if self._ahead["random"]:
+            restore_random(self._ahead["random"])
+        ahead = list(itertools.islice(batches, int(self.left is None)))  # it was drawn before the one in front of it was used
         if self._then:
             restore_random(self._then)
-        held: list[Any] = []
-        for batch in batches:
-            if self.left is not None:
-                self.left -= 1
-                self.used += 1
-                yield batch, self.left == 0
-                continue
-            if held:
-                self.used += 1
-                yield held.pop(), False
-            held.append(batch)
-        if held:
-            self.used += 1
-            yield held.pop(), True
+        yield from self._looking_ahead(ahead, batches) if self.left is None else self._counted(batches, self.left)
         if not self.used:
-            raise FastDataError("the loader gave no batches: is it empty, or an iterator that was used up before?")
+            raise FastDataError(
+                "the loader gave no batches; a generator does so once only: pass what makes a new one each epoch"
+            )
+
+    def _counted(self, batches: Iterator[Any], left: int) -> Iterator[tuple[Any, bool]]:
+        for batch in batches:
+            self.used, left = self.used + 1, left - 1
+            yield batch, left == 0
+
+    def _looking_ahead(self, ahead: list[Any], batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+        while ahead:
+            self._ahead = {"loader": self._loader.state_dict() if self._stateful else None, "random": random_state()}
+            batch, ahead = ahead[0], list(itertools.islice(batches, 1))
+            self.used += 1
+            yield batch, not ahead
+
+
+def _places(loader: Any) -> tuple[Any, ...]:
+    """What may have an epoch or a generator."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
 
 
 def _set_epoch(loader: Any, number: int) -> None:
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    parts: tuple[Any, ...] = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    for part in parts:
+    for part in _places(loader):
         if hasattr(part, "set_epoch"):
             part.set_epoch(number)
             return
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """Each once."""
+    found = (getattr(part, "generator", None) for part in _places(loader))
+    return list({id(own): own for own in found if isinstance(own, torch.Generator)}.values())
 
 
 def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any, int | None]:

@@ -6,10 +6,12 @@ import os
 import re
 import threading
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,45 +73,66 @@ class Checkpoints:
 
     def _write(self, update: int, state: dict[str, Any], best: bool) -> None:
         try:
-            path = self.path(update)
-            _replace(path, lambda file: torch.save(state, file))
-            if best:
-                data = path.read_bytes()
-                _replace(self._folder / BEST, lambda file: file.write(data))
-            for old in self.numbers()[self._keep :]:
-                self.path(old).unlink(missing_ok=True)
+            if best:  # first: whoever goes on from the other takes it for written
+                _replace(self._folder / BEST, state)
+            _replace(self.path(update), state)
+            numbers = self.numbers()
+            newer = numbers.index(update)  # damaged, or of a run that went back
+            for other in numbers[:newer] + numbers[newer + self._keep :]:
+                self.path(other).unlink(missing_ok=True)
         except BaseException as error:  # noqa: BLE001  raised by wait()
             self._error = error
 
     def newest(self) -> dict[str, Any] | None:
         """The state to go on from, the same on all ranks, or None. One that can't be read is passed over, with a warning."""
-        state = None
-        if self._world.rank == 0:
-            for update in self.numbers():
-                try:
-                    state = torch.load(self.path(update), map_location="cpu", weights_only=True)
-                    break
-                except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
-                    warnings.warn(f"{self.path(update)} can't be read ({error}): going on from an older one", stacklevel=2)
-        chosen = self._world.gather(None if state is None else state["update"])[0]
+        chosen, state = self._newest() if self._world.rank == 0 else (None, None)
+        chosen = self._world.gather(chosen)[0]
         if chosen is None or state is not None:
             return state
         try:
-            return torch.load(self.path(chosen), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
+            return _read(self.path(chosen))  # type: ignore[no-any-return]
         except FileNotFoundError:
             raise FastDataError(
                 f"rank 0 goes on from {self.path(chosen)}, which this rank does not see: share the folder"
             ) from None
 
+    def _newest(self) -> tuple[int | None, Any]:
+        numbers = self.numbers()
+        for update in numbers:
+            try:
+                _check(self.path(update))
+                return update, _read(self.path(update))
+            except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
+                warnings.warn(f"{self.path(update)} can't be read ({error}): going on from an older one", stacklevel=3)
+        if numbers:
+            raise FastDataError(f"no checkpoint in {self._folder} can be read: remove them to start anew")
+        return None, None
 
-def _replace(path: Path, write: Callable[[Any], object]) -> None:
-    """Write a file that is there completely or not at all."""
+
+def _read(path: Path, **options: Any) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True, **options)
+
+
+def _check(path: Path) -> None:
+    """Compare the checksums, which torch.load leaves alone."""
+    with zipfile.ZipFile(path) as file:
+        if (part := file.testzip()) is not None:
+            raise FastDataError(f"{part} is damaged")
+
+
+def _replace(path: Path, state: dict[str, Any]) -> None:
+    """Write a file that is there completely, so that it can be read, or not at all."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        _read(part, mmap=True)  # its tensors are left alone; but a kind of object that can't be loaded is found now
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)  # the disk may be full
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -123,4 +146,6 @@ def _copied(value: Any) -> Any:
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()  # torch.load(weights_only=True) knows no numbers of numpy, such as a rate from np.logspace
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value

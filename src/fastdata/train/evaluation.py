@@ -107,7 +107,7 @@ class Best:
 
     def __init__(self, rule: str | None, names: tuple[str, ...]) -> None:
         self.value: float | None = None
-        self._improved = False
+        self.improved = False  # since the last checkpoint
         self._name, _, self._mode = (rule or "").partition(":")
         if rule is not None and (self._name not in names or self._mode not in ("min", "max")):
             raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
@@ -117,9 +117,4 @@ class Best:
             return
         new = results[self._name]
         if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
-            self.value, self._improved = new, True
-
-    def fresh(self) -> bool:
-        """Whether it improved since this was last asked."""
-        improved, self._improved = self._improved, False
-        return improved
+            self.value, self.improved = new, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,18 +43,30 @@ class Run:
     def go(self) -> dict[str, float]:
         trainer = self.trainer
         trainer.resume()
-        try:
-            with self.termination or nullcontext():
+        self._check_schedule()
+        with self.termination or nullcontext():
+            try:
                 while self._goes_on():
                     self._epoch()
-                if self.val is not None and trainer.validated != trainer.update and self.verdict != TERMINATE:
-                    trainer.validate(self.val)
-            trainer.save()
-        finally:
-            trainer.close()
+                if self.verdict != TERMINATE:
+                    self._validate()
+                trainer.save()
+            finally:
+                trainer.close()
         if self.verdict == TERMINATE:
             raise SystemExit(TERMINATED)
         return trainer.results
+
+    def _check_schedule(self) -> None:
+        """What would go wrong hours from now."""
+        schedule = self.trainer.schedule
+        if schedule.every == "evaluation" and self.val is None and not self.trainer.profiling:
+            raise ValueError(f"the scheduler waits for the metric {schedule.metric!r}, but fit has no val to evaluate: give it one")
+        updates: float = self.max_steps
+        with suppress(TypeError):  # a DataLoader may have len() without an answer
+            updates = min(updates, self.epochs * math.ceil(len(self.train) / self.trainer.accumulate))  # type: ignore[arg-type]
+        if updates < math.inf and not self.trainer.profiling:
+            schedule.check(int(updates))
 
     def _goes_on(self) -> bool:
         trainer = self.trainer
@@ -70,19 +82,24 @@ class Run:
                 if self.verdict != GO_ON or update >= self.max_steps:
                     break
         if trainer.epoch_open and self.verdict != TERMINATE:
-            if self.val is not None and self.eval_every is None:
-                trainer.validate(self.val)
+            if self.eval_every is None:
+                self._validate()
             trainer.end_epoch()
             self._ask()
             trainer.save()
 
     def _after(self, update: int) -> None:
         trainer = self.trainer
-        if self.val is not None and self.eval_every and update % self.eval_every == 0:
-            trainer.validate(self.val)
+        if self.eval_every and update % self.eval_every == 0:
+            self._validate()
         self._ask()
-        if trainer.save_every and update % trainer.save_every == 0 and self.verdict == GO_ON:
+        due = trainer.save_every and update % trainer.save_every == 0
+        if (due or trainer.best.improved) and self.verdict == GO_ON:
             trainer.save()
+
+    def _validate(self) -> None:
+        if self.val is not None and self.trainer.validated != self.trainer.update:
+            self.trainer.validate(self.val)
 
     def _ask(self) -> None:
         """The ranks end at the same update: a signal or a hook may have reached only one."""

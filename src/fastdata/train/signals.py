@@ -23,7 +23,7 @@ class Termination:
 
     def __enter__(self) -> Termination:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._ask)
+            self._before = signal.signal(signal.SIGTERM, self._ask) or signal.SIG_DFL  # None: not from Python
         return self
 
     def _ask(self, number: int, frame: Any) -> None:

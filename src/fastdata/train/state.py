@@ -17,10 +17,15 @@ from fastdata.errors import FastDataError
 if TYPE_CHECKING:
     from fastdata.train.trainer import Trainer
 
-__all__ = ["capture", "random_state", "restore", "restore_random"]
+__all__ = ["capture", "counters", "random_state", "restore", "restore_random"]
 
 FORMAT = 1
 COUNTERS = ("update", "epoch", "epoch_open", "validated")
+
+
+def counters(trainer: Trainer) -> tuple[int, ...]:
+    """How far it is."""
+    return tuple(getattr(trainer, name) for name in COUNTERS)
 
 
 def capture(trainer: Trainer, *, best: float | None, scaler: Any, place: Any) -> dict[str, Any]:
@@ -33,7 +38,7 @@ def capture(trainer: Trainer, *, best: float | None, scaler: Any, place: Any) ->
         "ema": None if trainer.ema is None else _states(trainer.ema.model)[0],
         "scaler": scaler.state_dict(),
         "schedule": trainer.schedule.state_dict(),
-        **{name: getattr(trainer, name) for name in COUNTERS},
+        **dict(zip(COUNTERS, counters(trainer), strict=True)),
         "results": trainer.results,
         "best": best,
         "ranks": trainer.world.gather({"random": random_state(), "place": place}),
@@ -42,13 +47,17 @@ def capture(trainer: Trainer, *, best: float | None, scaler: Any, place: Any) ->
 
 def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Mapping[str, Any]:
     """Set a trainer to a state. Returns what its own rank saved; of another number of ranks, without random numbers."""
-    if state.get("format") != FORMAT:
-        raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but has {sorted(state)[:8]}")
-    _load_states((state["model"], state["optimizer"]), trainer.model, trainer.optimizer)
-    if trainer.ema is not None:
-        _load_states((state["model"] if state["ema"] is None else state["ema"],), trainer.ema.model)
-    scaler.load_state_dict(state["scaler"])
-    trainer.schedule.load_state_dict(state["schedule"])
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+        found = f"has {', '.join(map(str, [*state][:8]))}" if isinstance(state, Mapping) else f"is a {type(state).__name__}"
+        raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but {found}")
+    try:
+        _load_states((state["model"], state["optimizer"]), trainer.model, trainer.optimizer)
+        if trainer.ema is not None:
+            _load_states((state["model"] if state["ema"] is None else state["ema"],), trainer.ema.model)
+        scaler.load_state_dict(state["scaler"])
+        trainer.schedule.load_state_dict(state["schedule"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise FastDataError(f"the checkpoint is of another model, optimizer, precision or scheduler: {error}") from error
     for name in COUNTERS:
         setattr(trainer, name, state[name])
     trainer.results = dict(state["results"])

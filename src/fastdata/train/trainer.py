@@ -22,7 +22,7 @@ from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.evaluation import Best, Evaluation
 from fastdata.train.run import Run
-from fastdata.train.state import capture, restore, restore_random
+from fastdata.train.state import capture, counters, restore, restore_random
 from fastdata.train.step import Rule, Step
 
 __all__ = ["Trainer"]
@@ -72,7 +72,7 @@ class Trainer:
 
     Attributes:
         update, epoch: updates tried so far, skipped ones included, and epochs finished.
-        results: of the last evaluation, which was after update `validated`.
+        results: of the last evaluation, which was after update `validated`; `best.value` is the best of its metric.
         stopping: a hook has asked for the end.
         epoch_open: the batches of the last epoch are used up, but `end_epoch` is to come.
         ema: `.model` has the averages; None without.
@@ -130,7 +130,7 @@ class Trainer:
             called, self._watch.loss(loss_fn), self.optimizer, rule, world=self.world, device=self.device, ema=self.ema
         )
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
-        self._best = Best(best, ("loss", *(metrics or {})))
+        self.best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
         self.save_every, self._log_every = save_every, log_every
         main = self.world.rank == 0
@@ -149,7 +149,8 @@ class Trainer:
 
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
         """One epoch, or the rest of one that was resumed: yields the number of updates after each, for a loop of one's own."""
-        batches, added, final = iter(self._begin(train)), 0, False
+        epoch = self._begin(train)
+        batches, added, final = iter(epoch), 0, False
         while not final:
             with self._meter.waiting(), self._step.span("data"):
                 batch, final = next(batches, (None, True))
@@ -163,7 +164,7 @@ class Trainer:
                 added = 0
             if final:
                 next(batches, None)  # the loader's own epoch ends
-                self.epoch, self._pass, self.epoch_open = self.epoch + 1, None, True
+                epoch.over, self.epoch, self.epoch_open = True, self.epoch + 1, True
             if complete:
                 self._updated()
                 yield self.update
@@ -245,7 +246,7 @@ class Trainer:
             self.results = self.evaluate(val)
         self.validated = self.update
         self.schedule.evaluated(self.results)
-        self._best.see(self.results)
+        self.best.see(self.results)
         self._meter.log({"kind": "eval", "update": self.update, "epoch": self.epoch, **self.results})
         self._call("eval", self.results)
         return self.results
@@ -262,12 +263,12 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
-        place = (self.update, self.epoch, self.epoch_open)
+        place = counters(self)
         if self._checkpoints is not None and self._saved != place:
+            best = self.best.improved and self.validated == self.update
             with self._meter.paused():
-                state = self.state_dict()
-                self._checkpoints.save(self.update, state, best=self._best.fresh(), then=lambda path: self._call("save", path))
-            self._saved = place
+                self._checkpoints.save(self.update, self.state_dict(), best=best, then=lambda path: self._call("save", path))
+            self._saved, self.best.improved = place, False
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint of `dir`, if there is one and nothing was trained yet. Returns whether."""
@@ -278,7 +279,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
-        return capture(self, best=self._best.value, scaler=self._step.scaler, place=self._pass and self._pass.state())
+        place = self._pass.state() if self._pass else self._resumed
+        return capture(self, best=self.best.value, scaler=self._step.scaler, place=place)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -287,16 +289,17 @@ class Trainer:
             FastDataError: it is of something else.
         """
         mine = restore(self, state, scaler=self._step.scaler)
-        self._best.value = state["best"]
-        self._saved = (self.update, self.epoch, self.epoch_open)
-        self._resumed = mine if mine["place"] else None
-        if not mine["place"] and mine["random"]:
+        self.best.value, self.best.improved = state["best"], False
+        self._saved, self._pass, self._resumed = counters(self), None, mine["place"]
+        if mine["random"]:
             restore_random(mine["random"])
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
-        if self._checkpoints is not None:
-            self._checkpoints.wait()
-        if self._profiler:
-            self._profiler.close()
-        self._meter.close()
+        try:
+            if self._checkpoints is not None:
+                self._checkpoints.wait()
+        finally:
+            if self._profiler:
+                self._profiler.close()
+            self._meter.close()

@@ -1,0 +1,270 @@
+"""Checkpoints: whole or absent whatever happens, readable everywhere, the best one kept."""
+
+from __future__ import annotations
+
+import copy
+import os
+import resource
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as schedulers
+
+from fastdata import FastDataError, Trainer
+from fastdata.parallel.world import World
+from fastdata.train.checkpoint import Checkpoints
+from support import run
+
+BATCH = (torch.arange(12.0).reshape(4, 3) / 12, torch.tensor([0, 1, 0, 1]))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def loss(model: Any, batch: Any) -> Any:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
+
+
+def trainer(folder: Path | None, net: nn.Module | None = None, optimizer: Any = None, **options: Any) -> Trainer:
+    net = net or model()
+    return Trainer(net, loss, optimizer or partial(torch.optim.SGD, lr=0.1), dir=folder, progress=False, **options)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def read(folder: Path, name: str) -> Any:
+    return torch.load(folder / "checkpoints" / name, weights_only=True)
+
+
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from fastdata.parallel.world import World
+from fastdata.train.checkpoint import Checkpoints
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+for life in range(30):
+    pid = os.fork()
+    if pid == 0:
+        files = Checkpoints(folder, World(), keep_last=2)
+        assert not list(folder.glob("*.part"))
+        state = files.newest()
+        at = state["update"] if state else 0
+        assert state is None or all(bool((part == at).all()) for part in state["parts"])
+        print("from", at, flush=True)
+        while True:
+            at += 1
+            parts = [torch.full((500_000,), float(at)) for _ in range(10)]
+            files.save(at, {"update": at, "parts": parts}, best=at % 3 == 0, then=lambda path: None)
+    time.sleep(random.Random(life).uniform(0.05, 0.4))
+    os.kill(pid, signal.SIGKILL)
+    os.wait()
+    print("left", len(list(folder.glob("*.part"))), flush=True)
+Checkpoints(folder, World(), keep_last=2)
+"""
+
+
+def test_killed_30_times_while_it_saves(tmp_path: Path) -> None:
+    """20 MB each. The newest loads, what is left over is removed, and so many stay."""
+    result = run(sys.executable, "-W", "error", "-c", KILLED, tmp_path / "c", seconds=100)
+    assert result.returncode == 0 and not result.stderr, result.stderr[-2000:]
+    lives = [line for line in result.stdout.splitlines() if line.startswith("from")]
+    starts = [int(line.split()[1]) for line in lives]
+    assert starts == sorted(starts) and len(lives) >= 25 and starts[-1] > 5
+    assert sum(line == "left 1" for line in result.stdout.splitlines()) >= 5, "kills must fall into writing"
+    assert len(Checkpoints(tmp_path / "c", World(), keep_last=2).numbers()) in (
+        2,
+        3,
+    )  # a kill may come before the oldest is removed
+    assert not list((tmp_path / "c").glob("*.part"))
+
+
+def wrapped(net: nn.Module) -> Any:
+    return torch.compile(net, backend="eager")
+
+
+@pytest.mark.parametrize("kind", ["eager", "compiled in place", "compiled", "recompute", "DataParallel"])
+def test_keys_are_those_of_the_plain_model(tmp_path: Path, kind: str) -> None:
+    net, options = model(), dict[str, Any]()
+    if kind == "compiled in place":
+        net.compile(backend="eager")
+    if kind == "recompute":
+        options = {"recompute": [nn.Linear]}
+    given = wrapped(net) if kind == "compiled" else nn.DataParallel(net) if kind == "DataParallel" else net
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = trainer(tmp_path, given, ema=0.9, **options)
+    made.fit([BATCH], epochs=1)
+    state = read(tmp_path, "update-00000001.pt")
+    assert list(state["model"]) == list(model().state_dict()) == list(state["ema"])
+    model().load_state_dict(state["model"])
+
+
+DDP = """
+import sys, os, torch
+from pathlib import Path
+import test_train_checkpoints as t
+t.trainer(Path(sys.argv[1]), ema=0.9).fit([t.BATCH], epochs=1)
+"""
+
+
+def test_keys_under_two_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "ddp.py"
+    script.write_text(DDP)
+    paths = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 8)
+    result = run(*torchrun, script, tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    assert result.returncode == 0, result.stderr[-2000:]
+    state = read(tmp_path, "update-00000001.pt")
+    assert list(state["model"]) == list(model().state_dict()) == list(state["ema"]) and len(state["ranks"]) == 2
+
+
+SCHEDULERS: dict[str, Any] = {
+    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=9),
+    "CyclicLR": lambda o: schedulers.CyclicLR(o, 0.01, 0.1, cycle_momentum=False),
+    "ReduceLROnPlateau": lambda o: schedulers.ReduceLROnPlateau(o),
+    "CosineAnnealingWarmRestarts": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 2),
+    "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda k: 0.9**k),
+    "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [1, 3]),
+    "SequentialLR": lambda o: schedulers.SequentialLR(o, [schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)], [1]),
+    "a function": lambda o: lambda update: 1 / (1 + update),
+}
+OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam]
+
+
+@pytest.mark.parametrize("number", range(max(len(SCHEDULERS), len(OPTIMIZERS))))
+def test_files_are_read_with_weights_only(tmp_path: Path, number: int) -> None:
+    make, rate = list(SCHEDULERS.values())[number], np.float64(0.01)  # a rate from numpy, too
+    ends = []
+    for epochs in (2, 4):
+        net = model()
+        optimizer = OPTIMIZERS[number % len(OPTIMIZERS)](net.parameters(), lr=rate)
+        made = trainer(tmp_path, net, optimizer, scheduler=make(optimizer), ema=0.9, best="loss:min")
+        made.fit([BATCH], [BATCH], epochs=epochs)
+        ends.append(made.update)
+    assert ends == [2, 4] and read(tmp_path, "update-00000004.pt")["update"] == 4
+
+
+def test_a_damaged_newest_file_is_passed_over(tmp_path: Path) -> None:
+    trainer(tmp_path, save_every=1, keep_last=1).fit([BATCH] * 3, epochs=1)
+    newest = tmp_path / "checkpoints/update-00000003.pt"
+    whole = newest.read_bytes()
+    (tmp_path / "checkpoints/update-00000002.pt").write_bytes(whole)
+    middle = whole.index(read(tmp_path, newest.name)["model"]["0.weight"].numpy().tobytes()) + 5
+    for damaged in (whole[: len(whole) // 2], b"", whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]):
+        newest.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="update-00000003.pt can't be read"):
+            assert trainer(tmp_path).resume()
+    with pytest.warns(UserWarning, match="going on from an older one"):  # and what is newer goes, not what was just written
+        trainer(tmp_path, keep_last=1).fit([BATCH] * 3, epochs=2)
+    assert files(tmp_path) == ["update-00000006.pt"]
+
+
+def test_nothing_readable_is_no_new_run(tmp_path: Path) -> None:
+    trainer(tmp_path).fit([BATCH], epochs=1)
+    (tmp_path / "checkpoints/update-00000001.pt").write_bytes(b"no")
+    with pytest.warns(UserWarning, match="can't be read"), pytest.raises(FastDataError, match="remove them"):
+        trainer(tmp_path).fit([BATCH], epochs=1)
+
+
+@pytest.mark.parametrize("other", [{"weights": 1}, [1, 2], torch.zeros(3)])
+def test_a_file_of_something_else(tmp_path: Path, other: Any) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(other, tmp_path / "checkpoints/update-00000001.pt")
+    with pytest.raises(FastDataError, match="not a state of format 1"):
+        trainer(tmp_path).fit([BATCH], epochs=1)
+
+
+def test_a_checkpoint_of_another_model_or_scheduler(tmp_path: Path) -> None:
+    trainer(tmp_path).fit([BATCH], epochs=1)
+    for options in ({"net": nn.Linear(3, 2)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
+        with pytest.raises(FastDataError, match="another model, optimizer, precision or scheduler"):
+            trainer(tmp_path, **options).fit([BATCH], epochs=1)
+
+
+@pytest.mark.parametrize("kind", ["no folder", "disk full"])
+def test_an_error_of_writing_is_raised_at_the_next_save(tmp_path: Path, kind: str) -> None:
+    made, limits = trainer(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    steps = made.steps([BATCH] * 3)
+    next(steps)
+    made.save()
+    next(steps)
+    made._checkpoints.wait()  # type: ignore[union-attr]
+    if kind == "no folder":
+        (tmp_path / "checkpoints").rename(tmp_path / "away")
+    else:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        made.save()
+        made._checkpoints._writer.join()  # type: ignore[union-attr]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    next(steps)
+    with pytest.raises(FastDataError, match="could not be written"):
+        made.save()
+    if kind == "no folder":
+        (tmp_path / "away").rename(tmp_path / "checkpoints")
+    assert files(tmp_path) == ["update-00000001.pt"]
+    made.save()
+    made.close()
+    assert read(tmp_path, "update-00000003.pt")["update"] == 3
+
+
+def test_what_could_not_be_loaded_is_not_a_checkpoint(tmp_path: Path) -> None:
+    made = Checkpoints(tmp_path, World(), keep_last=1)
+    made.save(1, {"update": 1, "what": Path("x")}, best=False, then=lambda path: None)
+    with pytest.raises(FastDataError, match="could not be written"):
+        made.wait()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_change_right_after_save_is_not_in_the_file(tmp_path: Path) -> None:
+    made = trainer(tmp_path, optimizer=partial(torch.optim.AdamW, lr=0.1), ema=0.9)
+    next(made.steps([BATCH] * 2))
+    expected = copy.deepcopy(made.state_dict())
+    made.save()
+    with torch.no_grad():
+        for value in (*made.model.parameters(), *made.ema.model.parameters(), *made.optimizer.state_dict()["state"][0].values()):  # type: ignore[union-attr]
+            value.fill_(7)
+    made.close()
+    found = read(tmp_path, "update-00000001.pt")
+    for name in ("model", "ema"):
+        assert all(torch.equal(found[name][key], expected[name][key]) for key in expected[name])
+    assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
+
+
+def test_best_has_the_weights_that_were_evaluated(tmp_path: Path) -> None:
+    """The best value lies between two checkpoints; later ones are worse."""
+    values, weights = iter([3.0, 1.0, 2.0, 2.5, 2.6]), list[torch.Tensor]()
+
+    def value(outputs: Any, batch: Any) -> tuple[float, int]:
+        return next(values), 1
+
+    hooks = {"eval": lambda made, results: weights.append(made.model[0].weight.detach().clone())}
+    made = trainer(tmp_path, metrics={"value": value}, best="value:min", hooks=hooks)
+    made.fit([BATCH] * 10, [BATCH], epochs=1, eval_every=2)
+    best = read(tmp_path, "best.pt")
+    assert (best["update"], best["best"]) == (4, 1.0) and torch.equal(best["model"]["0.weight"], weights[1])
+
+
+def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None:
+    trainer(tmp_path, best="loss:min", save_every=3).fit([BATCH] * 5, [BATCH], max_steps=3)
+    assert read(tmp_path, "best.pt")["validated"] == read(tmp_path, "update-00000003.pt")["validated"] == 3
+    again = trainer(tmp_path, best="loss:min")  # a run that has nothing left to do does not lose its place
+    again.fit([BATCH] * 5, max_steps=3)
+    again.validated = -1
+    again.save()
+    again.close()
+    assert read(tmp_path, "update-00000003.pt")["ranks"][0]["place"]["used"] == 3

@@ -1,0 +1,230 @@
+"""A run that was killed, asked to end, or lost a rank, at any update, ends with the same bits as one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import runs
+import stores
+from fastdata import FastDataError, Loader, Trainer
+from fastdata.train.batches import Epoch
+from fastdata.train.signals import Termination
+from support import run
+
+SCRIPT = Path(runs.__file__)
+RANDOM = {"plateau": 1, "precision": "fp16", "eval_every": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "workers": {"data": "loader", "workers": 2, **RANDOM},
+    "loader": {"data": "loader", "points": [5]},
+    "plain": {"data": "plain", "plateau": 1, "precision": "bf16", "points": [3, 6]},
+    "own generator": {"data": "plain", "own": 1, "eval_every": 3, "points": [2, 7]},
+    "no length": {"data": "stream", "plateau": 1, "points": [4, 7]},
+    "no length, a state": {"data": "counted", "max_steps": 8, "points": [2, 10]},
+}
+
+
+def ended(what: str, job: dict[str, Any], *before: Any, environment: dict[str, str] | None = None) -> Any:
+    """The end of a program; warnings are errors."""
+    python = (sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create")
+    job = {"store": str(stores.square()), **job}
+    paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **(environment or {})}
+    return run(*(before or python), SCRIPT, what, json.dumps(job), seconds=240, env=env)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def killed(root: Path) -> dict[str, Any]:
+    """Each kind of run, killed again and again, two at a time."""
+    stores.square()
+    with ThreadPoolExecutor(2) as pool:
+        results = pool.map(lambda kind: ended("each", {**KINDS[kind], "dir": str(root / kind)}), KINDS)
+    return dict(zip(KINDS, results, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_after_any_save_the_last_checkpoint_is_the_same(killed: dict[str, Any], kind: str) -> None:
+    """In the middle of an epoch, at its end before and after the evaluation, and twice or more in one epoch."""
+    assert killed[kind].returncode == 0, killed[kind].stderr[-3000:]
+    found = json.loads(killed[kind].stdout.splitlines()[-1])
+    assert found["saves"] == found["lives"] >= 10
+    assert found["other"] == []
+
+
+def test_new_interpreters_end_the_same(killed: dict[str, Any], root: Path) -> None:
+    job = {**KINDS["workers"], "dir": str(root / "new")}
+    codes = [ended("one", {**job, "die": k}).returncode for k in (3, 5)]
+    last = ended("one", job)
+    assert (codes, last.returncode) == ([-signal.SIGKILL] * 2, 0), last.stderr[-2000:]
+    straight = runs.newest({"dir": root / "workers/straight"})
+    assert runs.same_files(runs.newest(job), straight)
+
+
+def test_sigterm_saves_and_ends_with_75(killed: dict[str, Any], root: Path) -> None:
+    """Without save_every; a second one kills at once."""
+    job = {**KINDS["plain"], "dir": str(root / "term"), "save_every": None, "at": 3, "do": "term"}
+    assert ended("one", job).returncode == 75
+    assert runs.newest(job).name == "update-00000003.pt"
+    assert ended("one", job).returncode == 0
+    assert runs.same_files(runs.newest(job), runs.newest({"dir": root / "plain/straight"}))
+    twice = {**job, "dir": str(root / "twice"), "do": "twice"}
+    assert ended("one", twice).returncode == -signal.SIGTERM
+    assert not list((root / "twice/checkpoints").glob("update-*"))
+
+
+def ranks(count: int, job: dict[str, Any]) -> Any:
+    """Under torchrun; gloo may fail to connect a few times, on machines that hand out ports again at once."""
+    before = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, "--max-restarts", 8)
+    return ended("one", job, *before)
+
+
+SHARED = {"data": "loader", "together": 12, "accumulate": 1}
+
+
+def test_a_signal_to_one_rank_ends_both_at_the_same_update(root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    job = {**SHARED, "store": str(stores.square()), "dir": str(root / "one of two"), "save_every": None}
+    job |= {"at": 3, "do": "term", "rank": 1}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    with ThreadPoolExecutor(2) as pool:
+        ends = pool.map(lambda rank: ended("one", job, environment={**where, "RANK": rank}), "01")
+    assert [end.returncode for end in ends] == [75, 75]
+    assert runs.newest(job).name == "update-00000003.pt"
+
+
+def test_torchrun_restarts_a_crashed_rank(root: Path) -> None:
+    straight = {**SHARED, "dir": str(root / "two")}
+    crashed = {**SHARED, "dir": str(root / "crashed"), "at": 3, "do": "crash", "rank": 1}
+    with ThreadPoolExecutor(2) as pool:
+        ends = list(pool.map(lambda job: ranks(2, job), (straight, crashed)))
+    assert [end.returncode for end in ends] == [0, 0], ends[1].stderr[-3000:]
+    assert (root / "crashed/done").exists()
+    assert runs.same_files(runs.newest(crashed), runs.newest(straight))
+
+
+def seen(log: Path) -> dict[int, list[int]]:
+    """The ids of each global batch."""
+    batches: dict[int, list[int]] = defaultdict(list)
+    for line in log.read_text().splitlines():
+        update, _, ids = line.split(" ", 2)
+        batches[int(update)] += json.loads(ids)
+    return {update: sorted(ids) for update, ids in sorted(batches.items())}
+
+
+def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
+    begun = {**SHARED, "dropout": 0, "dir": str(root / "begun"), "max_steps": 3}
+    assert ranks(2, begun).returncode == 0
+    jobs = {}
+    for count in (1, 2, 3):
+        jobs[count] = {**begun, "dir": str(root / f"on {count}"), "max_steps": None, "log": str(root / f"{count}.log")}
+        shutil.copytree(root / "begun", root / f"on {count}")
+    with ThreadPoolExecutor(2) as pool:
+        assert [end.returncode for end in pool.map(lambda count: ranks(count, jobs[count]), jobs)] == [0, 0, 0]
+    logs = [seen(root / f"{count}.log") for count in jobs]
+    assert logs[0] == logs[1] == logs[2] and [len(ids) for ids in logs[0].values()] == [6, 12, 12, 12, 6]
+    states = [torch.load(runs.newest(job), weights_only=True) for job in jobs.values()]
+    for state in states:
+        assert state["update"] == 8
+        for name, weight in states[1]["model"].items():
+            assert torch.allclose(state["model"][name], weight, rtol=0, atol=1e-6), name
+
+
+class Ten(torch.utils.data.Dataset[Any]):
+    """Ten million samples, which tell who asks for them."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 10_000_000
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
+        self.asked.append(k)
+        return torch.full((3,), k % 7.0), k % 3
+
+
+def linear(folder: Path, **options: Any) -> Trainer:
+    model = torch.nn.Linear(3, 3)
+    return Trainer(model, runs.loss, torch.optim.SGD(model.parameters(), lr=0.1), dir=folder, progress=False, **options)
+
+
+def test_at_90_percent_of_ten_million_only_what_is_used_is_read(tmp_path: Path) -> None:
+    first, loader = linear(tmp_path), Loader(Ten(), 100, shuffle=True, num_workers=0)
+    loader.load_state_dict({**loader.state_dict(), "consumed": 9_000_000})
+    next(first.steps(loader))
+    first._pass.used = 90_001  # type: ignore[union-attr]  as if it had been there all the time
+    first.save()
+    first.close()
+    again, data = linear(tmp_path), Ten()
+    again.fit(Loader(data, 100, shuffle=True, num_workers=0), max_steps=3)
+    assert again.update == 3 and again.epoch == 0
+    assert len(data.asked) == 200
+    order = Loader(Ten(), 100, shuffle=True, num_workers=0)
+    order.load_state_dict({**order.state_dict(), "consumed": 9_000_100})
+    assert data.asked == [k for _, batch in zip(range(2), order, strict=False) for k in batch.ids.tolist()]
+
+
+def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    within: list[Any] = []
+
+    def fit(name: str) -> None:
+        hooks = {"step": lambda trainer: within.append(signal.getsignal(signal.SIGTERM))}
+        linear(tmp_path / name, hooks=hooks).fit([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))], epochs=1)
+
+    def mine(number: int, frame: Any) -> None:
+        pass
+
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        fit("main")
+        assert within.pop() is not mine and signal.getsignal(signal.SIGTERM) is mine
+        thread = threading.Thread(target=fit, args=("thread",))
+        thread.start()
+        thread.join()
+        assert within == [mine] and signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_of_two_signals_the_second_goes_to_the_handler_before() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with Termination() as termination:
+            signal.raise_signal(signal.SIGTERM)
+            assert termination.asked and not heard
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_generator_has_no_second_epoch(tmp_path: Path) -> None:
+    batches = ((torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)) for _ in range(2))
+    with pytest.raises(FastDataError, match="only once"):
+        linear(tmp_path).fit(batches, epochs=2)
+
+
+def test_another_kind_of_loader_can_not_go_on(tmp_path: Path) -> None:
+    place = {"used": 1, "loader": {"at": 1}, "ahead": None, "random": None, "own": []}
+    with pytest.raises(FastDataError, match="another kind of loader"):
+        Epoch([1, 2, 3], 0, place)
