@@ -48,6 +48,7 @@ class Evaluation:
         """The mean loss and metrics: sums over all ranks, divided by the counts."""
         step = self._step
         totals = torch.zeros(2, 1 + len(self._metrics), dtype=step.totals.dtype, device=step.device)
+        step.world.spread(model.buffers())  # each rank has a BatchNorm's averages of its own batches
         with _evaluating(model):
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
@@ -62,6 +63,7 @@ class Evaluation:
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
         """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
         ids, outputs = list[Any](), list[Tensor]()
+        self._step.world.spread(model.buffers())
         with _evaluating(model):
             for batch, valid in self._batches(loader):
                 made = forward(model, batch)
