@@ -54,6 +54,7 @@ class Run:
             finally:
                 trainer.close()
         if self.verdict == TERMINATE:
+            trainer.world.leave()
             raise SystemExit(TERMINATED)
         return trainer.results
 
@@ -62,9 +63,10 @@ class Run:
         schedule = self.trainer.schedule
         if schedule.every == "evaluation" and self.val is None and not self.trainer.profiling:
             raise ValueError(f"the scheduler waits for the metric {schedule.metric!r}, but fit has no val to evaluate: give it one")
-        updates: float = self.max_steps
+        train: Any = self.train
+        updates = self.max_steps
         with suppress(TypeError):  # a DataLoader may have len() without an answer
-            updates = min(updates, self.epochs * math.ceil(len(self.train) / self.trainer.accumulate))  # type: ignore[arg-type]
+            updates = min(updates, self.epochs * math.ceil(len(train) / self.trainer.accumulate))
         if updates < math.inf and not self.trainer.profiling:
             schedule.check(int(updates))
 

@@ -42,7 +42,6 @@ class Trainer:
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
-        loss_fn: see above.
         optimizer: of the model's parameters; or what makes one of them, such as ``partial(AdamW, lr=1e-3)``: then it is fused
             on a GPU, where that exists.
         device: where model and batches go: "cuda" is the GPU of this rank. None: the model stays, batches go to its first weight.
@@ -63,11 +62,9 @@ class Trainer:
         parallelize: what lays the model over the ranks, instead of DistributedDataParallel: `fully_shard`, say. Returns it.
         tf32: whether float32 products may be rounded to TF32; None: as torch is set.
         cudnn_benchmark: let cuDNN measure its algorithms; off again after three shapes of input.
-        save_every: updates between checkpoints, beside those at the end of each epoch.
-        keep_last: checkpoints that stay.
+        save_every, keep_last: updates between checkpoints, beside those at the end of each epoch; and how many of them stay.
         log_every: updates between lines of the log. Between them the host waits for nothing on the device.
-        tensorboard: write its files into `dir` as well.
-        cprofile: with `profile`, of Python's functions too.
+        tensorboard, cprofile: write TensorBoard's files into `dir` too; with `profile`, profile Python's functions too.
         progress: draw a line, and print one an epoch.
 
     Attributes:
@@ -296,10 +293,8 @@ class Trainer:
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
-        try:
-            if self._checkpoints is not None:
-                self._checkpoints.wait()
-        finally:
-            if self._profiler:
-                self._profiler.close()
-            self._meter.close()
+        if self._profiler:
+            self._profiler.close()
+        self._meter.close()
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
