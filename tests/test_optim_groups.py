@@ -15,8 +15,8 @@ from pytorch_optimizer import LARS, Lamb, NovoGrad
 from torch import nn
 from torch.optim import Optimizer
 
+from fastdata.optim import groups
 from fastdata.optim.groups import decay_groups
-from fastdata.train import groups
 
 NORMS = [
     nn.BatchNorm1d(3),

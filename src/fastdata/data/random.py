@@ -6,6 +6,7 @@ their Random123 library. Vectorised over numpy arrays: a generator object for ea
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 ROW_BITS, REPEAT_BITS = 40, 52
 ROW_MASK = (1 << ROW_BITS) - 1
 ROUNDS = 10
-MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 WEYL = 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
@@ -31,14 +32,29 @@ LOOSE_STREAM = 0xFFFFFFFE  # keeps the seeds of users' own code apart from our r
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Philox4x32-10: four 32-bit words from four counter words and two key words; all uint64 arrays with values below 2^32."""
-    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c, np.uint64) for c in counter))
-    k0, k1 = key
-    for _ in range(ROUNDS):
-        p0, p1 = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
-        c0, c1, c2, c3 = (p1 >> SHIFT) ^ c1 ^ np.uint64(k0), p1 & LOW, (p0 >> SHIFT) ^ c3 ^ np.uint64(k1), p0 & LOW
-        k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
-    return c0, c1, c2, c3
+    """Philox4x32-10: four 32-bit words from four counter words and two key words; all uint64 arrays with values below 2^32.
+
+    The words lie as two pairs, so that a round is six calls of numpy: for a batch the calls cost more than the arithmetic.
+    """
+    shape = np.broadcast(*counter).shape
+    even, odd = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
+    even[0], odd[0], even[1], odd[1] = counter
+    even, odd = even.reshape(2, -1), odd.reshape(2, -1)
+    for round_key in _round_keys(*key):
+        product = even * MULTIPLIERS
+        even = (product >> SHIFT)[::-1]
+        even ^= odd
+        even ^= round_key
+        product &= LOW
+        odd = product[::-1]
+    return even[0].reshape(shape), odd[0].reshape(shape), even[1].reshape(shape), odd[1].reshape(shape)
+
+
+@functools.lru_cache(maxsize=16)
+def _round_keys(k0: int, k1: int) -> Array:
+    """Keys of all rounds, uint64 [10, 2, 1]."""
+    keys = [[[(k + n * weyl) & 0xFFFFFFFF] for k, weyl in zip((k0, k1), WEYL, strict=True)] for n in range(ROUNDS)]
+    return np.array(keys, np.uint64)
 
 
 def occurrences(rows: Array) -> Array:

@@ -56,7 +56,8 @@ class Meter:
         self._shown, self._next_switch = shown, next_switch
         self._folder = folder
         self._log: TextIO | None = None  # opened by the first record
-        self._board = _board(folder) if tensorboard and folder is not None else None
+        self._writer = _summary_writer() if tensorboard and folder is not None else None
+        self._board: Any = None
         self._bar: Any = None
         self.epoch_span, self.span = Span(time.perf_counter()), Span(time.perf_counter())
 
@@ -113,6 +114,7 @@ class Meter:
             if self._log is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._log = (self._folder / LOG).open("a", encoding="utf-8")
+                self._board = self._writer and self._writer(str(self._folder))
             self._log.write(json.dumps({"time": time.time(), **record}) + "\n")
             self._log.flush()
         if self._board is not None:
@@ -148,7 +150,8 @@ class Meter:
         """Close the line and the log, and draw the log, if matplotlib is there."""
         self._close_bar()
         if self._board is not None:
-            self._board.flush()
+            self._board.close()
+            self._board = None
         if self._folder is not None and self._log is not None:
             self._log.close()
             self._log = None
@@ -156,10 +159,10 @@ class Meter:
                 draw_log(self._folder / LOG, self._folder / "train.png")
 
 
-def _board(folder: Path) -> Any:
+def _summary_writer() -> Any:
     with needs("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder))
+    return SummaryWriter
 
 
 def line(record: dict[str, Any]) -> str:

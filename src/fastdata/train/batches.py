@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from fastdata.train.state import random_state, restore_random
 
-__all__ = ["Epoch", "Shapes", "first", "ready"]
+__all__ = ["Epoch", "first", "ready"]
 
 
 class Epoch:
@@ -123,22 +122,3 @@ def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_each(part, change) for part in value))
     return type(value)(_each(part, change) for part in value) if isinstance(value, tuple | list) else value
-
-
-class Shapes:
-    """Lets cuDNN measure its algorithms while there are few shapes of input: each new one is measured anew."""
-
-    MOST = 3
-
-    def __init__(self, on: bool, device: torch.device) -> None:
-        self._on = on and device.type == "cuda"
-        self._seen: set[torch.Size] = set()
-        if self._on:
-            torch.backends.cudnn.benchmark = True
-
-    def see(self, tensor: Tensor) -> None:
-        if self._on and tensor.shape not in self._seen:
-            self._seen.add(tensor.shape)
-            if len(self._seen) > self.MOST:
-                self._on = torch.backends.cudnn.benchmark = False
-                warnings.warn(f"inputs have more than {self.MOST} shapes: cudnn.benchmark is off from here on", stacklevel=2)

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from fastdata.errors import FastDataError
 from fastdata.monitor.meter import Meter, untried
 from fastdata.monitor.profiler import StepProfiler
+from fastdata.monitor.watch import Watch
 from fastdata.optim.build import build_optimizer
 from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
-from fastdata.train.batches import Epoch, Shapes, first, ready
+from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.evaluation import Best, Evaluation
 from fastdata.train.run import Run
@@ -48,7 +49,7 @@ class Trainer:
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
         clip_norm, clip_value: of the gradient, before each update.
-        scheduler: a function of the update's index (`fastdata.optim.rates`), or any of torch.optim.lr_scheduler.
+        scheduler: a function of the update's index (`fastdata.optim`: cosine, ...), or any of torch.optim.lr_scheduler.
         channels_last: the layout of weights and of 4-D batches.
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
@@ -123,11 +124,13 @@ class Trainer:
         self.device = where or next(self.model.parameters()).device
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
+        self._watch = Watch(self.device, benchmark=cudnn_benchmark)
         rule = Rule(precision, clip_norm, clip_value)
-        self._step = Step(called, loss_fn, self.optimizer, rule, world=self.world, device=self.device, ema=self.ema)
+        self._step = Step(
+            called, self._watch.loss(loss_fn), self.optimizer, rule, world=self.world, device=self.device, ema=self.ema
+        )
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
         self._best = Best(best, ("loss", *(metrics or {})))
-        self._shapes = Shapes(cudnn_benchmark, self.device)
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
         self.save_every, self._log_every = save_every, log_every
         main = self.world.rank == 0
@@ -155,8 +158,7 @@ class Trainer:
                 added += 1
             elif added and self.world.size > 1:
                 raise FastDataError("the loader ended before its len(): ranks would differ, so an update can't be finished")
-            complete = added == self.accumulate or bool(final and added)
-            if complete:
+            if complete := added == self.accumulate or bool(final and added):
                 self._step.update()
                 added = 0
             if final:
@@ -175,12 +177,12 @@ class Trainer:
         return self._pass
 
     def _add(self, batch: Any, *, last: bool) -> None:
-        with self._step.span("copy"):
-            batch, valid = ready(batch, self.device, channels_last=self._channels_last)
         tensor = first(batch)
         if tensor is not None and tensor.dim():
-            self._shapes.see(tensor)
-            self._meter.count((len(tensor) if valid is None else valid) * self.world.size)
+            self._watch.see(tensor)
+            self._meter.count(getattr(batch, "valid", len(tensor)) * self.world.size)
+        with self._step.span("copy"):
+            batch, valid = ready(batch, self.device, channels_last=self._channels_last)
         self._step.add(batch, valid=valid, last=last)
 
     def _updated(self) -> None:

@@ -1,0 +1,69 @@
+"""What slows a run down without a word: shapes that change, copies from pageable memory, waits for the GPU. Each is said once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Watch"]
+
+MOST_SHAPES = 3
+CALL = 3  # which call of a loss function is looked at: the first ones set things up
+
+
+class Watch:
+    """Looks at the inputs and at the loss function of a run on a GPU; on the CPU there is nothing to see.
+
+    Args:
+        device: of the model.
+        benchmark: let cuDNN measure its algorithms, which it does anew for each shape of input: so it ends after three.
+    """
+
+    def __init__(self, device: torch.device, *, benchmark: bool) -> None:
+        self._gpu = device.type == "cuda"
+        self._benchmark = benchmark and self._gpu
+        self._shapes: set[torch.Size] = set()
+        self._pageable = False
+        if self._benchmark:
+            torch.backends.cudnn.benchmark = True
+
+    def see(self, tensor: Tensor) -> None:
+        """The first tensor of a batch, as the loader made it."""
+        if self._benchmark and tensor.shape not in self._shapes:
+            self._shapes.add(tensor.shape)
+            if len(self._shapes) > MOST_SHAPES:
+                self._benchmark = torch.backends.cudnn.benchmark = False
+                warnings.warn(f"inputs have more than {MOST_SHAPES} shapes: cudnn.benchmark is off from here on", stacklevel=4)
+        if self._gpu and not self._pageable and tensor.device.type == "cpu" and not tensor.is_pinned():
+            self._pageable = True
+            warnings.warn("batches lie in pageable memory, so the host waits for each copy: pin_memory=True helps", stacklevel=4)
+
+    def loss(self, loss_fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """The same function; one of its calls is watched for waits."""
+        if not self._gpu:
+            return loss_fn
+        calls = 0
+
+        def watched(model: Any, batch: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls != CALL:
+                return loss_fn(model, batch)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
+                try:
+                    result = loss_fn(model, batch)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+            waits = sorted({f"{wait.filename}:{wait.lineno}" for wait in caught if "synchronizing" in str(wait.message)})
+            if waits:
+                text = "the loss function, or the model in it, makes the host wait for the GPU, as .item() does, at"
+                warnings.warn(f"{text} {', '.join(waits)}; fastdata.profile(loss_fn, model, batch) says more", stacklevel=2)
+            return result
+
+        return watched

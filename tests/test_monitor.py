@@ -1,0 +1,187 @@
+"""What a person sees of a run: the log, the picture, TensorBoard's curves, the line of an epoch."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fastdata import Trainer
+from fastdata.monitor.meter import Meter, line, untried
+from fastdata.monitor.plot import draw_log
+from fastdata.monitor.watch import Watch
+
+
+def loss_fn(model: Any, batch: Tensor) -> tuple[Tensor, int]:
+    return model(batch).square().sum(), len(batch)
+
+
+def trained(folder: Path | None, batches: Any, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    trainer = Trainer(model, loss_fn, torch.optim.SGD(model.parameters(), lr=0.01), dir=folder, log_every=2, **options)
+    trainer.fit(batches, batches[:1], epochs=2)
+    return trainer
+
+
+def records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [record for text in lines if (record := json.loads(text))["kind"] == kind]
+
+
+def batches(count: int = 5) -> list[Tensor]:
+    return [torch.full((4, 3), float(k + 1)) for k in range(count)]
+
+
+def test_the_log_has_the_mean_loss_of_the_updates_since_the_last_line(tmp_path):
+    losses: list[float] = []
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in batches() * 2:
+        loss = model(batch).square().mean()
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    trained(tmp_path, batches(), progress=False)
+    found = {record["update"]: record["loss"] for record in records(tmp_path, "train")}
+    spans = {2: (0, 2), 4: (2, 4), 5: (4, 5), 6: (5, 6), 8: (6, 8), 10: (8, 10)}
+    assert found == {update: pytest.approx(sum(losses[a:b]) / (b - a), rel=1e-5) for update, (a, b) in spans.items()}
+    epochs = records(tmp_path, "epoch")
+    assert [record["loss"] for record in epochs] == [pytest.approx(sum(losses[a : a + 5]) / 5, rel=1e-5) for a in (0, 5)]
+    assert [record["epoch"] for record in records(tmp_path, "eval")] == [1, 2]
+    assert all(record["lr"] == 0.01 for record in records(tmp_path, "train"))
+
+
+def test_rates_count_rows_and_waiting(tmp_path):
+    class Slow(list[Tensor]):
+        def __iter__(self):
+            for batch in batches():
+                time.sleep(0.05)
+                yield batch
+
+    trained(tmp_path, Slow(batches()), progress=False)
+    for record in records(tmp_path, "epoch"):
+        passed = 20 / record["samples_per_s"]
+        assert passed >= 0.25
+        assert record["wait"] * passed >= 0.25
+        assert record["samples_per_s_without_waiting"] == pytest.approx(20 / (passed * (1 - record["wait"])), rel=1e-6)
+
+
+def test_evaluation_is_not_the_time_of_training(tmp_path):
+    def slow(model: Any, batch: Tensor) -> tuple[Tensor, int]:
+        if not torch.is_grad_enabled():
+            time.sleep(0.4)
+        return loss_fn(model, batch)
+
+    model = nn.Linear(3, 1)
+    trainer = Trainer(model, slow, torch.optim.SGD(model.parameters(), lr=0.01), dir=tmp_path, progress=False)
+    started = time.perf_counter()
+    trainer.fit(batches(), batches()[:2], epochs=2)
+    evaluated, passed = 2 * 0.8, time.perf_counter() - started
+    trained_s = sum(20 / record["samples_per_s"] for record in records(tmp_path, "epoch"))
+    assert trained_s <= passed - evaluated
+
+
+def test_an_epoch_is_one_line_that_names_the_bottleneck(tmp_path, capsys):
+    trained(None, batches())
+    said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("epoch")]
+    assert [text.split(":")[0] for text in said] == ["epoch 1", "epoch 2"]
+    assert all("samples/s" in text and "evaluation: loss" in text and "bottleneck" in text for text in said)
+    trained(None, batches(), progress=False)
+    assert capsys.readouterr().out == ""
+
+
+class Stats:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def advice(self, before: Stats) -> str:
+        return self.text
+
+
+def test_the_loader_says_what_to_change(capsys):
+    class Loader:
+        def stats(self) -> Stats:
+            return Stats("a smaller --size")
+
+    meter = Meter(None, shown=True, tensorboard=False, next_switch="compile=True")
+    meter.begin(0, 0, 1, Loader())
+    with meter.waiting():
+        time.sleep(0.05)
+    meter.end(1, {})
+    meter.begin(1, 0, 1, [])
+    meter.epoch_span.started -= 10
+    meter.end(2, {})
+    meter.close()
+    slow, quick = capsys.readouterr().out.splitlines()
+    assert slow.endswith("The loader is the bottleneck: try a smaller --size.")
+    assert quick.endswith("The model is the bottleneck: compile=True.")
+
+
+def test_skipped_updates_are_told():
+    record = {"loss": None, "skipped": 3, "samples_per_s": 10.0, "samples_per_s_without_waiting": 20.0, "wait": 0.5, "lr": 0.1}
+    assert line(record) == (
+        "no loss, 10 samples/s (20 without waiting), 50% of the time waiting for data, lr 0.1, 3 updates skipped: not finite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "channels_last", "compiled", "first"),
+    [
+        ("cuda", "fp32", False, False, "precision"),
+        ("cuda", "bf16", False, False, "channels_last"),
+        ("cuda", "bf16", True, False, "compile"),
+        ("cpu", "fp32", False, False, "compile"),
+        ("cuda", "bf16", True, True, "a larger batch"),
+    ],
+)
+def test_the_first_switch_to_try(device, precision, channels_last, compiled, first):
+    text = untried(torch.device(device), precision=precision, channels_last=channels_last, compile=compiled)
+    assert text.startswith(first)
+
+
+def test_the_picture_shows_the_log(tmp_path):
+    pytest.importorskip("matplotlib")
+    trained(tmp_path, batches(), progress=False)
+    picture = cv2.imread(str(tmp_path / "train.png"))
+    assert picture.shape[0] > 500 and picture.std() > 5
+    before = picture.copy()
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"kind": "train", "update": 40, "loss": 900.0, "lr": 0.5, "wait": 0.9}) + "\n")
+    draw_log(tmp_path / "log.jsonl", tmp_path / "again.png")
+    assert (cv2.imread(str(tmp_path / "again.png")) != before).any()
+
+
+def test_tensorboard_has_the_curves_of_the_log(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trained(tmp_path, batches(), progress=False, tensorboard=True)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    points = {event.step: event.value for event in events.Scalars("train/loss")}
+    assert points == {record["update"]: pytest.approx(record["loss"], rel=1e-5) for record in records(tmp_path, "train")}
+    assert {"train/lr", "train/wait", "eval/loss"} <= set(events.Tags()["scalars"])
+
+
+def test_no_folder_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trained(None, batches(), progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_the_cpu_there_is_nothing_to_watch():
+    before = torch.backends.cudnn.benchmark
+    watch = Watch(torch.device("cpu"), benchmark=True)
+    for side in range(5):
+        watch.see(torch.zeros(1, side))
+    assert watch.loss(loss_fn) is loss_fn
+    assert torch.backends.cudnn.benchmark == before

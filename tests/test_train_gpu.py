@@ -1,0 +1,152 @@
+"""The Trainer on a GPU: no waits between lines of the log, skipped steps, memory that stays flat, and what is warned about."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fastdata import Loader, Trainer
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+Sample = tuple[Tensor, Tensor]
+
+
+def samples(count: int = 640, seed: int = 0) -> list[Sample]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, 3, 16, 16, generator=generator)
+    return [(image, (image.sum() > 0).long()) for image in images]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 14 * 14, 2))
+
+
+def loss_fn(model: Any, batch: Any) -> tuple[Tensor, int]:
+    return cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
+
+
+def trainer(**options: Any) -> Trainer:
+    optimizer = options.pop("optimizer", partial(torch.optim.AdamW, lr=1e-3))
+    return Trainer(model(), options.pop("loss_fn", loss_fn), optimizer, **{"device": "cuda", "progress": False, **options})
+
+
+def resident(count: int = 20) -> list[Any]:
+    images, targets = (torch.stack(parts).cuda() for parts in zip(*samples(32), strict=True))
+    return [(images, targets)] * count
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_host_waits_for_nothing_between_lines_of_the_log(precision):
+    subject = trainer(precision=precision, accumulate=2, clip_norm=1.0, ema=0.9, log_every=1000)
+    subject.fit(resident(20), max_steps=5)  # sets up, and watches the loss function
+    steps = subject.steps(resident(100))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(50):
+            next(steps)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_wait_would_be_seen():
+    subject = trainer(loss_fn=lambda m, b: (loss_fn(m, b)[0], int(b[1].numel() + b[1].sum() * 0)), log_every=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        subject.fit(resident(8), max_steps=5)
+    steps = subject.steps(resident(10))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            next(steps)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_loss_that_waits_and_pageable_copies_are_named_once():
+    def waiting(model: Any, batch: Any) -> tuple[Tensor, int]:
+        loss, count = loss_fn(model, batch)
+        loss.item()
+        return loss, count
+
+    images, targets = (torch.stack(parts) for parts in zip(*samples(32), strict=True))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(loss_fn=waiting).fit([(images, targets)] * 12, max_steps=12)
+    texts = [str(warning.message) for warning in caught]
+    assert sum("host wait for the GPU" in text and __file__ in text for text in texts) == 1
+    assert sum("pageable" in text for text in texts) == 1
+
+
+def test_cudnn_benchmark_ends_after_three_shapes():
+    before = torch.backends.cudnn.benchmark
+    try:
+        subject = trainer(loss_fn=lambda m, b: (m[0](b[0]).square().sum(), len(b[0])))
+        assert torch.backends.cudnn.benchmark
+        batches = [(torch.randn(4, 3, side, side, device="cuda"),) for side in (8, 10, 12)]
+        subject.fit(batches, epochs=1)
+        assert torch.backends.cudnn.benchmark
+        with pytest.warns(UserWarning, match="more than 3 shapes"):
+            subject.fit([*batches, (torch.randn(4, 3, 14, 14, device="cuda"),)], epochs=2)
+        assert not torch.backends.cudnn.benchmark
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_update_that_is_not_finite_is_skipped(precision, fused):
+    subject = trainer(precision=precision, ema=0.5, optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3, fused=fused))
+    good = resident(1)
+    bad = [(torch.full_like(good[0][0], float("inf")), good[0][1])]
+    subject.fit(good * 3, max_steps=3)
+    weights = [p.detach().clone() for p in subject.model.parameters()]
+    averages = [p.detach().clone() for p in subject.ema.model.parameters()]
+    states = [value.clone() for state in subject.optimizer.state.values() for value in state.values()]
+    subject.fit(bad, max_steps=4)
+    assert all(map(torch.equal, weights, subject.model.parameters()))
+    assert all(map(torch.equal, averages, subject.ema.model.parameters()))
+    now = [value for state in subject.optimizer.state.values() for value in state.values()]
+    assert all(map(torch.equal, states, now)) or not fused  # others count the step
+
+
+def test_batches_that_a_slow_consumer_keeps_are_those_of_the_cpu():
+    """The device is busy for long, the loader runs ahead, and the allocator is under pressure; nothing waits."""
+    data = samples(640)
+    kept = []
+    with Loader(data, 16, shuffle=True, seed=3, num_workers=2, device="cuda") as loader:
+        for images, targets in loader:
+            torch.cuda._sleep(20_000_000)
+            kept.append((images.clone(), targets.clone()))
+            torch.empty(1 << 22, device="cuda").fill_(-1.0)
+    with Loader(data, 16, shuffle=True, seed=3, num_workers=0) as loader:
+        for (images, targets), (kept_images, kept_targets) in zip(loader, kept, strict=True):
+            assert torch.equal(images, kept_images.cpu())
+            assert torch.equal(targets, kept_targets.cpu())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_learns(precision):
+    data = samples(640)
+    with Loader(data, 64, shuffle=True, seed=0, num_workers=0, device="cuda") as loader:
+        subject = trainer(precision=precision, channels_last=True)
+        subject.fit(loader, epochs=15)
+        assert subject.evaluate(loader)["loss"] < 0.4
+
+
+def test_memory_stays_flat():
+    subject = trainer(ema=0.9, clip_norm=1.0)
+    steps = subject.steps(resident(2100))
+    for _ in range(100):
+        next(steps)
+    before = torch.cuda.memory_allocated()
+    for _ in range(2000):
+        next(steps)
+    assert torch.cuda.memory_allocated() <= before
