@@ -84,11 +84,11 @@ def compare(switches: dict[str, Any], given: argparse.Namespace) -> tuple[float,
     times: list[list[float]] = [[], []]
     for turn in range(given.rounds + 1):  # the first is not counted
         for k in (0, 1) if turn % 2 else (1, 0):
-            started = time.perf_counter()
+            started = time.process_time()
             plain.epoch(batches) if k == 0 else trainer.fit(batches, epochs=turn + 1)
             if given.device != "cpu":
                 torch.cuda.synchronize()
-            times[k].append((time.perf_counter() - started) / given.updates * 1e6)
+            times[k].append((time.process_time() - started) / given.updates * 1e6)
     pairs = [(plain.model, trainer.model), *([(plain.average, trainer.ema.model)] if trainer.ema else [])]
     for mine, theirs in pairs:
         for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):

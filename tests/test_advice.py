@@ -19,7 +19,10 @@ from support import write_pictures
     ("spent", "said"),
     [
         ({"work_s": 5.0, "read_s": 3.0, "decode_s": 1.0, "resize_s": 0.5}, "RAMDataset, which keeps the bytes in memory"),
-        ({"work_s": 5.0, "decode_s": 3.0, "read_s": 1.0}, "a smaller --size of the store, a codec without decoding (rgb), or more workers"),
+        (
+            {"work_s": 5.0, "decode_s": 3.0, "read_s": 1.0},
+            "a smaller --size of the store, a codec without decoding (rgb), or more workers",
+        ),
         ({"work_s": 5.0, "resize_s": 3.0, "decode_s": 1.5}, "antialias=False, or a smaller --size of the store"),
         ({"work_s": 5.0, "decode_s": 1.0, "resize_s": 1.0}, "more workers"),  # a transform of the user's
         ({"work_s": 5.0}, "more workers"),  # a dataset that is not fastdata's

@@ -53,10 +53,16 @@ class StepProfiler:
                 self._python.enable()
         return self._finish() if self._left == 0 else None
 
+    def close(self) -> None:
+        """Stop watching, if it does."""
+        if self._torch is not None and self._left >= 0:
+            self._left = -1
+            if self._python:
+                self._python.disable()
+            self._torch.__exit__(None, None, None)
+
     def _finish(self) -> str:
-        if self._python:
-            self._python.disable()
-        self._torch.__exit__(None, None, None)
+        self.close()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._torch.export_chrome_trace(str(self._folder / "trace.json"))
         events = self._torch.key_averages()

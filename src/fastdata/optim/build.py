@@ -14,7 +14,8 @@ __all__ = ["build_optimizer"]
 def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
     """The optimizer, or what a function makes of the model's parameters, fused on a GPU if it can be."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        fuse = device.type == "cuda" and "fused" in inspect.signature(optimizer).parameters
+        given = {name: argument.default for name, argument in inspect.signature(optimizer).parameters.items()}
+        fuse = device.type == "cuda" and "fused" in given and given["fused"] is None and not given.get("foreach")
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
     mine = {id(p) for p in model.parameters()}
     if not all(id(p) in mine for group in optimizer.param_groups for p in group["params"]):

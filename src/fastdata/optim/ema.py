@@ -25,19 +25,18 @@ class EMA:
         self.decay, self.model = decay, average.eval().requires_grad_(False)
         pairs = list(zip((*average.parameters(), *average.buffers()), (*model.parameters(), *model.buffers()), strict=True))
         self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
-        groups: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
+        groups: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
         for pair in pairs:
             if pair[0].is_floating_point():
-                groups.setdefault(pair[0].device, []).append(pair)
-        self._averaged = {device: ([a for a, _ in group], [w for _, w in group]) for device, group in groups.items()}
+                groups.setdefault((pair[0].device, pair[0].dtype), []).append(pair)
+        self._averaged = {kind: ([a for a, _ in group], [w for _, w in group]) for kind, group in groups.items()}
 
     @torch.no_grad()
     def update(self, skipped: Tensor) -> None:
         """skipped: bool [], on the device: the host need not know."""
-        weight = torch.where(skipped, 0.0, 1 - self.decay)
-        for device, (averages, weights) in self._averaged.items():
+        for (device, dtype), (averages, weights) in self._averaged.items():
             moves = list(torch._foreach_sub(weights, averages))
-            torch._foreach_mul_(moves, weight.to(device))
+            torch._foreach_mul_(moves, (~skipped).to(device, dtype) * (1 - self.decay))
             torch._foreach_add_(averages, moves)
         for mine, theirs in self._copied:
             mine.copy_(theirs)

@@ -39,8 +39,9 @@ def lay_out(
         for weight in model.parameters():
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-    average = None if ema is None else copy.deepcopy(model)
-    for module in [module for module in model.modules() if isinstance(module, tuple(recompute))]:
+    average = None if ema is None else copy.deepcopy(_inside(model))
+    kinds = tuple(recompute)
+    for module in [module for module in model.modules() if isinstance(module, kinds) and not hasattr(module, "recomputes")]:
         kind: Any = type(module)
         module.__class__ = _recomputing(kind)
     if compile:
@@ -80,10 +81,12 @@ def _recomputing(base: Any) -> type[nn.Module]:
     """A class of modules that keep their inputs only, and run again in the backward pass."""
 
     class Recomputing(base):  # type: ignore[misc]
+        recomputes = True
+
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
                 return super().forward(*args, **kwargs)
             return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
 
-    Recomputing.__name__, Recomputing.__qualname__ = base.__name__, base.__qualname__
+    Recomputing.__name__, Recomputing.__qualname__, Recomputing.__module__ = base.__name__, base.__qualname__, base.__module__
     return Recomputing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +44,11 @@ class World(NamedTuple):
         if self.size > 1:
             dist.all_reduce(value, dist.ReduceOp.MAX, group=self.hosts if on_hosts else None)
         return value
+
+    def agree(self, values: Iterable[Tensor]) -> None:
+        """Those of rank 0, on every rank, in place: running statistics, say."""
+        for value in values if self.size > 1 else ():
+            dist.broadcast(value, 0)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's object, on every rank."""

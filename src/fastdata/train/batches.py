@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastdata.errors import FastDataError
 from fastdata.train.state import random_state, restore_random
 
 __all__ = ["Epoch", "first", "ready"]
@@ -76,6 +77,8 @@ class Epoch:
         if held:
             self.used += 1
             yield held.pop(), True
+        if not self.used:
+            raise FastDataError("the loader gave no batches: is it empty, or an iterator that was used up before?")
 
 
 def _set_epoch(loader: Any, number: int) -> None:

@@ -16,6 +16,8 @@ from fastdata.train.step import Step
 
 __all__ = ["Best", "Evaluation"]
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 class _Heard:
     """A model whose last outputs are kept, so that loss and metrics take one forward pass."""
@@ -48,10 +50,13 @@ class Evaluation:
         """The mean loss and metrics: sums over all ranks, divided by the counts."""
         step = self._step
         totals = torch.zeros(2, 1 + len(self._metrics), dtype=step.totals.dtype, device=step.device)
+        step.world.agree(model.buffers())
         with _evaluating(model):
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
-                results = [step.checked(step.loss_fn(heard, batch)), *(f(heard.outputs, batch) for f in self._metrics.values())]
+                with step.autocast():
+                    results = [step.checked(step.loss_fn(heard, batch))]
+                    results += [f(heard.outputs, batch) for f in self._metrics.values()]
                 if valid != 0:
                     totals += torch.stack(
                         [torch.stack([step.on_device(v) for v in column]) for column in zip(*results, strict=True)]
@@ -62,11 +67,13 @@ class Evaluation:
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
         """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
         ids, outputs = list[Any](), list[Tensor]()
+        self._step.world.agree(model.buffers())
         with _evaluating(model):
             for batch, valid in self._batches(loader):
-                made = forward(model, batch)
+                with self._step.autocast():
+                    made = forward(model, batch)
                 if valid != 0:
-                    outputs.append(made.cpu())
+                    outputs.append((made.float() if made.dtype in HALVES else made).cpu())
                     ids.extend(getattr(batch, "ids", ()))
         world = self._step.world
         parts = world.gather((ids, torch.cat(outputs) if outputs else None))
@@ -80,9 +87,7 @@ class Evaluation:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
         for batch in loader:
-            moved = ready(batch, self._step.device, channels_last=self._channels_last)
-            with self._step.autocast():
-                yield moved
+            yield ready(batch, self._step.device, channels_last=self._channels_last)
 
 
 @contextmanager

@@ -35,8 +35,8 @@ class Step:
     what is left; with one micro-batch that is nothing. DistributedDataParallel takes the mean over ranks, hence the `size`.
 
     A gradient that is not finite, on any rank, changes neither the weights nor the optimizer's state nor the average of the
-    weights. Fused optimizers look at the flag on the device (`found_inf`, as for torch's GradScaler); for others the host
-    reads it, once an update.
+    weights. Fused optimizers look at the flag on the device (`found_inf`, as for torch's GradScaler); for others, and until the
+    first update that is not skipped, the host reads it, once an update.
 
     Attributes:
         totals: on the device, since they were last read: losses, their count, and updates skipped; float64 [3].
@@ -63,12 +63,19 @@ class Step:
         exact = torch.float32 if device.type == "mps" else torch.float64
         self.totals = torch.zeros(3, dtype=exact, device=device)
         self._parts = self.totals.unbind()
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        self._alike = len({(p.device, p.dtype, isinstance(p, DTensor)) for p in params}) == 1 and not isinstance(params[0], DTensor)
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
-        self._begin()
+        self._stepped = False
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Forget what was added to an update that was left, by an error say, and gradients of before."""
+        self._weights = list(self.model.parameters())  # Module.zero_grad would look for them at every update
+        self._clear()
+
+    def _clear(self) -> None:
+        for weight in self._weights:
+            weight.grad = None
         self._losses: list[Tensor] = []
         self._counts: list[Tensor | float] = []
 
@@ -108,11 +115,12 @@ class Step:
         return loss.sum() if loss.dim() else loss, count.detach().sum() if isinstance(count, Tensor) else count
 
     def _sum_of_counts(self) -> Any:
-        """Of this update so far, over all ranks; at least 1, for a batch may have nothing but ignored tokens."""
+        """Of this update so far, over all ranks; 1 instead of 0, for a batch may have nothing but ignored tokens."""
         total = sum(self._counts)
         if self.world.size == 1 and not isinstance(total, Tensor):
-            return max(total, 1)
-        return self.world.sum(self.on_device(total)).clamp(min=1)
+            return total or 1
+        total = self.world.sum(self.on_device(total))
+        return torch.where(total == 0, 1, total)
 
     def on_device(self, value: Any) -> Tensor:
         if isinstance(value, Tensor):
@@ -124,11 +132,10 @@ class Step:
         with self.span("optimizer"), torch.no_grad():
             found = self._finish_gradient()
             self._step(found)
-            self.optimizer.zero_grad(set_to_none=True)
             if self._ema is not None:
                 self._ema.update(found)
             self._count(found)
-        self._begin()
+        self._clear()
 
     def _count(self, found: Tensor) -> None:
         """Into the totals: this update's losses and counts, or one that was skipped. As few operations as it takes."""
@@ -145,22 +152,28 @@ class Step:
         """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        grads = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        weights = [p for group in self.optimizer.param_groups for p in group["params"]]
+        grads = [p.grad for p in weights if p.grad is not None]
         if len(self._losses) > 1 and grads:
             factor = self._unit / self._sum_of_counts()
             for kind, alike in by_device(grads):
                 torch._foreach_mul_(alike, factor.to(kind) if isinstance(factor, Tensor) else factor)
         norm = self._norm(grads)
-        if self._rule.clip_value is not None:
-            clip_grad_value_([p for group in self.optimizer.param_groups for p in group["params"]], self._rule.clip_value)
-        if self._rule.clip_norm is not None:
-            clip_grads_with_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self._rule.clip_norm, norm)
         found = ~torch.isfinite(norm).to(self.device)
-        return found if self.world.size == 1 else self.world.most(found.to(torch.float32)).bool()
+        if self.world.size > 1:
+            found = self.world.most(found.to(torch.float32)).bool()
+        if self.scaler.is_enabled():
+            for flag in self.scaler._found_inf_per_device(self.optimizer).values():
+                flag.copy_(found)  # all ranks change their scale alike
+        if self._rule.clip_norm is not None:
+            clip_grads_with_norm_(weights, self._rule.clip_norm, norm)
+        if self._rule.clip_value is not None:
+            clip_grad_value_(weights, self._rule.clip_value)
+        return found
 
     def _norm(self, grads: list[Tensor]) -> Tensor:
         """Of all of them together."""
-        if self._alike and grads:  # get_total_norm would find out at every update that there is one group, in 20 us
+        if self._alike and grads:  # what get_total_norm does, which looks for groups of devices in 25 us
             return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         norm = get_total_norm(grads)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
@@ -168,8 +181,11 @@ class Step:
     def _step(self, found: Tensor) -> None:
         if self._fused:
             self.optimizer.grad_scale, self.optimizer.found_inf = None, found.to(torch.float32)  # type: ignore[attr-defined]
-        elif found.item():  # the host waits here, unless the optimizer is fused
-            self.optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave weights without a gradient alone
+        if not (self._fused and self._stepped):  # torch's fused SGD leaves its buffers unset if its first step is skipped
+            if found.item():  # the host waits here
+                self.optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave weights without a gradient alone
+            else:
+                self._stepped = True
         self.optimizer.step()
         if self._fused:
             del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]

@@ -138,7 +138,8 @@ class Trainer:
         self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(self.dir if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
-        self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile) if profile else None
+        traces = (self.dir or Path()) / ("" if main else f"rank{self.world.rank}")
+        self._profiler = StepProfiler(profile, traces, python=cprofile) if profile else None
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -169,11 +170,12 @@ class Trainer:
                 yield self.update
 
     def _begin(self, train: Any) -> Epoch:
-        resumed, self._resumed = self._resumed, None
-        self._pass = Epoch(train, self.epoch, resumed)
+        self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
-        self._step.model.train()
+        if not self.model.training:  # else leave alone which of its modules are frozen in eval mode
+            self._step.model.train()
+        self._step.begin()
         return self._pass
 
     def _add(self, batch: Any, *, last: bool) -> None:
@@ -277,8 +279,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
-        place = self._pass and self._pass.state()
-        return capture(self, best=self._best.value, scaler=self._step.scaler, place=place)
+        return capture(self, best=self._best.value, scaler=self._step.scaler, place=self._pass and self._pass.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -297,4 +298,6 @@ class Trainer:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
+        if self._profiler:
+            self._profiler.close()
         self._meter.close()

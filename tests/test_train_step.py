@@ -1,0 +1,317 @@
+"""Updates are those of one big batch and of a plain loop; what is not finite changes nothing; rates depend on the update only."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, TensorDataset
+
+from fastdata import FastDataError, Loader
+from fastdata.optim.rates import cosine
+from training import Switch, cut, data, net, plain, summed, trainer, values
+
+MOMENTUM, ADAM = partial(SGD, lr=0.1, momentum=0.9), partial(AdamW, lr=0.01)
+OPTIMIZERS = {"sgd": MOMENTUM, "adamw": ADAM}
+BOTH = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+# One big batch
+
+
+def of_tokens(model, batch):
+    """-100 does not count."""
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="sum"), (batch[1] != -100).sum()
+
+
+def weighted(model, batch):
+    """Weights far below 1: so is their sum."""
+    weights = torch.tensor([0.001, 0.02, 0.003], dtype=torch.float64)
+    return F.cross_entropy(model(batch[0]), batch[1], weights, reduction="sum"), weights[batch[1]].sum()
+
+
+def each(model, batch):
+    """Losses that are yet to be summed."""
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none"), torch.tensor([1] * len(batch[1]))
+
+
+@BOTH
+@pytest.mark.parametrize("loss_fn", [summed, of_tokens, weighted, each])
+def test_accumulation_is_one_big_batch(make, loss_fn):
+    x, y = data(30)
+    if loss_fn is of_tokens:
+        y[:4] = y[13] = y[29] = -100  # the first micro-batch has nothing that counts
+    small, big = net(), net()
+    trainer(small, make, loss_fn, accumulate=3).fit(cut((x, y), (4, 4, 2) * 3), epochs=1)
+    trainer(big, make, loss_fn).fit(cut((x, y), (10,) * 3), epochs=1)
+    assert (values(small) - values(big)).abs().max() < 1e-12 < (values(big) - values(net())).abs().max()
+
+
+def test_a_batch_without_anything_that_counts_changes_no_weights():
+    x, y = data(8)
+    model = net()
+    trainer(model, MOMENTUM, of_tokens, accumulate=2).fit(cut((x, torch.full_like(y, -100)), (4, 4)), epochs=1)
+    assert torch.equal(values(model), values(net()))
+
+
+class Unsized:
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        yield from self.batches
+
+
+def loader_of(kind: str, n: int, size: int, drop_last: bool) -> Any:
+    dataset = TensorDataset(*data(n))
+    if kind == "fastdata":
+        return Loader(dataset, size, shuffle=True, num_workers=0, drop_last=drop_last)
+    batches = DataLoader(dataset, size, drop_last=drop_last)
+    return batches if kind == "torch" else Unsized(list(batches))
+
+
+@given(st.sampled_from(["fastdata", "torch", "unsized"]), st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_every_batch_is_in_one_update_and_windows_end_with_the_epoch(kind, n, size, accumulate, drop_last):
+    drop_last &= n >= size
+    batches = n // size if drop_last else math.ceil(n / size)
+    fresh, coefficients, model = [], [], net()
+
+    def watched(model, batch):
+        fresh.append([p.grad is None for p in model.parameters()])
+        coefficients.append(len(batch[1]))
+        return summed(model, batch)
+
+    run = trainer(model, MOMENTUM, watched, accumulate=accumulate)
+    loader = loader_of(kind, n, size, drop_last)
+    for epoch in range(1, 4):
+        assert len(list(run.steps(loader))) == math.ceil(batches / accumulate)
+        assert (run.epoch, run.update) == (epoch, epoch * math.ceil(batches / accumulate))
+    starts = [k % accumulate == 0 for k in range(batches)] * 3
+    assert fresh == [[start] * 4 for start in starts]
+    assert sum(coefficients) == 3 * (n // size * size if drop_last else n)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@BOTH
+def test_50_updates_are_bit_for_bit_those_of_a_plain_loop(make):
+    batches = DataLoader(TensorDataset(*data(230, torch.float32)), 20)  # 20 divides nothing exactly; the last has 10
+    model, reference = net(torch.float32), net(torch.float32)
+    trainer(model, make).fit(batches, max_steps=50)
+    plain(reference, make(reference.parameters()), (list(batches) * 5)[:50])
+    assert torch.equal(values(model), values(reference))
+    assert not torch.equal(values(model), values(net(torch.float32)))
+
+
+# Leftovers
+
+
+def test_gradients_of_before_and_of_an_update_that_broke_are_forgotten():
+    batches, model, reference = cut(data(12), (4, 4, 4)), net(), net()
+    run = trainer(model, MOMENTUM, accumulate=3)
+    summed(model, batches[0])[0].backward()  # as someone does who tries the model first
+    with pytest.raises(ZeroDivisionError):
+        list(run.steps(batch if k < 2 else 1 // 0 for k, batch in enumerate(batches)))
+    list(run.steps(batches))
+    plain(reference, MOMENTUM(reference.parameters()), cut(data(12), (12,)))
+    assert (values(model) - values(reference)).abs().max() < 1e-12
+
+
+def test_a_loader_without_batches_is_an_error_instead_of_a_run_without_end():
+    run, once = trainer(net(), MOMENTUM), iter(cut(data(8), (4, 4)))
+    with pytest.raises(FastDataError, match="no batches"):
+        run.fit(once, max_steps=3)
+    assert run.update == 2
+
+
+def test_modules_that_are_frozen_in_eval_mode_stay_so():
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).double()
+    model[1].eval()
+    run = trainer(model, MOMENTUM)
+    run.fit(cut(data(8), (4, 4)), cut(data(4), (4,)), epochs=2)
+    assert [m.training for m in model] == [True, False] and torch.equal(model[1].running_mean, torch.zeros(3).double())
+    model.eval()
+    run.fit(cut(data(8), (4, 4)), epochs=3)
+    assert model[1].training, "a model that is in eval mode as a whole is to be trained as a whole"
+
+
+# What is not finite
+
+
+FUSED = {
+    f"{name}, {kind}": partial(make, fused=kind == "fused") for name, make in OPTIMIZERS.items() for kind in ("fused", "plain")
+}
+
+
+@pytest.mark.parametrize("make", FUSED.values(), ids=FUSED)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("bad", [0, 2])
+def test_an_infinite_gradient_changes_nothing_and_is_counted(make, precision, bad):
+    batches = cut(data(40, torch.float32), (8,) * 5)
+    records: list[dict[str, Any]] = []
+
+    def train(batches, bad):
+        model = net(torch.float32)
+        switch, seen = Switch(model[2].bias), []
+
+        def step(run):
+            seen.append((values(model), values(run.ema.model), copy.deepcopy(run.optimizer.state_dict()["state"])))
+            switch.on = run.update == bad
+
+        switch.on = bad == 0
+        hooks = {"step": step, "epoch": lambda run, record: records.append(record)}
+        run = trainer(model, make, precision=precision, ema=0.9, clip_norm=0.5, clip_value=0.1, hooks=hooks)
+        run.fit(batches, epochs=1)
+        return seen, run
+
+    junk = [torch.full((3, 8), torch.nan) for _ in range(64)]
+    del junk  # memory that someone else may get, unset
+    found, run = train(batches, bad)
+    wanted, other = train(batches[:bad] + batches[bad + 1 :], None)
+    torch.testing.assert_close(found[bad + 1 :], wanted[bad:], rtol=0, atol=0)
+    if bad:
+        torch.testing.assert_close(found[bad], found[bad - 1], rtol=0, atol=0)
+    assert [record["skipped"] for record in records] == [1, 0]
+    assert records[0]["loss"] == pytest.approx(records[1]["loss"]), "the loss of a skipped update does not count"
+    if precision == "fp16":
+        assert (run._step.scaler.get_scale(), other._step.scaler.get_scale()) == (32768, 65536)
+        assert run._step.scaler._get_growth_tracker() == 4 - bad
+
+
+def test_scale_and_growth_of_fp16_survive_a_checkpoint():
+    model, batches = net(torch.float32), cut(data(40, torch.float32), (8,) * 5)
+    run, switch = trainer(model, MOMENTUM, precision="fp16"), Switch(model[0].weight)
+    switch.on = True
+    for _ in run.steps(batches):
+        switch.on = False
+    file = io.BytesIO()
+    torch.save(run.state_dict(), file)
+    file.seek(0)
+    other = trainer(net(torch.float32), MOMENTUM, precision="fp16")
+    other.load_state_dict(torch.load(file, weights_only=True))
+    scaler = other._step.scaler
+    assert (scaler.get_scale(), scaler._get_growth_tracker()) == (32768, 4)
+    scaler.set_growth_interval(6)
+    list(other.steps(batches[:2]))
+    assert (scaler.get_scale(), scaler._get_growth_tracker()) == (65536, 0)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_the_clipped_norm_of_fp16_is_the_true_one(limit):
+    batch, norms = cut(data(32, torch.float32), (16, 16)), []
+    for precision in ("fp32", "fp16"):
+        model = net(torch.float32)
+        trainer(model, partial(SGD, lr=1.0), precision=precision, clip_norm=limit, accumulate=2).fit(batch, epochs=1)
+        norms.append((values(model) - values(net(torch.float32))).norm().item())
+    assert norms[0] == pytest.approx(norms[1], rel=5e-3)
+    assert norms[0] == pytest.approx(limit, rel=1e-3) if limit < 1 else 0.01 < norms[0] < 10
+
+
+def test_gradients_that_fp16_cannot_hold_survive():
+    def tiny(model, batch):
+        return model(batch).float().sum() * 2.0**-30, 1
+
+    model, bare = nn.Linear(4, 1), nn.Linear(4, 1)
+    before = model.weight.detach().clone()
+    trainer(model, partial(SGD, lr=2.0**20), tiny, precision="fp16").fit([torch.ones(1, 4)], epochs=1)
+    torch.testing.assert_close(before - model.weight, torch.full((1, 4), 2.0**-10), rtol=1e-3, atol=0)
+    with torch.autocast("cpu", torch.float16):
+        loss = tiny(bare, torch.ones(1, 4))[0]
+    loss.backward()
+    assert bare.weight.grad is not None and not bare.weight.grad.any()
+
+
+# Rates
+
+
+def rates(scheduler, accumulate=1, bad=None, n=12):
+    """The rate that each update is made with."""
+    model, found = net(torch.float32), list[float]()
+    optimizer, switch = MOMENTUM(model.parameters()), Switch(model[0].bias)
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: found.append(o.param_groups[0]["lr"]))
+    switch.on = bad == 0
+    run = trainer(model, optimizer, accumulate=accumulate, scheduler=scheduler(optimizer))
+    for update in run.steps(cut(data(n * accumulate, torch.float32), (1,) * (n * accumulate))):
+        switch.on = update == bad
+    return found
+
+
+@pytest.mark.parametrize("bad", [None, 0, 5])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_rates_depend_on_the_update_only(accumulate, bad):
+    shape = cosine(12, warmup=3)
+    assert rates(lambda o: shape, accumulate, bad) == [0.1 * shape(update) for update in range(12)]
+    reference = MOMENTUM([nn.Parameter(torch.ones(1))])
+    scheduler, wanted = OneCycleLR(reference, max_lr=0.3, total_steps=12), []
+    for _ in range(12):
+        wanted.append(reference.param_groups[0]["lr"])
+        reference.step()
+        scheduler.step()
+    found = rates(lambda o: OneCycleLR(o, max_lr=0.3, total_steps=12), accumulate, bad)
+    assert found == wanted and found[-1] == pytest.approx(0.3 / 25 / 1e4, rel=1e-9), "its last value, and no step more"
+
+
+def test_a_plateau_sees_the_metric_of_the_whole_evaluation():
+    scores = iter([0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7])
+    now, found, model = [0.0], list[float](), net()
+    optimizer = MOMENTUM(model.parameters())
+    plateau = partial(ReduceLROnPlateau, mode="max", factor=0.5, patience=1)
+
+    def epoch(run, record):
+        found.append(optimizer.param_groups[0]["lr"])
+
+    def metric(outputs, batch):  # the second batch brings nothing: the mean is half
+        return (now[0] if len(batch[1]) == 2 else 0.0), 1
+
+    def step(run):
+        now[0] = next(scores)
+
+    options = {"metrics": {"score": metric}, "hooks": {"epoch": epoch, "step": step}}
+    run = trainer(model, optimizer, scheduler=(plateau(optimizer), "score"), **options)
+    run.fit(cut(data(4), (4,)), cut(data(5), (2, 3)), epochs=8)
+    other = MOMENTUM([nn.Parameter(torch.ones(1))])
+    reference, wanted = plateau(other), []
+    for score in (0.5, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7):
+        reference.step(score / 2)
+        wanted.append(other.param_groups[0]["lr"])
+    assert found == wanted and len(set(found)) == 3
+
+
+# The host
+
+
+class Waits(TorchDispatchMode):
+    """Counts the times that the host reads a number from the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize(("make", "waits_for"), [*((FUSED[f"{name}, fused"], 0) for name in OPTIMIZERS), (MOMENTUM, 1)])
+def test_between_lines_of_the_log_the_host_waits_for_nothing(make, waits_for, precision):
+    counts, batches = list[int](), cut(data(160, torch.float32), (4,) * 40)
+    options = {"ema": 0.9, "clip_norm": 1.0, "clip_value": 1.0, "precision": precision, "scheduler": cosine(20)}
+    with Waits() as waits:
+        run = trainer(net(torch.float32), make, of_tokens, accumulate=2, log_every=5, **options)
+        for _ in run.steps(batches):
+            counts.append(waits.count)
+    each = [b - a for a, b in pairwise(counts)]  # of updates 1 to 19; the first one may wait
+    quiet = [waited for update, waited in enumerate(each, 2) if update % 5]
+    assert quiet == [waits_for] * len(quiet)
