@@ -3,10 +3,10 @@
     python examples/train_images.py TRAIN [TEST]
     python -m torch.distributed.run --nproc-per-node 2 examples/train_images.py TRAIN [TEST]
 
-TRAIN and TEST are stores that fastdata-prep made, or folders with a folder of images for each class, which are prepared first; without
-TEST a tenth of TRAIN is held out. As it stands it is made for small images, such as CIFAR-10's; photos want, say, `--side 224
---augment resized --stem 4 --stages 4 --width 64 --depth 2`. With `--norm group` any number of ranks and micro-batches gives what one
-gives.
+TRAIN and TEST are stores that fastdata-prep made, or folders with a folder of images for each class, which are prepared first;
+without TEST a tenth of TRAIN is held out. As it stands it is made for small images, such as CIFAR-10's; photos want, say,
+`--side 224 --augment resized --stem 4 --stages 4 --depth 2`. With `--norm group` any number of ranks and micro-batches gives
+what one gives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fastdata import CenterCrop, GPUNormalize, Loader, LMDBDataset, RAMDataset, RandomCrop, RandomResizedCrop, Trainer, prep
-from fastdata.optim.groups import decay_groups
-from fastdata.optim.rates import onecycle
+from fastdata import CenterCrop, GPUNormalize, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Trainer, prep
+from fastdata.optim import decay_groups, onecycle
 
 
 class BasicBlock(nn.Module):
