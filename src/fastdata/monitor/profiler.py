@@ -25,12 +25,13 @@ class StepProfiler:
         updates: how many.
         folder: where trace.json goes (and python.prof, with `python`); for chrome://tracing or Perfetto.
         python: profile Python's functions too, by cProfile.
+        rank: those above 0 write into a folder of their own, such as rank1.
     """
 
-    def __init__(self, updates: int, folder: Path, *, python: bool) -> None:
+    def __init__(self, updates: int, folder: Path, *, python: bool, rank: int = 0) -> None:
         if updates < 1:
             raise ValueError(f"profile is {updates}, but is a number of updates")
-        self._left, self._folder = WARMUP + updates, folder
+        self._left, self._folder = WARMUP + updates, folder / f"rank{rank}" if rank else folder
         self._torch: Any = None
         self._updates, self._python = updates, cProfile.Profile() if python else None
 

@@ -125,10 +125,8 @@ class Trainer:
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
         self._watch = Watch(self.device, benchmark=cudnn_benchmark)
-        rule = Rule(precision, clip_norm, clip_value)
-        self._step = Step(
-            called, self._watch.loss(loss_fn), self.optimizer, rule, world=self.world, device=self.device, ema=self.ema
-        )
+        watched, rule = self._watch.loss(loss_fn), Rule(precision, clip_norm, clip_value)
+        self._step = Step(called, watched, self.optimizer, rule, world=self.world, device=self.device, ema=self.ema)
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
         self._best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
@@ -138,8 +136,7 @@ class Trainer:
         self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(self.dir if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
-        traces = (self.dir or Path()) / ("" if main else f"rank{self.world.rank}")
-        self._profiler = StepProfiler(profile, traces, python=cprofile) if profile else None
+        self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()

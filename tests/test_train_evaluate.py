@@ -1,0 +1,71 @@
+"""Evaluation in one process: one forward a batch, modes and precision as they were, rows in the order of the set."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD
+from torch.utils.data import TensorDataset
+
+from fastdata import Loader
+from training import cut, data, net, summed, trainer
+
+MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
+
+
+def right(outputs, batch):
+    return (outputs.argmax(1) == batch[1]).sum(), len(batch[1])
+
+
+def test_modes_are_restored_and_each_batch_runs_once():
+    model, calls = net().append(nn.Dropout(0.5)), list[bool]()
+    model[2].eval()
+    model[1].register_forward_hook(lambda module, args, out: calls.append(module.training or torch.is_grad_enabled()))
+    run = trainer(model, MOMENTUM, metrics={"top1": right, "again": right})
+    before = [m.training for m in model.modules()]
+    results = run.evaluate(cut(data(10), (4, 4, 2)))
+    assert calls == [False] * 3 and [m.training for m in model.modules()] == before == [True, True, True, False, True]
+    x, y = data(10)
+    out = net()(x)
+    top1 = (out.argmax(1) == y).double().mean().item()
+    assert results == pytest.approx({"loss": F.cross_entropy(out, y).item(), "top1": top1, "again": top1}, abs=1e-12)
+    torch.testing.assert_close(run.predict(cut((x, y), (4, 6))), out, rtol=0, atol=0)
+    assert [m.training for m in model.modules()] == before
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_precision_is_that_of_training_and_stays_inside_also_when_it_breaks(precision):
+    seen = list[torch.dtype]()
+
+    def watched(model, batch):
+        seen.append(model(batch[0]).dtype)
+        return summed(model, batch)
+
+    model, batches = net(torch.float32), cut(data(8, torch.float32), (4, 4))
+    run = trainer(model, MOMENTUM, watched, precision=precision, metrics={"broken": lambda outputs, batch: 1 // 0})
+    with pytest.raises(ZeroDivisionError) as caught:  # the frames live on in it
+        run.evaluate(batches)
+    assert not torch.is_autocast_enabled("cpu") and caught
+    assert seen == [{"bf16": torch.bfloat16, "fp16": torch.float16}[precision]] and model.training
+    found = run.predict(batches)
+    with torch.autocast("cpu", seen[0]), torch.no_grad():
+        wanted = torch.cat([model(x) for x, _ in batches]).float()
+    assert found.dtype == torch.float32 and torch.equal(found, wanted)
+
+
+def test_predictions_come_in_the_order_of_the_set_whatever_the_loader_does():
+    x, y = data(17)
+    with Loader(TensorDataset(x, y), 4, shuffle=True, num_workers=0, seed=3) as loader:
+        run = trainer(net(), MOMENTUM)
+        torch.testing.assert_close(run.predict(loader), net()(x).detach(), rtol=0, atol=1e-14)
+        classes = run.predict(loader, lambda model, batch: model(batch[0]).argmax(1))
+    assert torch.equal(classes, net()(x).argmax(1))
+
+
+def test_an_evaluation_of_nothing_that_counts_is_not_a_number():
+    results = trainer(net(), MOMENTUM, lambda model, batch: (summed(model, batch)[0] * 0, 0)).evaluate(cut(data(4), (4,)))
+    assert results["loss"] != results["loss"]
