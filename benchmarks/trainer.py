@@ -2,8 +2,8 @@
 
     python benchmarks/trainer.py [--rounds 101] [--device cpu]
 
-The model is so small that it takes hardly any time. Both sides take turns in rounds of 50 updates and a line of the log; medians are
-printed, and between which differences half of the rounds lie. In the end both have the same weights, bit for bit, for each row.
+The model is so small that it takes hardly any time. Both sides take turns in rounds of 50 updates and a line of the log; it prints
+medians, and between which differences half of the rounds lie. In the end both have the same weights, bit for bit, for each row.
 """
 
 from __future__ import annotations
