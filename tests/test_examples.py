@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shutil
 import subprocess
@@ -16,6 +18,9 @@ from support import run
 
 ROOT = Path(__file__).parents[1]
 SHORT = ["--copies", "8", "--bench-options", "--seconds 0.05 --repeats 1 --workers 0 --crop 64 --batch-size 8"]
+
+IMAGES = ROOT / "examples/train_images.py"
+SMALL = ["--side", "16", "--width", "8", "--batch-size", "8", "--workers", "1", "--device", "cpu"]
 
 
 def tour(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -112,3 +117,66 @@ def test_a_gpt_learns_what_a_bigram_model_can_t(tmp_path: Path) -> None:
     assert "3000 speeches, 27000 tokens" in done.stdout
     found = re.search(r"held-out loss ([\d.]+) nats a token after \d+ s; the bigram model's is ([\d.]+)", done.stdout)
     assert found is not None and float(found[1]) < float(found[2]) - 0.1
+
+
+@pytest.fixture
+def patterns(tmp_path: Path) -> Path:
+    """A folder of 42 images: stripes along one of two axes, under noise."""
+    rng = np.random.default_rng(0)
+    for k in range(42):
+        image = rng.integers(0, 120, (16, 16, 3), np.uint8)
+        image[(slice(None), slice(0, None, 2)) if k % 2 else slice(0, None, 2)] += 100
+        path = tmp_path / "patterns" / ("down", "across")[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), image)
+    return tmp_path / "patterns"
+
+
+def losses(log: Path) -> list[float]:
+    return [record["loss"] for record in map(json.loads, log.read_text().splitlines()) if record["kind"] == "train"]
+
+
+def test_a_resnet_learns_and_draws_its_curve(patterns: Path) -> None:
+    options = ["--epochs", "6", "--lr", "0.02", "--dir", "run", "--log-every", "1"]
+    done = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "42 of 42 images" in done.stdout
+    found = re.search(r"top1 ([\d.]+)% of 42 images after 30 updates", done.stdout)
+    assert found is not None and float(found[1]) > 80
+    run_folder = patterns.parent / "run"
+    assert cv2.imread(str(run_folder / "train.png")).shape[0] > 100
+    assert len(losses(run_folder / "log.jsonl")) == 30
+    assert (run_folder / "checkpoints/best.pt").is_file()
+    again = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
+    assert again.returncode == 0 and found[0] in again.stdout, "a run that has ended says its result again"
+
+
+def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
+    """The same images in the same updates; 42 are not a multiple of 8, so that the last update of an epoch is a short one."""
+    options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--quiet", "--clip-norm", "1"]
+    for name, ranks in (("one", 1), ("two", 2)):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks] if ranks > 1 else []
+        done = run(sys.executable, *launch, IMAGES, patterns, *options, "--dir", name, cwd=patterns.parent)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("top1") == 1
+    one, two = (losses(patterns.parent / name / "log.jsonl") for name in ("one", "two"))
+    assert len(one) == len(two) == 10
+    assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(one, two, strict=True)), list(zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--accumulate 2 --clip-norm 1 --clip-value 1 --ema 0.9 --precision bf16 --no-channels-last --optimizer adamw --recompute",
+        "--precision fp16 --augment resized --disk --stem 4 --stages 2 --depth 2 --eval-every 2 --save-every 2 --keep-last 1",
+        "--profile 1 --cprofile --tf32 --no-cudnn-benchmark --stem 1 --norm group --log-every 1 --seed 3 --max-steps 9",
+    ],
+)
+def test_every_switch_is_taken(patterns: Path, options: str) -> None:
+    where = ["--dir", "run", "--epochs", "1"]
+    done = run(sys.executable, IMAGES, patterns, *SMALL, *where, *options.split(), cwd=patterns.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "--profile" in options:
+        assert (patterns.parent / "run/trace.json").is_file() and (patterns.parent / "run/python.prof").is_file()
+    else:
+        assert re.search(r"top1 [\d.]+%", done.stdout)

@@ -12,7 +12,7 @@ __all__ = ["draw_log"]
 
 
 def draw_log(log: Path, picture: Path) -> None:
-    """Loss, rate of learning and share of waiting over the updates, from a log of the Trainer.
+    """Losses, metrics, learning rate and share of waiting over the updates, from a log of the Trainer.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -21,18 +21,28 @@ def draw_log(log: Path, picture: Path) -> None:
         from matplotlib.figure import Figure
     records = [json.loads(text) for text in log.read_text(encoding="utf-8").splitlines()]
     kinds = {kind: [record for record in records if record["kind"] == kind] for kind in ("train", "eval")}
-    figure = Figure(figsize=(8, 7), layout="constrained")
-    loss, rate, wait = figure.subplots(3, 1, sharex=True)
+    metrics = sorted({name for record in kinds["eval"] for name in record} - {"time", "kind", "update", "epoch", "loss"})
+    names = ["loss", *metrics, "learning rate", "waiting, %"]
+    figure = Figure(figsize=(8, 1.5 + 1.7 * len(names)), layout="constrained")
+    heights = [2, *[1] * (len(names) - 1)]
+    plots = figure.subplots(len(names), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    loss, *others, rate, wait = plots
     _curve(loss, kinds["train"], "loss", label="training")
-    _curve(loss, kinds["eval"], "loss", label="evaluation", marker="o")
+    if kinds["eval"]:
+        _curve(loss, kinds["eval"], "loss", label="evaluation", marker="o", markersize=3)
+    for axes, name in zip(others, metrics, strict=True):
+        _curve(axes, kinds["eval"], name, marker="o", markersize=3, color="C1")
     _curve(rate, kinds["train"], "lr")
     _curve(wait, kinds["train"], "wait", scale=100)
-    for axes, name in ((loss, "loss"), (rate, "learning rate"), (wait, "waiting for data, %")):
+    for axes, name in zip(plots, names, strict=True):
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-    loss.legend()
+        axes.spines[["top", "right"]].set_visible(False)
+    loss.legend(frameon=False)
+    rate.set_ylim(bottom=0)
     wait.set_ylim(0, 100)
     wait.set_xlabel("updates")
+    figure.align_ylabels(plots)
     figure.savefig(picture, dpi=120)
 
 

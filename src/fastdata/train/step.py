@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from fastdata.parallel.world import World
 __all__ = ["PRECISIONS", "Rule", "Step"]
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+PENDING = 64  # updates that are added up at once
 
 
 class Rule(NamedTuple):
@@ -39,7 +40,8 @@ class Step:
     first update that is not skipped, the host reads it, once an update.
 
     Attributes:
-        totals: on the device, since they were last read: losses, their count, and updates skipped; float64 [3].
+        totals: on the device, since they were last read: losses, their count, and updates skipped; float64 [3]. `read` adds the
+            last few updates.
         span: what marks a part of the step for a profiler: a context for a name.
     """
 
@@ -62,18 +64,27 @@ class Step:
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         exact = torch.float32 if device.type == "mps" else torch.float64
         self.totals = torch.zeros(3, dtype=exact, device=device)
-        self._skip = torch.tensor([0, 0, 1], dtype=exact).to(device)
+        self._pending, self._found = list[tuple[Tensor, Tensor | float, Tensor]](), list[Tensor]()
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
         self._stepped = False
 
     def begin(self) -> None:
         """Forget what was added to an update that was left, by an error say, and gradients of before."""
-        self.model.zero_grad(set_to_none=True)
+        self._weights = list(self.model.parameters())  # Module.zero_grad would look for them at every update
+        self._clear()
+
+    def _clear(self) -> None:
+        for weight in self._weights:
+            weight.grad = None
         self._losses: list[Tensor] = []
         self._counts: list[Tensor | float] = []
 
     def autocast(self) -> AbstractContextManager[Any]:
         """What the model runs in."""
+        if self._dtype is None and not torch.is_autocast_enabled(self.device.type):
+            return nullcontext()
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
 
     def add(self, batch: Any, *, valid: int | None, last: bool) -> None:
@@ -83,7 +94,7 @@ class Step:
                 loss, count = self.checked(self.loss_fn(self.model, batch))
             if valid == 0:  # this rank has nothing left in this epoch
                 loss, count = loss * 0, count * 0
-            self._losses.append(loss.detach())
+            self._losses.append(loss.detach().clone())  # a captured graph writes its own again
             self._counts.append(count)
             if len(self._losses) == 1:
                 self._unit = self._sum_of_counts()
@@ -127,9 +138,30 @@ class Step:
             self._step(found)
             if self._ema is not None:
                 self._ema.update(found)
-            losses, counts = (sum(map(self.on_device, parts), self._skip[0]) for parts in (self._losses, self._counts))
-            self.totals += torch.where(found, self._skip, torch.stack((losses, counts, self._skip[0])))
-        self.begin()
+            self._count(found)
+        self._clear()
+
+    def _count(self, found: Tensor) -> None:
+        """Remember this update for the totals."""
+        self._pending.extend((loss, count, found) for loss, count in zip(self._losses, self._counts, strict=True))
+        self._found.append(found)
+        if len(self._found) == PENDING:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Into the totals, many updates at once: an operation on one number takes the host as long as one on all of them."""
+        if self._found:
+            losses, counts, found = zip(*self._pending, strict=True)
+            values = torch.stack((torch.stack([loss.to(self.device) for loss in losses]), self._numbers(counts)))
+            self.totals[:2] += torch.where(torch.stack(found), 0.0, values).sum(1)
+            self.totals[2] += torch.stack(self._found).sum()
+            self._pending.clear()
+            self._found.clear()
+
+    def _numbers(self, counts: Sequence[Tensor | float]) -> Tensor:
+        if any(isinstance(count, Tensor) for count in counts):
+            return torch.stack([self.on_device(count) for count in counts])
+        return torch.tensor(counts, dtype=self.totals.dtype).to(self.device, non_blocking=True)
 
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""
@@ -141,9 +173,10 @@ class Step:
             factor = self._unit / self._sum_of_counts()
             for kind, alike in by_device(grads):
                 torch._foreach_mul_(alike, factor.to(kind) if isinstance(factor, Tensor) else factor)
-        norm = get_total_norm(grads)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        found = self.world.most((~torch.isfinite(norm)).to(self.device, torch.float32))
+        norm = self._norm(grads)
+        found = ~torch.isfinite(norm).to(self.device)
+        if self.world.size > 1:
+            found = self.world.most(found.to(torch.float32)).bool()
         if self.scaler.is_enabled():
             for flag in self.scaler._found_inf_per_device(self.optimizer).values():
                 flag.copy_(found)  # all ranks change their scale alike
@@ -151,7 +184,15 @@ class Step:
             clip_grads_with_norm_(weights, self._rule.clip_norm, norm)
         if self._rule.clip_value is not None:
             clip_grad_value_(weights, self._rule.clip_value)
-        return found.bool()
+        return found
+
+    def _norm(self, grads: list[Tensor]) -> Tensor:
+        """Of all of them together."""
+        if self._alike and grads:  # what get_total_norm does, which looks for groups of devices in 25 us
+            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+            return norm
+        norm = get_total_norm(grads)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def _step(self, found: Tensor) -> None:
         if self._fused:
@@ -169,6 +210,7 @@ class Step:
 
     def read(self) -> tuple[float, float, int]:
         """Losses, counts and skipped updates of all ranks since the last call. The host waits here."""
+        self._add_up()
         losses, counts, skipped = self.world.sum(self.totals.clone()).tolist()
         self.totals.zero_()
         return losses, counts, round(skipped / self.world.size)

@@ -122,10 +122,8 @@ class Trainer:
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
         self._watch = Watch(self.device, benchmark=cudnn_benchmark)
-        rule = Rule(precision, clip_norm, clip_value)
-        self._step = Step(
-            called, self._watch.loss(loss_fn), self.optimizer, rule, world=self.world, device=self.device, ema=self.ema
-        )
+        watched, rule = self._watch.loss(loss_fn), Rule(precision, clip_norm, clip_value)
+        self._step = Step(called, watched, self.optimizer, rule, world=self.world, device=self.device, ema=self.ema)
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
         self.best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
