@@ -88,9 +88,7 @@ class Epoch:
             restore_random(self._then)
         yield from self._looking_ahead(ahead, batches) if self.left is None else self._counted(batches, self.left)
         if not self.used:
-            raise FastDataError(
-                "the loader gave no batches; a generator does so once only: pass what makes a new one each epoch"
-            )
+            raise FastDataError("the loader gave no batches; a generator does so once only: pass what makes a new one each epoch")
 
     def _counted(self, batches: Iterator[Any], left: int) -> Iterator[tuple[Any, bool]]:
         for batch in batches:
