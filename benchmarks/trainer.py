@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
 import statistics
 import time
 from typing import Any
@@ -82,7 +81,7 @@ def compare(switches: dict[str, Any], given: argparse.Namespace) -> tuple[float,
     trainer = Trainer(model, loss_fn, optimizer(model.parameters()), device=given.device, log_every=LOG, progress=False, **switches)
     count = LOG * switches.get("accumulate", 1)  # batches of a round
     batches = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(count)]
-    updates = trainer.steps(itertools.chain.from_iterable(itertools.repeat(batches)))
+    updates = trainer.steps(batches * (given.rounds + 5))
     times: list[list[float]] = [[], []]
     for turn in range(given.rounds + 5):  # the first are not counted
         for k in (0, 1) if turn % 2 else (1, 0):
