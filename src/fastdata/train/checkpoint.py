@@ -85,8 +85,10 @@ class Checkpoints:
 
     def newest(self) -> dict[str, Any] | None:
         """The state to go on from, the same on all ranks, or None. One that can't be read is passed over, with a warning."""
-        chosen, state = self._newest() if self._world.rank == 0 else (None, None)
-        chosen = self._world.gather(chosen)[0]
+        chosen, state, trouble = self._newest() if self._world.rank == 0 else (None, None, None)
+        chosen, trouble = self._world.gather((chosen, trouble))[0]
+        if trouble:  # on all ranks: none waits for another
+            raise FastDataError(trouble)
         if chosen is None or state is not None:
             return state
         try:
@@ -96,17 +98,16 @@ class Checkpoints:
                 f"rank 0 goes on from {self.path(chosen)}, which this rank does not see: share the folder"
             ) from None
 
-    def _newest(self) -> tuple[int | None, Any]:
+    def _newest(self) -> tuple[int | None, Any, str | None]:
+        """Its update, it, and what is wrong."""
         numbers = self.numbers()
         for update in numbers:
             try:
                 _check(self.path(update))
-                return update, _read(self.path(update))
+                return update, _read(self.path(update)), None
             except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
                 warnings.warn(f"{self.path(update)} can't be read ({error}): going on from an older one", stacklevel=3)
-        if numbers:
-            raise FastDataError(f"no checkpoint in {self._folder} can be read: remove them to start anew")
-        return None, None
+        return None, None, f"no checkpoint in {self._folder} can be read: remove them to start anew" if numbers else None
 
 
 def _read(path: Path, **options: Any) -> Any:
