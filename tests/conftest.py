@@ -12,6 +12,9 @@ import pytest
 
 from support import children, encode, picture
 
+if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the machine's name, which may not answer at once
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
 HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")  # Python keeps these for the life of a process
 
 

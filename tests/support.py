@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -115,3 +116,28 @@ def tables(out: Path) -> list[Path]:
 
 def shards(out: Path) -> list[Path]:
     return sorted(out.glob("*/shard-*.mdb"))
+
+
+def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd: Path | None = None, attempts: int = 4) -> int:
+    """Run a command as so many ranks, as torchrun does: if one fails, all end and begin again. Returns 0, or the code of one that failed.
+
+    Each attempt has a port of its own, and ends after a minute: gloo may wait in vain for a rank whose port another took.
+    """
+    for _ in range(attempts):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1]), "WORLD_SIZE": str(count)}
+        parts = [str(part) for part in command]
+        ranks = []
+        for rank in map(str, range(count)):
+            own = {**os.environ, **(env or {}), **where, "RANK": rank, "LOCAL_RANK": rank}
+            ranks.append(subprocess.Popen(parts, env=own, cwd=cwd))
+        end = time.monotonic() + 60
+        while time.monotonic() < end and any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+            time.sleep(0.05)
+        codes = [rank.poll() for rank in ranks]
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        if codes == [0] * count:
+            return 0
+    return next((code for code in codes if code), -1)

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support import run
+from support import run, run_ranks
 
 ROOT = Path(__file__).parents[1]
 SHORT = ["--copies", "8", "--bench-options", "--seconds 0.05 --repeats 1 --workers 0 --crop 64 --batch-size 8"]
@@ -155,10 +155,7 @@ def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     """The same images in the same updates; 42 are not a multiple of 8, so that the last update of an epoch is a short one."""
     options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--quiet", "--clip-norm", "1"]
     for name, ranks in (("one", 1), ("two", 2)):
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks] if ranks > 1 else []
-        done = run(sys.executable, *launch, IMAGES, patterns, *options, "--dir", name, cwd=patterns.parent)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("top1") == 1
+        assert run_ranks(ranks, sys.executable, IMAGES, patterns, *options, "--dir", name, cwd=patterns.parent) == 0
     one, two = (losses(patterns.parent / name / "log.jsonl") for name in ("one", "two"))
     assert len(one) == len(two) == 10
     assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(one, two, strict=True)), list(zip(one, two, strict=True))

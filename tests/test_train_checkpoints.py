@@ -20,7 +20,7 @@ from torch.optim import lr_scheduler as schedulers
 from fastdata import FastDataError, Trainer
 from fastdata.parallel.world import World
 from fastdata.train.checkpoint import Checkpoints
-from support import run
+from support import run, run_ranks
 
 BATCH = (torch.arange(12.0).reshape(4, 3) / 12, torch.tensor([0, 1, 0, 1]))
 
@@ -124,9 +124,7 @@ def test_keys_under_two_ranks(tmp_path: Path) -> None:
     script = tmp_path / "ddp.py"
     script.write_text(DDP)
     paths = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 8)
-    result = run(*torchrun, script, tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
-    assert result.returncode == 0, result.stderr[-2000:]
+    assert run_ranks(2, sys.executable, script, tmp_path, env={"PYTHONPATH": os.pathsep.join(paths)}) == 0
     state = read(tmp_path, "update-00000001.pt")
     assert list(state["model"]) == list(model().state_dict()) == list(state["ema"]) and len(state["ranks"]) == 2
 

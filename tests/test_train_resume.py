@@ -22,7 +22,7 @@ import stores
 from fastdata import FastDataError, Loader, Trainer
 from fastdata.train.batches import Epoch
 from fastdata.train.signals import Termination
-from support import run
+from support import run, run_ranks
 
 SCRIPT = Path(runs.__file__)
 RANDOM = {"plateau": 1, "precision": "fp16", "eval_every": 2}
@@ -89,10 +89,11 @@ def test_sigterm_saves_and_ends_with_75(killed: dict[str, Any], root: Path) -> N
     assert not list((root / "twice/checkpoints").glob("update-*"))
 
 
-def ranks(count: int, job: dict[str, Any]) -> Any:
-    """Under torchrun; gloo may fail to connect a few times, on machines that hand out ports again at once."""
-    before = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, "--max-restarts", 8)
-    return ended("one", job, *before)
+def ranks(count: int, job: dict[str, Any]) -> int:
+    """The exit code of a program as so many ranks, which begin again if one fails."""
+    paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
+    env = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return run_ranks(count, sys.executable, SCRIPT, "one", json.dumps({"store": str(stores.square()), **job}), env=env)
 
 
 SHARED = {"data": "loader", "together": 12, "accumulate": 1}
@@ -110,12 +111,12 @@ def test_a_signal_to_one_rank_ends_both_at_the_same_update(root: Path) -> None:
     assert runs.newest(job).name == "update-00000003.pt"
 
 
-def test_torchrun_restarts_a_crashed_rank(root: Path) -> None:
+def test_ranks_that_are_restarted_after_a_crash_end_the_same(root: Path) -> None:
     straight = {**SHARED, "dir": str(root / "two")}
     crashed = {**SHARED, "dir": str(root / "crashed"), "at": 3, "do": "crash", "rank": 1}
     with ThreadPoolExecutor(2) as pool:
         ends = list(pool.map(lambda job: ranks(2, job), (straight, crashed)))
-    assert [end.returncode for end in ends] == [0, 0], ends[1].stderr[-3000:]
+    assert ends == [0, 0]
     assert (root / "crashed/done").exists()
     assert runs.same_files(runs.newest(crashed), runs.newest(straight))
 
@@ -131,13 +132,13 @@ def seen(log: Path) -> dict[int, list[int]]:
 
 def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
     begun = {**SHARED, "dropout": 0, "dir": str(root / "begun"), "max_steps": 3}
-    assert ranks(2, begun).returncode == 0
+    assert ranks(2, begun) == 0
     jobs = {}
     for count in (1, 2, 3):
         jobs[count] = {**begun, "dir": str(root / f"on {count}"), "max_steps": None, "log": str(root / f"{count}.log")}
         shutil.copytree(root / "begun", root / f"on {count}")
     with ThreadPoolExecutor(2) as pool:
-        assert [end.returncode for end in pool.map(lambda count: ranks(count, jobs[count]), jobs)] == [0, 0, 0]
+        assert list(pool.map(lambda count: ranks(count, jobs[count]), jobs)) == [0, 0, 0]
     logs = [seen(root / f"{count}.log") for count in jobs]
     assert logs[0] == logs[1] == logs[2] and [len(ids) for ids in logs[0].values()] == [6, 12, 12, 12, 6]
     states = [torch.load(runs.newest(job), weights_only=True) for job in jobs.values()]
