@@ -119,7 +119,7 @@ def shards(out: Path) -> list[Path]:
 
 
 def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd: Path | None = None, attempts: int = 4) -> int:
-    """Run a command as so many ranks, as torchrun does: if one fails, all end and begin again. Returns 0, or the code of one that failed.
+    """Run a command as so many ranks, as torchrun does: if one fails, all begin again. Returns 0, or the code of one that failed.
 
     Each attempt has a port of its own, and ends after a minute: gloo may wait in vain for a rank whose port another took.
     """
