@@ -11,6 +11,7 @@ import torch
 
 from fastdata.loader.fetch import Reply, Request
 from fastdata.loader.requests import Requests
+from fastdata.loader.slots import Slots
 
 __all__ = ["Direct", "is_direct"]
 
@@ -23,7 +24,7 @@ def is_direct(dataset: Any) -> bool:
 
 
 class Direct:
-    """Stands in the place of `Workers`.
+    """The engine of such datasets.
 
     Args:
         dataset: with `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row for each sample, and
@@ -33,7 +34,7 @@ class Direct:
         pin: page-lock the batches.
     """
 
-    slots = None
+    slots: Slots | None = None
 
     def __init__(self, dataset: Any, requests: Requests, *, pin: bool) -> None:
         self._dataset, self._requests, self._pin = dataset, requests, pin and torch.cuda.is_available()
@@ -65,9 +66,6 @@ class Direct:
         located: Array = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
         return located
 
-    def started(self) -> bool:
-        return True
-
     def alive(self) -> bool:
         return True
 
@@ -76,9 +74,6 @@ class Direct:
 
     def keep_while_copied(self, images: torch.Tensor) -> None:
         """Nothing to do: torch's allocator of page-locked memory keeps what a copy still reads."""
-
-    def kill(self) -> None:
-        self.close()
 
     def close(self) -> None:
         self._batches = self._made()

@@ -12,7 +12,9 @@ import torch
 
 from fastdata.errors import LoaderError
 from fastdata.loader.batch import Batch, Stats, to_device
+from fastdata.loader.counts import check_state, count_batches
 from fastdata.loader.direct import Direct, is_direct
+from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
@@ -91,7 +93,8 @@ class Loader:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
         if sampler is not None and (shuffle or not hasattr(sampler, "__len__")):
             raise ValueError("sampler decides the order: it needs a len(), and goes without shuffle=True")
-        self._set_sizes(batch_size, global_batch_size)
+        counts = count_batches(dataset, batch_size, global_batch_size, sampler, self.part, drop_last=drop_last)
+        self.num_samples, self.global_batch_size, self.epoch_stop = counts
         default = 0 if is_direct(dataset) else default_workers(self.part, len(self))
         self.num_workers = default if num_workers is None else num_workers
         if self.num_workers < 0 or prefetch_factor < 1:
@@ -105,29 +108,7 @@ class Loader:
         self._stats = Stats()
         order = EpochOrder(self.num_samples, seed, shuffle and not getattr(dataset, "any_order", False))
         self._requests = Requests(order, self.part, self.global_batch_size, self.epoch_stop, sampler)
-        self._workers: Workers | Direct | None = None
-
-    def _set_sizes(self, batch_size: int | None, global_batch_size: int | None) -> None:
-        """How many samples an epoch has, and how many of them make a global batch."""
-        world = 1 if self.sampler is not None else self.part.world_size
-        if (batch_size is None) == (global_batch_size is None):
-            raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
-        total = global_batch_size if batch_size is None else batch_size * world
-        assert total is not None
-        ranks = 1 if batch_size is not None else self.part.world_size
-        if total < 1 or total % ranks:
-            name = "global_batch_size" if batch_size is None else "batch_size"
-            raise ValueError(f"{name} is {total}, but must be a positive multiple of the {ranks} ranks")
-        if self.sampler is not None:
-            total //= ranks
-        self.global_batch_size = total
-        fine = hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__")
-        if not fine or isinstance(self.dataset, str | bytes):
-            raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {self.dataset!r:.80}")
-        self.num_samples = len(self.sampler if self.sampler is not None else self.dataset)  # type: ignore[arg-type]
-        self.epoch_stop = self.num_samples - self.num_samples % total if self.drop_last else self.num_samples
-        if self.epoch_stop == 0:
-            raise ValueError(f"the dataset has {self.num_samples} samples, which do not make one batch of {total}")
+        self._engine: Engine | None = None
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
@@ -181,17 +162,7 @@ class Loader:
         Raises:
             ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler can't be resumed.
         """
-        mine = self.state_dict()
-        if missing := sorted(set(mine) - set(state)):
-            raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
-        for name in ("seed", "shuffle", "num_samples", "sampler"):
-            if state[name] != mine[name]:
-                raise ValueError(f"the state was taken with {name} {state[name]}, this loader has {mine[name]}: make them equal")
-        own = getattr(self.sampler, "generator", None) is not None and not hasattr(self.sampler, "set_epoch")
-        if own and (state["epoch"] or state["consumed"]):
-            raise ValueError(
-                "the sampler has a generator of its own, which is not where it was: leave generator out, and the Loader seeds it"
-            )
+        check_state(state, self.state_dict(), self.sampler)
         self._epoch, self._consumed = int(state["epoch"]), int(state["consumed"])
         self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})
         if self._consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
@@ -201,7 +172,7 @@ class Loader:
 
     def stats(self) -> Stats:
         """What was delivered so far, and where the time went."""
-        stats, slots = replace(self._stats), self._workers and self._workers.slots
+        stats, slots = replace(self._stats), self._engine and self._engine.slots
         if slots:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies
@@ -212,7 +183,7 @@ class Loader:
             self._consumed = 0
         self._resumed = False
         self._pass += 1
-        if self._workers is not None and not self._workers.alive():
+        if self._engine is not None and not self._engine.alive():
             self.close()  # one died since the last batch: this pass starts new ones
         return self._deliver(self._pass)
 
@@ -220,7 +191,7 @@ class Loader:
         if self.sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
-            if self._workers is None or self._in_flight != self._place():
+            if self._engine is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
             reply, data = self._receive()
             self._consumed = reply.request.stop
@@ -242,11 +213,11 @@ class Loader:
     def _receive(self) -> tuple[Reply, Any]:
         started = time.perf_counter()
         try:
-            if self._workers is None:
-                self._workers = self._start()
-            reply, data = self._workers.receive(self._requests.generation)
+            if self._engine is None:
+                self._engine = self._start()
+            reply, data = self._engine.receive(self._requests.generation)
         except BaseException as error:
-            died = self._workers is not None and self._workers.died(error)
+            died = self._engine is not None and self._engine.died(error)
             self.close()  # the workers end with their error; another pass starts new ones
             if died:
                 place = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
@@ -255,21 +226,12 @@ class Loader:
         self._stats.add(time.perf_counter() - started, reply.work_s, reply.timing)
         return reply, data
 
-    def _start(self) -> Workers | Direct:
+    def _start(self) -> Engine:
         rows = -(-min(self.global_batch_size, self.epoch_stop) // (1 if self.sampler is not None else self.part.world_size))
         if is_direct(self.dataset):
             return Direct(self.dataset, self._requests, pin=self.pin_memory)
-        for _ in range(2):
-            counts = rows, self.num_workers, self.prefetch_factor
-            workers = Workers(self.dataset, self._requests, *counts, pin_memory=self.pin_memory, device=self.device)
-            if workers.started():
-                return workers
-            workers.kill()
-            self._requests.restart(*self._place())
-        raise LoaderError(
-            "workers hang while they start: a thread of this program held a lock when it was forked. Start the loader before "
-            "such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
-        )
+        counts = rows, self.num_workers, self.prefetch_factor
+        return Workers.start(self.dataset, self._requests, *counts, pin_memory=self.pin_memory, device=self.device)
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request
@@ -277,8 +239,8 @@ class Loader:
         self._stats.samples += request.valid
         if self.device is not None:
             host, data = data, to_device(data, self.device)
-            if reply.images and self._workers is not None:
-                self._workers.keep_while_copied(host[0])
+            if reply.images and self._engine is not None:
+                self._engine.keep_while_copied(host[0])
         if type(data) not in (tuple, list, torch.Tensor):
             return data
         batch: Any = data if type(data) is torch.Tensor else Batch(data)
@@ -287,11 +249,11 @@ class Loader:
 
     def close(self) -> None:
         """End the workers. Another pass starts new ones; batches that are still held keep their memory."""
-        if self._workers is not None:
-            self._workers.close()
-            if self._workers.slots is not None:
-                self._stats.copies += self._workers.slots.copies
-        self._workers = self._requests.slots = None
+        if self._engine is not None:
+            self._engine.close()
+            if self._engine.slots is not None:
+                self._stats.copies += self._engine.slots.copies
+        self._engine = self._requests.slots = None
 
     def __enter__(self) -> Loader:
         return self

@@ -48,9 +48,13 @@ class Requests:
     def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
         """Go on from another place; the generation tells replies to earlier requests apart."""
         self.generation += 1
-        self._epoch, self._start, self.sizes = epoch, start, sizes
+        self._begun, self._epoch, self._start, self.sizes = (epoch, start, sizes), epoch, start, sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
+
+    def again(self) -> None:
+        """Go on from where the last restart began."""
+        self.restart(*self._begun)
 
     def __iter__(self) -> Iterator[Request]:
         while True:

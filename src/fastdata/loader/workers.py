@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from fastdata.data.dataset import SlotDataset
+from fastdata.errors import LoaderError
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, Slots
@@ -99,7 +100,25 @@ class Workers:
         with ready_to_fork(), _on_cpu():
             self._batches: Any = iter(loader)
 
-    def started(self) -> bool:
+    @classmethod
+    def start(cls, dataset: Any, requests: Requests, *args: Any, **options: Any) -> Workers:
+        """Workers that are at work; a second set where the first hangs.
+
+        Raises:
+            LoaderError: the second hangs as well.
+        """
+        for _ in range(2):
+            workers = cls(dataset, requests, *args, **options)
+            if workers._started():
+                return workers
+            workers._kill()
+            requests.again()
+        raise LoaderError(
+            "workers hang while they start: a thread of this program held a lock when it was forked. Start the loader before "
+            "such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
+        )
+
+    def _started(self) -> bool:
         """Whether the workers are at work; or have ended, which `receive` reports."""
         end = time.monotonic() + START_S
         while self._greeting is not None and not self._greeting.heard.array.all() and self.alive(within=0.001):
@@ -171,7 +190,7 @@ class Workers:
         if self.slots is not None:
             self.slots.close()
 
-    def kill(self) -> None:
+    def _kill(self) -> None:
         """End workers that do not listen."""
         signal_handling._remove_worker_pids(id(self._batches))  # type: ignore[attr-defined]  # or torch would report their end as an accident
         self._batches._worker_pids_set = False

@@ -1,0 +1,62 @@
+"""How many samples, batches and ranks make an epoch; and whether a state that was saved fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fastdata.loader.order import Part
+
+__all__ = ["Counts", "check_state", "count_batches"]
+
+
+class Counts(NamedTuple):
+    """Of an epoch: samples, samples of a global batch, and where it ends."""
+
+    num_samples: int
+    global_batch_size: int
+    epoch_stop: int
+
+
+def count_batches(
+    dataset: Any, batch_size: int | None, global_batch_size: int | None, sampler: Any, part: Part, *, drop_last: bool
+) -> Counts:
+    """The counts of a Loader with these arguments; with a sampler, those of this rank alone.
+
+    Raises:
+        ValueError: they make no batch.
+        TypeError: this is no dataset.
+    """
+    world = 1 if sampler is not None else part.world_size
+    if (batch_size is None) == (global_batch_size is None):
+        raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
+    total = global_batch_size if batch_size is None else batch_size * world
+    assert total is not None
+    ranks = 1 if batch_size is not None else part.world_size
+    if total < 1 or total % ranks:
+        name = "global_batch_size" if batch_size is None else "batch_size"
+        raise ValueError(f"{name} is {total}, but must be a positive multiple of the {ranks} ranks")
+    if sampler is not None:
+        total //= ranks
+    fine = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not fine or isinstance(dataset, str | bytes):
+        raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {dataset!r:.80}")
+    num_samples = len(sampler if sampler is not None else dataset)
+    stop = num_samples - num_samples % total if drop_last else num_samples
+    if stop == 0:
+        raise ValueError(f"the dataset has {num_samples} samples, which do not make one batch of {total}")
+    return Counts(num_samples, total, stop)
+
+
+def check_state(state: Mapping[str, Any], mine: Mapping[str, Any], sampler: Any) -> None:
+    """Raises ValueError where a loader whose own state is `mine` can't go on from `state`."""
+    if missing := sorted(set(mine) - set(state)):
+        raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
+    for name in ("seed", "shuffle", "num_samples", "sampler"):
+        if state[name] != mine[name]:
+            raise ValueError(f"the state was taken with {name} {state[name]}, this loader has {mine[name]}: make them equal")
+    own = getattr(sampler, "generator", None) is not None and not hasattr(sampler, "set_epoch")
+    if own and (state["epoch"] or state["consumed"]):
+        raise ValueError(
+            "the sampler has a generator of its own, which is not where it was: leave generator out, and the Loader seeds it"
+        )
