@@ -104,7 +104,7 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
         weights.append(values(model))
         average.append(values(run.ema.model))  # type: ignore[union-attr]
         bad[0] = update == 1
-        skipped += run._step.read()[2]
+        skipped += run._step.totals.read()[2]
     state = run.optimizer.state_dict()["state"]
     scale = run._step.scaler.get_scale()
     return {"weights": weights, "average": average[:2], "skipped": skipped, "state": state, "scale": scale}
@@ -172,14 +172,14 @@ def sharded(rank: int, size: int, precision: str) -> dict[str, Any]:
     list(run.steps(loader(5 * 4 * size, torch.float32)))
     state = run.state_dict()
     loss = run.evaluate(loader(7, torch.float32))["loss"]
-    run._step.read()
+    run._step.totals.read()
     before, factor[0] = shards(run.model), torch.inf if rank == size - 1 else 1.0
     list(run.steps(loader(4 * size, torch.float32)))
     return {
         "parts": all(isinstance(p, DTensor) for p in run.model.parameters()),
         "states": {name: state[name] for name in ("model", "ema")},
         "loss": loss,
-        "skipped": [run._step.read()[2], torch.equal(before, shards(run.model)), run._step.scaler.get_scale()],
+        "skipped": [run._step.totals.read()[2], torch.equal(before, shards(run.model)), run._step.scaler.get_scale()],
     }
 
 

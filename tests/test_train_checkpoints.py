@@ -18,8 +18,8 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from fastdata import FastDataError, Trainer
+from fastdata.checkpoint.files import Checkpoints
 from fastdata.parallel.world import World
-from fastdata.train.checkpoint import Checkpoints
 from support import run, run_ranks
 
 BATCH = (torch.arange(12.0).reshape(4, 3) / 12, torch.tensor([0, 1, 0, 1]))
@@ -52,7 +52,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 from fastdata.parallel.world import World
-from fastdata.train.checkpoint import Checkpoints
+from fastdata.checkpoint.files import Checkpoints
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 for life in range(30):

@@ -20,8 +20,8 @@ import torch
 import runs
 import stores
 from fastdata import FastDataError, Loader, Trainer
+from fastdata.parallel.signals import Termination
 from fastdata.train.batches import Epoch
-from fastdata.train.signals import Termination
 from support import run, run_ranks
 
 SCRIPT = Path(runs.__file__)

@@ -66,10 +66,12 @@ class Schedule:
             else:
                 group["lr"] = first * factor
 
-    def check(self, updates: int) -> None:
-        """Before a run of that many updates: raise the ValueError that a OneCycleLR would raise at its end, hours later."""
-        if self.every == "update" and isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < updates:
-            raise _ended(self._scheduler, f"a run of {updates} updates")
+    def check(self, updates: float, *, evaluated: bool) -> None:
+        """Before a run of that many updates, math.inf if nobody knows: raise the ValueError that would end it hours later."""
+        if self.every == "evaluation" and not evaluated:
+            raise ValueError(f"the scheduler waits for the metric {self.metric!r}, but fit has no val to evaluate: give it one")
+        if self.every == "update" and isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < updates < math.inf:
+            raise _ended(self._scheduler, f"a run of {updates:.0f} updates")
 
     def updated(self, update: int) -> None:
         """After update number `update` was tried, the first is 0: set the rates of the next one."""

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastdata.checkpoint.states import random_state, restore_random
 from fastdata.errors import FastDataError
-from fastdata.train.state import random_state, restore_random
 
 __all__ = ["Epoch", "first", "ready"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from fastdata.errors import FastDataError
 from fastdata.train.batches import ready
 from fastdata.train.step import Step
 
-__all__ = ["Best", "Evaluation"]
+__all__ = ["Evaluation"]
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -48,7 +47,7 @@ class Evaluation:
 
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """The mean loss and metrics: sums over all ranks, divided by the counts."""
-        step = self._step
+        step, number = self._step, self._step.totals.number
         totals = torch.zeros(2, 1 + len(self._metrics), dtype=step.totals.dtype, device=step.device)
         step.world.agree(model.buffers())
         with _evaluating(model):
@@ -58,9 +57,7 @@ class Evaluation:
                     results = [step.checked(step.loss_fn(heard, batch))]
                     results += [f(heard.outputs, batch) for f in self._metrics.values()]
                 if valid != 0:
-                    totals += torch.stack(
-                        [torch.stack([step.on_device(v) for v in column]) for column in zip(*results, strict=True)]
-                    )
+                    totals += torch.stack([torch.stack([number(v) for v in column]) for column in zip(*results, strict=True)])
         sums, counts = step.world.sum(totals).tolist()
         return {name: a / n if n else float("nan") for name, a, n in zip(("loss", *self._metrics), sums, counts, strict=True)}
 
@@ -100,21 +97,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-class Best:
-    """The best value of one metric: "top1:max" or "loss:min"; None: of none."""
-
-    def __init__(self, rule: str | None, names: tuple[str, ...]) -> None:
-        self.value: float | None = None
-        self.improved = False  # since the last checkpoint
-        self._name, _, self._mode = (rule or "").partition(":")
-        if rule is not None and (self._name not in names or self._mode not in ("min", "max")):
-            raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
-
-    def see(self, results: Mapping[str, float]) -> None:
-        if not self._name:
-            return
-        new = results[self._name]
-        if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
-            self.value, self.improved = new, True

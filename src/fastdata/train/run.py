@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastdata.train.signals import Termination
+from fastdata.parallel.signals import Termination
 
 if TYPE_CHECKING:
     from fastdata.train.trainer import Trainer
@@ -60,15 +60,12 @@ class Run:
 
     def _check_schedule(self) -> None:
         """What would go wrong hours from now."""
-        schedule = self.trainer.schedule
-        if schedule.every == "evaluation" and self.val is None and not self.trainer.profiling:
-            raise ValueError(f"the scheduler waits for the metric {schedule.metric!r}, but fit has no val to evaluate: give it one")
         train: Any = self.train
         updates = self.max_steps
         with suppress(TypeError):  # a DataLoader may have len() without an answer
             updates = min(updates, self.epochs * math.ceil(len(train) / self.trainer.accumulate))
-        if updates < math.inf and not self.trainer.profiling:
-            schedule.check(int(updates))
+        if not self.trainer.profiling:
+            self.trainer.schedule.check(updates, evaluated=self.val is not None)
 
     def _goes_on(self) -> bool:
         trainer = self.trainer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -12,12 +12,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
 from fastdata.optim.ema import EMA
+from fastdata.parallel.totals import Totals
 from fastdata.parallel.world import World
 
 __all__ = ["PRECISIONS", "Rule", "Step"]
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-PENDING = 64  # updates that are added up at once
 
 
 class Rule(NamedTuple):
@@ -40,8 +40,7 @@ class Step:
     first update that is not skipped, the host reads it, once an update.
 
     Attributes:
-        totals: on the device, since they were last read: losses, their count, and updates skipped; float64 [3]. `read` adds the
-            last few updates.
+        totals: losses, their counts, and updates skipped.
         span: what marks a part of the step for a profiler: a context for a name.
     """
 
@@ -62,9 +61,7 @@ class Step:
         self._rule, self._ema, self._dtype = rule, ema, PRECISIONS[rule.precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=rule.precision == "fp16")
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        exact = torch.float32 if device.type == "mps" else torch.float64
-        self.totals = torch.zeros(3, dtype=exact, device=device)
-        self._pending, self._found = list[tuple[Tensor, Tensor | float, Tensor]](), list[Tensor]()
+        self.totals = Totals(world, device)
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
@@ -123,13 +120,8 @@ class Step:
         total = sum(self._counts)
         if self.world.size == 1 and not isinstance(total, Tensor):
             return total or 1
-        total = self.world.sum(self.on_device(total))
+        total = self.world.sum(self.totals.number(total))
         return torch.where(total == 0, 1, total)
-
-    def on_device(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor):
-            return value.to(self.device, self.totals.dtype).clone()
-        return torch.full((), value, dtype=self.totals.dtype, device=self.device)  # a tensor of a number would be copied, and wait
 
     def update(self) -> None:
         """Change the weights by the micro-batches added since the last time."""
@@ -138,30 +130,8 @@ class Step:
             self._step(found)
             if self._ema is not None:
                 self._ema.update(found)
-            self._count(found)
+            self.totals.add(self._losses, self._counts, found)
         self._clear()
-
-    def _count(self, found: Tensor) -> None:
-        """Remember this update for the totals."""
-        self._pending.extend((loss, count, found) for loss, count in zip(self._losses, self._counts, strict=True))
-        self._found.append(found)
-        if len(self._found) == PENDING:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        """Into the totals, many updates at once: an operation on one number takes the host as long as one on all of them."""
-        if self._found:
-            losses, counts, found = zip(*self._pending, strict=True)
-            values = torch.stack((torch.stack([loss.to(self.device) for loss in losses]), self._numbers(counts)))
-            self.totals[:2] += torch.where(torch.stack(found), 0.0, values).sum(1)
-            self.totals[2] += torch.stack(self._found).sum()
-            self._pending.clear()
-            self._found.clear()
-
-    def _numbers(self, counts: Sequence[Tensor | float]) -> Tensor:
-        if any(isinstance(count, Tensor) for count in counts):
-            return torch.stack([self.on_device(count) for count in counts])
-        return torch.tensor(counts, dtype=self.totals.dtype).to(self.device, non_blocking=True)
 
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""
@@ -207,13 +177,6 @@ class Step:
             del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
         if self.scaler.is_enabled():
             self.scaler.update()
-
-    def read(self) -> tuple[float, float, int]:
-        """Losses, counts and skipped updates of all ranks since the last call. The host waits here."""
-        self._add_up()
-        losses, counts, skipped = self.world.sum(self.totals.clone()).tolist()
-        self.totals.zero_()
-        return losses, counts, round(skipped / self.world.size)
 
 
 def by_device(tensors: Iterable[Tensor]) -> list[tuple[Tensor, list[Tensor]]]:

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastdata.checkpoint.files import Checkpoints
+from fastdata.checkpoint.states import restore_random
 from fastdata.errors import FastDataError
+from fastdata.monitor.best import Best
 from fastdata.monitor.meter import Meter, untried
 from fastdata.monitor.profiler import StepProfiler
 from fastdata.monitor.watch import Watch
@@ -19,10 +22,9 @@ from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
 from fastdata.train.batches import Epoch, first, ready
-from fastdata.train.checkpoint import Checkpoints
-from fastdata.train.evaluation import Best, Evaluation
+from fastdata.train.evaluation import Evaluation
 from fastdata.train.run import Run
-from fastdata.train.state import capture, counters, restore, restore_random
+from fastdata.train.state import capture, counters, restore
 from fastdata.train.step import Rule, Step
 
 __all__ = ["Trainer"]
@@ -195,7 +197,7 @@ class Trainer:
 
     def _log(self) -> None:
         """A line of the log. The host waits for the device here, and nowhere else."""
-        record = self._meter.read(*self._step.read(), lr=self.schedule.rates()[0])
+        record = self._meter.read(*self._step.totals.read(), lr=self.schedule.rates()[0])
         self._meter.log({"kind": "train", "update": self.update, "epoch": self.epoch, **record})
 
     def _call(self, hook: str, *arguments: Any) -> None:

@@ -1,0 +1,26 @@
+"""The best value of a metric so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+__all__ = ["Best"]
+
+
+class Best:
+    """The best value of one metric: "top1:max" or "loss:min"; None: of none."""
+
+    def __init__(self, rule: str | None, names: tuple[str, ...]) -> None:
+        self.value: float | None = None
+        self.improved = False  # since the last checkpoint
+        self._name, _, self._mode = (rule or "").partition(":")
+        if rule is not None and (self._name not in names or self._mode not in ("min", "max")):
+            raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
+
+    def see(self, results: Mapping[str, float]) -> None:
+        if not self._name:
+            return
+        new = results[self._name]
+        if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
+            self.value, self.improved = new, True
