@@ -20,7 +20,7 @@ ARROWS = {
     "shared": {"errors"},
     "codec": {"errors"},
     "store": {"errors", "codec"},
-    "prepare": {"errors", "machine", "codec", "store"},
+    "prepare": {"__init__", "errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data"},
     "gpu": set(),
@@ -28,7 +28,7 @@ ARROWS = {
     "parallel": {"errors", "gpu", "optim"},
     "monitor": {"errors"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor"},
-    "bench": {"errors", "machine", "codec", "store", "data", "loader"},
+    "bench": {"__init__", "errors", "machine", "codec", "store", "data", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
