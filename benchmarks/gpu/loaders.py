@@ -25,10 +25,11 @@ from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.bench.harness import interleave
 from fastdata.data.random import uniforms
 
-BACKENDS = ("torch", "dali", "hybrid", "auto")
+BACKENDS = ("torch", "dali", "auto")
 AUTO, TORCH = "`Loader`, backend auto", "`Loader`, backend torch"
+PILLOW = "torchvision, Pillow in processes"
 OTHERS = {
-    "torchvision, Pillow in processes": others.torchvision_pillow,
+    PILLOW: others.torchvision_pillow,
     "torchvision, decode_jpeg on the device": others.torchvision_nvjpeg,
     "DALI's own reader": others.dali,
 }
@@ -72,7 +73,7 @@ def measure(setting: Setting) -> Result:
 def starts(
     setting: Setting, dataset: Any, paths: list[str], rows: int, side: int, loaders: dict[str, Loader]
 ) -> dict[str, Callable[[], Iterator[others.Delivered]]]:
-    """What makes each contestant; those with processes come first, before there are threads. Our loaders go into `loaders`."""
+    """What makes each contestant; those with processes come first, before DALI has threads. Our loaders go into `loaders`."""
 
     def ours(backend: str) -> Iterator[others.Delivered]:
         known = "backend" in inspect.signature(Loader).parameters
@@ -89,8 +90,9 @@ def starts(
     def other(make: Any) -> Callable[[], Iterator[others.Delivered]]:
         return lambda: make(setting, paths, rows, side)
 
-    all_of_them = {f"`Loader`, backend {backend}": one(backend) for backend in BACKENDS}
-    return all_of_them | {name: other(make) for name, make in OTHERS.items()}
+    mine = {f"`Loader`, backend {backend}": one(backend) for backend in BACKENDS}
+    theirs = {name: other(make) for name, make in OTHERS.items()}
+    return {TORCH: mine[TORCH], PILLOW: theirs[PILLOW]} | mine | theirs
 
 
 def delivered(loader: Loader, dataset: Any) -> Iterator[others.Delivered]:
@@ -154,8 +156,8 @@ def compare(runs: dict[str, list[Run]], loaders: dict[str, Loader], result: Resu
     ratio = None if theirs is None else median(ratios(rates[ours], rates[theirs]))
     result.ask(f"best of ours ({ours}) : best of theirs ({theirs})", 1.3, ratio)
     result.ask("what `auto` chose : best of ours", 0.95, median(ratios(rates[AUTO], rates[ours])) if AUTO in rates else None)
-    if AUTO in loaders:
-        result.found["why `auto` chose it"] = str(getattr(loaders[AUTO], "backend_reason", None))
+    if AUTO in rates:
+        result.found["`auto` chose"] = f"{loaders[AUTO].backend}: {loaders[AUTO].backend_reason}"
 
 
 if __name__ == "__main__":

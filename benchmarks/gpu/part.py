@@ -112,7 +112,7 @@ def main(measure: Callable[[Setting], Result]) -> None:
         torch.set_num_threads(1)  # the workers need the cores
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as scratch:
         inputs = Inputs.at(args.work or Path(scratch), args.photos, quick=args.quick)
-        result = asdict(measure(Setting(torch.device(args.device), args.quick, inputs, min(available_cores(), 16))))
+        result = asdict(measure(Setting(torch.device(args.device), args.quick, inputs, available_cores())))
     if args.out is not None:
         args.out.write_text(json.dumps(result, allow_nan=False))
     print("\n".join(lines_of(result)))

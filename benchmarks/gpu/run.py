@@ -105,7 +105,7 @@ def run(part: Part, line: list[str], limit: float, scratch: Path) -> dict[str, A
     if part is TESTS and state == "ok" and not re.search(r"\d+ passed", lines[-1]):
         state = "failed, as no test ran"
     said = lines[-1:] if part is TESTS and state == "ok" else lines[-SAID:] * (state != "ok")
-    result = json.loads(out.read_text()) if state == "ok" and out.exists() else None
+    result = json.loads(out.read_text()) if out.exists() else None  # it may have failed after that
     seconds = time.monotonic() - started
     return found | {"state": state, "seconds": seconds, "said": without_paths("\n".join(said)), "result": result}
 
