@@ -44,7 +44,7 @@ def measure(setting: Setting) -> Result:
             result.left_out[name] = f"{type(error).__name__}: {error}"
     ceiling = Copy(setting)
     calls = {COPY: ceiling.measure} | {name: taker.measure for name, taker in takers.items()}
-    runs = interleave(calls, seconds=setting.seconds(0.3), repeats=setting.rounds, warmup=setting.warmup)
+    runs = interleave(calls, seconds=setting.seconds(0.2), repeats=setting.rounds, warmup=setting.warmup)
     result.rows = rows_of(runs, COPY, "GB/s", 1e-9)
     kernels = {name: taker.kernels() for name, taker in takers.items()}
     for row in result.rows[1:]:

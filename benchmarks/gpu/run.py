@@ -46,7 +46,7 @@ TESTS = Part("tests", "the tests that are marked gpu", 150)
 PARTS = (
     Part("inputs", "images cut from photos, as files and as stores", 70),
     Part("copies", "from the Loader's slots to the device", 45),
-    Part("normalize", "integers become floats", 75),
+    Part("normalize", "integers become floats", 95),
     Part("resnet50", "training from JPEG records", 110),
     Part("loaders", "backends of the Loader, and others", 120),
     Part("resident", "small images that live on the device", 75),
