@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 
-.PHONY: help demo test check bench bench-peers
+.PHONY: help demo test check bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
@@ -12,6 +12,7 @@ help:
 	@echo "make check   style (ruff), types (mypy), and which module may import which"
 	@echo "make bench   measure the rates of fastdata-prep on this machine"
 	@echo "make bench-peers   measure the Loader beside tf.data, DALI, FFCV and others; installs them, 8 GB"
+	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; with the Python that has its torch, not .venv"
 
 demo: $(INSTALLED)
 	@rm -rf demo/digits.fds demo/photos.fds
@@ -31,6 +32,10 @@ bench: $(INSTALLED)
 
 bench-peers: $(INSTALLED)
 	$(RUN) benchmarks/peers/run.py
+
+gpu: # what PYTHON has stays as it is: only what it lacks is installed, from wheels in .whl, beside it
+	@$(PYTHON) benchmarks/gpu/wheels.py .whl build/gpu-site
+	@PYTHONPATH=$(CURDIR)/src:$(CURDIR)/build/gpu-site $(PYTHON) benchmarks/gpu/run.py $(if $(OUT),--out $(OUT)) $(GPU_OPTIONS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }

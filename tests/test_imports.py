@@ -20,7 +20,7 @@ ARROWS = {
     "shared": {"errors"},
     "codec": {"errors"},
     "store": {"errors", "codec"},
-    "prepare": {"errors", "machine", "codec", "store"},
+    "prepare": {"__init__", "errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data"},
     "gpu": set(),
@@ -29,7 +29,7 @@ ARROWS = {
     "monitor": {"errors"},
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
-    "bench": {"errors", "machine", "codec", "store", "data", "loader"},
+    "bench": {"__init__", "errors", "machine", "codec", "store", "data", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }

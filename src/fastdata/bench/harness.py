@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
+from fastdata import __version__
 from fastdata.machine import available_cores
 
 __all__ = [
@@ -37,7 +38,7 @@ __all__ = [
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-LIBRARIES = ("fastdata", "torch", "numpy", "opencv-python-headless", "simplejpeg", "lmdb")
+LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "lmdb")
 
 
 class Run(NamedTuple):
@@ -157,7 +158,15 @@ def machine() -> dict[str, Any]:
         "commit": _commit(),
         "command": _command(),
     }
-    return found | {name: metadata.version(name) for name in LIBRARIES}
+    return found | {"fastdata": __version__} | {name: _version(name) for name in LIBRARIES}
+
+
+def _version(library: str) -> str | None:
+    """None where it is not installed: not every benchmark needs all of them."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu() -> str:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import xxhash
 
+from fastdata import __version__
 from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
 from fastdata.prepare.sources import Source, SourceList
@@ -109,7 +110,7 @@ def freeze(
     shared: Any = None,
 ) -> Plan:
     """A plan with its fingerprint."""
-    libraries = {name: metadata.version(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries)}
+    libraries = {"fastdata": __version__} | {name: metadata.version(name) for name in ("lmdb", "numpy", *options.libraries)}
     body = json.dumps(_body(options, labels, sources, bounds, libraries), sort_keys=True)
     return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {}, shared)
 

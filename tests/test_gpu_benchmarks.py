@@ -1,0 +1,202 @@
+"""The benchmarks that need a GPU, rehearsed on a CPU: each runs to its end, its checks see what is wrong, and a failure is told."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from support import run, write_pictures
+
+GPU = Path(__file__).parents[1] / "benchmarks" / "gpu"
+PARTS = ("inputs", "copies", "normalize", "resnet50", "loaders", "resident", "many_cores")
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+    """The report of a rehearsal of everything, as JSON and as Markdown; and the folder of its inputs."""
+    root = tmp_path_factory.mktemp("gpu")
+    write_pictures(root / "photos", 3, height=400, width=500, ending=".jpg")
+    options = ["--device", "cpu", "--quick", "--photos", root / "photos", "--work", root / "work", "--out", root / "out"]
+    done = run(sys.executable, GPU / "run.py", *options, seconds=540)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    (written,) = (root / "out").glob("*.json")
+    assert written.name.startswith("cpu-")
+    text = written.with_suffix(".md").read_text()
+    assert str(root) not in text + written.read_text(), "where things lie is the machine's business"
+    return json.loads(written.read_text()), text, root / "work"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a file of the benchmarks."""
+    monkeypatch.syspath_prepend(str(GPU))
+    return importlib.import_module
+
+
+def test_all_parts_run_to_their_end(rehearsed):
+    report, text, _ = rehearsed
+    assert [part["name"] for part in report["parts"]] == list(PARTS)
+    assert {part["state"] for part in report["parts"]} == {"ok"}
+    assert report["rehearsal"] and "A REHEARSAL" in text
+    for part in report["parts"][1:]:
+        result = part["result"]
+        assert len(result["rows"]) >= 1 and result["checked"], part["name"]
+        assert any(row["of_ceiling"]["median"] == 1 for row in result["rows"]), part["name"]
+        for row in result["rows"]:
+            assert row["rate"]["min"] <= row["rate"]["median"] <= row["rate"]["max"] and row["rate"]["min"] > 0
+            assert f"| {row['name']} " in text
+        assert f"## {part['name']}: " in text
+
+
+def test_what_is_asked_is_in_the_report(rehearsed):
+    report, text, _ = rehearsed
+    asked = {one["what"]: one for part in report["parts"] for one in part["result"]["asked"]}
+    assert len(asked) == 10 and all(f"- {what}: asked at" in text for what in asked)
+    for one in asked.values():
+        assert (
+            one["met"] is (one["found"] is not None and (one["found"] <= one["bound"]) is one["most"])
+            or one["found"] == one["bound"]
+        )
+
+
+def test_who_can_not_take_part_is_named(rehearsed):
+    report, text, _ = rehearsed
+    loaders = next(part["result"] for part in report["parts"] if part["name"] == "loaders")
+    took = {row["name"] for row in loaders["rows"]}
+    assert "`Loader`, backend torch" in took
+    assert len(took) + len(loaders["left_out"]) == 6
+    assert all(why and f"Left out: {name}: {why}" in text for name, why in loaders["left_out"].items())
+
+
+class Contestant:
+    """Delivers the centre of each file, as Pillow makes it; and can be made to do it wrong."""
+
+    def __init__(self, inputs: Any, **wrong: Any) -> None:
+        self.inputs, self.wrong = inputs, wrong
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any, Any]]:
+        numbers = np.arange(self.inputs.count)
+        numbers[0] = self.wrong.get("first", 0)
+        shift = self.wrong.get("shift", 0)
+        for part in numbers.reshape(-1, 8):
+            images = [Image.open(self.inputs.path(int(k))).crop((50 + shift, 50, 250 + shift, 250)) for k in part]
+            pixels = np.stack([np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR)) for image in images])
+            tensor = torch.from_numpy(pixels).to(self.wrong.get("dtype", torch.uint8)).permute(0, 3, 1, 2)
+            yield tensor, part, np.tile([50, 50, 200, 200], (len(part), 1))
+
+
+def setting_of(module: Any, work: Path) -> Any:
+    part = module("part")
+    return part.Setting(torch.device("cpu"), True, part.Inputs(work), 1)
+
+
+def test_crops_are_compared_with_pillow(rehearsed, module):
+    setting, result = setting_of(module, rehearsed[2]), module("part").Result([])
+    module("loaders").check(setting, "right", iter(Contestant(setting.inputs)), 8, 64, result)
+    assert "99.0 dB" in result.checked[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"shift": 60}, "dB PSNR"), ({"first": 1}, "each sample once"), ({"dtype": torch.int16}, "delivers")]
+)
+def test_wrong_crops_are_seen(rehearsed, module, wrong, said):
+    setting, result = setting_of(module, rehearsed[2]), module("part").Result([])
+    with pytest.raises(module("part").Wrong, match=said):
+        module("loaders").check(setting, "wrong", iter(Contestant(setting.inputs, **wrong)), 8, 64, result)
+
+
+def test_wrong_floats_are_seen(rehearsed, module):
+    normalize, setting = module("normalize"), setting_of(module, rehearsed[2])
+    x = torch.arange(48, dtype=torch.uint8).reshape(1, 3, 4, 4)
+    right = normalize.one_by_one(setting, torch.float32)
+    result = module("part").Result([])
+    normalize.Taker(setting, right, x, normalize.reference(x), 3e-3).compare("right", result)
+    with pytest.raises(module("part").Wrong, match="off"):
+        normalize.Taker(setting, lambda x: right(x) * 1.01, x, normalize.reference(x), 3e-3).compare("wrong", result)
+
+
+def test_loaders_that_differ_are_seen(module):
+    batches = [(torch.zeros(2), torch.ones(2)), (torch.zeros(2), torch.ones(2))]
+    module("fed").same(batches, batches, 2)
+    with pytest.raises(module("part").Wrong, match="batch 1"):
+        module("fed").same(batches, [batches[0], (torch.zeros(2), torch.zeros(2))], 2)
+
+
+def test_share_of_time_that_is_busy(module):
+    part = module("part")
+    one, two, three = part.Activity("a", 0, 10), part.Activity("b", 5, 12), part.Activity("c", 18, 20)
+    assert part.busy_share([three, one, two]) == pytest.approx(14 / 20)  # they overlap, and come in any order
+
+
+FAILING = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import run
+does = {
+    "copies": "print('it broke'); raise SystemExit(3)",
+    "normalize": "import time; time.sleep(60)",
+    "resident": "import json, sys; json.dump(dict(about=['All went well.'], rows=[], asked=[], checked=['everything'], "
+    "left_out={}, found={}), open(sys.argv[1], 'w'))",
+}
+run.command = lambda part, args, work, scratch: [sys.executable, "-c", does.get(part.name, ""), str(scratch / f"{part.name}.json")]
+run.PARTS = tuple(part._replace(limit=1.0) for part in run.PARTS)
+run.main()
+"""
+
+
+def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
+    names = [word for name in ("copies", "normalize", "resident") for word in ("--only", name)]
+    options = ["--device", "cpu", "--out", tmp_path, *names]
+    done = run(sys.executable, "-c", FAILING, GPU, *options)
+    assert done.returncode == 1, done.stderr
+    (written,) = tmp_path.glob("*.json")
+    report, text = json.loads(written.read_text()), written.with_suffix(".md").read_text()
+    states = {part["name"]: part["state"] for part in report["parts"]}
+    assert states == {
+        "inputs": "ok",
+        "copies": "failed with exit code 3",
+        "normalize": "ended when its 1 s were over",
+        "resident": "ok",
+    }
+    assert "it broke" in text and "All went well." in text and "Checked: everything." in text
+
+
+def test_no_part_begins_when_the_time_is_over(tmp_path):
+    options = ["--device", "cpu", "--quick", "--only", "copies", "--out", tmp_path, "--limit", "0"]
+    done = run(sys.executable, GPU / "run.py", *options)
+    assert done.returncode == 1
+    (written,) = tmp_path.glob("*.json")
+    assert {part["state"] for part in json.loads(written.read_text())["parts"]} == {"not begun, as the time was over"}
+
+
+def wheel(folder: Path, name: str) -> None:
+    """A wheel of a package that is one empty module."""
+    folder.mkdir(exist_ok=True)
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{name}.py", "")
+        file.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: nowhere_to_be_found\n"
+        )
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+
+
+def test_only_wheels_of_what_is_missing_are_installed(tmp_path):
+    wheel(tmp_path / "whl", "fastdata_nothing")
+    wheel(tmp_path / "whl", "torch")
+    command = [sys.executable, GPU / "wheels.py", tmp_path / "whl", tmp_path / "site"]
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/fastdata_nothing.py").exists() and not (tmp_path / "site/torch.py").exists()
+    assert "from" not in run(*command).stdout, "the second time there is nothing to do"
