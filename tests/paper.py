@@ -155,10 +155,12 @@ class PaperGPU:
         raw = self._raw(tensor)
         self.current.queue.append(lambda: self.seen.append(raw.clone()))
 
-    def scribble(self, size: int) -> None:
-        """Another tensor of the consumer's, written to and let go."""
-        raw = self._raw(self.room(torch.empty(size, dtype=torch.uint8)))
+    def scribble(self, size: int) -> Tensor:
+        """Another tensor of the consumer's, written to."""
+        made = self.room(torch.empty(size, dtype=torch.uint8))
+        raw = self._raw(made)
         self.current.queue.append(lambda: raw.fill_(222))
+        return made
 
 
 def take_over(patch: pytest.MonkeyPatch, *, eager: bool) -> PaperGPU:

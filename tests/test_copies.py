@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict, namedtuple
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from torch import Tensor
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResizedCrop
-from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier, together
 from paper import PaperGPU, take_over
 from stores import COUNT, SHAPES, folder, sources, store
@@ -160,8 +160,17 @@ def test_a_consumer_that_keeps_everything(gpu):
     assert right(gpu)
 
 
-def test_batches_that_nobody_takes_do_no_harm(gpu):
-    """A pass that is left drops copies that are under way; their memory must not be used before they are done."""
+def test_a_copy_that_nobody_takes_keeps_its_memory_until_it_is_done(gpu):
+    copier = Copier("cpu")
+    for k in range(3):
+        copier.start(torch.full((64,), k, dtype=torch.uint8))
+    mine = [gpu.scribble(64) for _ in range(3)]
+    gpu.run()
+    assert {value for tensor in mine for value in tensor.tolist()} == {222}
+    copier.close()
+
+
+def test_passes_that_are_left_do_no_harm(gpu):
     with fed() as loader:
         for _ in range(8):
             for batch in loader:
@@ -194,6 +203,15 @@ def test_slots_come_back_when_their_copies_are_done(gpu):
         slots = loader._engine.slots
     gc.collect()
     assert slots.in_use <= 4, "requests that were not served"
+
+
+def test_closing_waits_for_copies_that_are_under_way(gpu):
+    loader = fed()
+    next(iter(loader))
+    feeding = loader._engine
+    assert feeding._copier._under_way
+    loader.close()
+    assert not feeding._copier._under_way
 
 
 def test_images_and_masks_travel_as_one(gpu):
@@ -295,13 +313,34 @@ def test_a_batch_keeps_its_structure_and_its_attributes(gpu):
     assert sorted(gpu.sent) == [48, 48] and batch["pair"].a is x and not hasattr(batch["moving"].device, "type")
 
 
+class Lazy(Mapping):
+    """Makes a new tensor each time."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.full((2,), int(key))
+
+    def __iter__(self) -> Any:
+        return iter(["1", "2", "3"])
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_mapping_that_makes_its_tensors_when_asked(gpu):
+    found = there((Lazy(), torch.tensor(4)))
+    gpu.run()
+    assert {key: tensor.tolist() for key, tensor in found[0].items()} == {"1": [1, 1], "2": [2, 2], "3": [3, 3]} and int(
+        found[1]
+    ) == 4
+
+
 def test_what_lies_side_by_side_travels_together():
     whole = torch.arange(512, dtype=torch.uint8)
-    parts = [whole[a:b] for a, b in ((0, 100), (128, 200), (200, 256), (320, 330), (448, 512))]
-    far = torch.zeros(4)
-    groups = together([parts[3], far, parts[0], parts[4], parts[2], parts[1]])
-    names = [[next(k for k, part in enumerate([*parts, far]) if part is tensor) for tensor in group] for group in groups]
-    assert sorted(names) == [[0, 1], [2], [3], [4], [5]], "130 to 200 is no multiple of 64; a gap of 64 bytes and more is too wide"
+    parts = [whole[a:b] for a, b in ((0, 100), (128, 200), (200, 256), (320, 330), (393, 400), (390, 395))]
+    parts += [whole[401:409].view(torch.uint8), torch.zeros(4), whole[448:512].view(torch.int64), whole[417:441]]
+    groups = together(parts[k] for k in (3, 7, 0, 4, 2, 1, 5, 6, 8, 9))
+    names = [[next(k for k, part in enumerate(parts) if part is tensor) for tensor in group] for group in groups]
+    assert sorted(names) == [[0, 1, 2], [3, 5], [4, 6, 9], [7], [8]], "none across 64 bytes, nor on top of one another, nor askew"
 
 
 def test_the_devices_without_streams_get_plain_copies():
@@ -317,4 +356,4 @@ def test_a_batch_that_was_copied_under_inference_mode_may_be_trained_on(gpu):
     gpu.run()
     weight = torch.ones(3, requires_grad=True)
     (found * weight).sum().backward()
-    assert weight.grad.tolist() == [1, 1, 1] and copies.ALIGN == 64
+    assert weight.grad.tolist() == [1, 1, 1]

@@ -12,7 +12,7 @@ from torch import Tensor, cuda
 
 __all__ = ["Copier", "Copy", "together"]
 
-ALIGN = 64  # bytes: what lies no further behind another tensor, at a multiple of it, travels with that one
+GAP = 64  # bytes: what lies less far behind another tensor travels with that one
 
 
 class Copy:
@@ -73,7 +73,8 @@ class Copier:
             return self._start(batch, self._side)
 
     def _start(self, batch: Any, side: cuda.Stream) -> Copy:
-        hosts = {id(tensor): self._locked(tensor) for tensor in _tensors(batch) if _is_plain(tensor)}
+        plain = [tensor for tensor in _tensors(batch) if _is_plain(tensor)]  # held, so that no other has the id of one
+        hosts = {id(tensor): self._locked(tensor) for tensor in plain}
         groups = together(hosts.values())
         sources = [_bytes(group) for group in groups]
         blocks = [_room(source, self.device) for source in sources]
@@ -131,7 +132,7 @@ def _follows(tensor: Tensor, group: list[Tensor]) -> bool:
     if tensor.untyped_storage().data_ptr() != group[0].untyped_storage().data_ptr():
         return False
     gap = tensor.data_ptr() - group[-1].data_ptr() - group[-1].nbytes
-    return 0 <= gap < ALIGN and (tensor.data_ptr() - group[0].data_ptr()) % ALIGN == 0
+    return 0 <= gap < GAP and (tensor.data_ptr() - group[0].data_ptr()) % tensor.itemsize == 0
 
 
 def _bytes(group: list[Tensor]) -> Tensor:
@@ -184,7 +185,7 @@ def _rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.devic
         return value.to(device, non_blocking=True)
     if isinstance(value, MutableMapping):
         new = copy.copy(value)
-        for key in value:
+        for key in list(value):
             new[key] = _rebuilt(value[key], change, device)
         return new
     if isinstance(value, Mapping):

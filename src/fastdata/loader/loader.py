@@ -57,7 +57,7 @@ class Loader:
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
-        device_prefetch: batches on their way to the device, or there, ahead of the consumer.
+        device_prefetch: the most batches on their way to the device, or there, ahead of the consumer; none is waited for.
         pin_memory: None: when the device is a GPU.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
         rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
