@@ -160,6 +160,9 @@ def test_the_state_is_that_of_the_batch_that_was_handed_out(workers, depth):
             break
         assert subject.state_dict() == states[1], "also when the pass was left"
         assert sha(subject) == want, "which begins again, as without a Prefetcher"
+        next(iter(subject))
+        subject.load_state_dict(states[3])
+        assert subject.state_dict() == states[3] and sha(subject) == want[3:]
 
 
 def test_other_loaders_with_a_state():
