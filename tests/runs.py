@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, Dataset
 
-from fastdata import CenterCrop, LMDBDataset, Loader, RandomCrop, Trainer
+from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, RandomCrop, Trainer
 from fastdata.monitor import meter
 
 EPOCHS = 2
@@ -92,11 +92,14 @@ def data(job: dict[str, Any]) -> tuple[Any, Any]:
     kind, workers = job["data"], job.get("workers", 0)
     if kind == "plain":
         own = torch.Generator().manual_seed(5) if job.get("own") else None
-        return DataLoader(Noisy(), 5, shuffle=True, num_workers=workers, generator=own), DataLoader(Noisy(), 20)
+        train = DataLoader(Noisy(), 5, shuffle=True, num_workers=workers, generator=own)
+        return Prefetcher(train, "cpu") if job.get("ahead") else train, DataLoader(Noisy(), 20)
     if kind in ("stream", "counted"):
         return Stream() if kind == "stream" else Counted(), DataLoader(Noisy(), 20)
     store, size = job["store"], {"global_batch_size": job["together"]} if "together" in job else {"batch_size": 5}
-    train = Loader(LMDBDataset(store, crop=RandomCrop(24), hflip=0.5), shuffle=True, num_workers=workers, seed=3, **size)
+    dataset, device = LMDBDataset(store, crop=RandomCrop(24), hflip=0.5), job.get("device")
+    train: Any = Loader(dataset, shuffle=True, num_workers=workers, seed=3, device=device, **size)
+    train = Prefetcher(train, "cpu") if job.get("ahead") else train
     return train, Loader(LMDBDataset(store, crop=CenterCrop(24)), 20, num_workers=0)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from fastdata.gpu.copies import Copier
 from fastdata.loader.slots import Slots, Span
 from stores import COUNT, sha, store
 
@@ -218,15 +219,16 @@ class Event:
 
 
 def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
-    slots = Slots(1, 100)
+    slots, copier = Slots(1, 100), Copier("cpu")
+    slots.reclaim = copier.reclaim
     for _ in range(4):
-        slots._copying.append((Event(), slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))])))
+        copier._under_way.append((Event(), slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))]), []))
     assert (slots.count, slots.in_use, slots.copies) == (5, 4, 0)
     slots.take()
     assert Event.waited == 0
     slots.take()
-    assert Event.waited == 1 and len(slots._copying) == 3
-    slots.close()
+    assert Event.waited == 1 and len(copier._under_way) == 3
+    copier.close()
     assert Event.waited == 4
 
 

@@ -31,6 +31,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "loader": {"data": "loader", "points": [5]},
     "plain": {"data": "plain", "plateau": 1, "precision": "bf16", "points": [3, 6]},
     "own generator": {"data": "plain", "own": 1, "eval_every": 3, "points": [2, 7]},
+    "on a device": {"data": "loader", "workers": 2, "device": "cpu", "points": [3, 7]},
+    "prefetched": {"data": "loader", "workers": 1, "ahead": 1, "points": [3]},
+    "torch's, prefetched": {"data": "plain", "workers": 2, "ahead": 1, "points": [3, 6]},
     "no length": {"data": "stream", "plateau": 1, "points": [4, 7]},
     "no length, a state": {"data": "counted", "max_steps": 8, "points": [2, 10]},
 }

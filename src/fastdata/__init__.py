@@ -20,6 +20,7 @@ _HOMES = {
     "RandomResizedCrop": "data.crops",
     "Resize": "data.crops",
     "NextToken": "gpu.next_token",
+    "Prefetcher": "gpu.prefetcher",
     "Summary": "prepare",
     "TableDataset": "data.tables",
     "TokenDataset": "data.tokens",
@@ -50,6 +51,7 @@ __all__ = [
     "MaskDataset",
     "MissingExtraError",
     "NextToken",
+    "Prefetcher",
     "PrepError",
     "RAMDataset",
     "RandomCrop",
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from fastdata.gpu.bias import drop_dead_bias
     from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
+    from fastdata.gpu.prefetcher import Prefetcher
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep
     from fastdata.train.trainer import Trainer

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from fastdata.data.rendering import Timing
 
-__all__ = ["Batch", "Stats", "to_device"]
+__all__ = ["Batch", "Stats"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,16 +74,3 @@ class Stats:
         most = max(spent, key=lambda name: spent[name])
         rest = self.work_s - before.work_s - sum(spent.values())
         return QUICKER[most] if spent[most] > max(rest, 0.0) else "more workers"
-
-
-def to_device(data: Any, device: torch.device) -> Any:
-    """Copy the tensors of a collated batch to a device."""
-    if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=True)
-    if isinstance(data, Mapping):
-        return {key: to_device(value, device) for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(to_device(value, device) for value in data))
-    if isinstance(data, tuple | list):
-        return type(data)(to_device(value, device) for value in data)
-    return data

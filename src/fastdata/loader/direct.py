@@ -66,14 +66,14 @@ class Direct:
         located: Array = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
         return located
 
+    def ready(self) -> bool:
+        return True
+
     def alive(self) -> bool:
         return True
 
     def died(self, error: BaseException) -> bool:
         return False
-
-    def keep_while_copied(self, images: torch.Tensor) -> None:
-        """Nothing to do: torch's allocator of page-locked memory keeps what a copy still reads."""
 
     def close(self) -> None:
         self._batches = self._made()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
-
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
@@ -20,14 +18,14 @@ class Engine(Protocol):
     def receive(self, generation: int) -> tuple[Reply, Any]:
         """The next batch of this generation; batches of earlier ones are dropped. Raises whatever went wrong."""
 
+    def ready(self) -> bool:
+        """Whether `receive` would give the next batch, or raise, without waiting for it to be made."""
+
     def alive(self) -> bool:
         """Whether it can go on."""
 
     def died(self, error: BaseException) -> bool:
         """Whether `error`, which `receive` raised, is how the death of a worker shows."""
-
-    def keep_while_copied(self, images: torch.Tensor) -> None:
-        """These are on their way to a GPU: their memory is not to be used before they have arrived."""
 
     def close(self) -> None:
         """Give back what it holds; batches that are still held keep their memory."""

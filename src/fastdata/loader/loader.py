@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from fastdata.errors import LoaderError
-from fastdata.loader.batch import Batch, Stats, to_device
+from fastdata.loader.batch import Batch, Stats
 from fastdata.loader.counts import check_state, count_batches
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import Engine
+from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
@@ -51,10 +52,12 @@ class Loader:
             begins.
         num_workers: processes that make batches; 0: none; None: the cores at hand, shared with the other ranks of this machine.
             Batches of tokens are always made in this process.
-        device: None for CPU tensors; "cuda" for batches on the device.
+        device: None for CPU tensors; "cuda" for batches on the device, copied beside its work and whole for the stream that is
+            current when they are handed out. They live and die like any tensor of that stream.
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
+        device_prefetch: the most batches on their way to the device, or there, ahead of the consumer; none is waited for.
         pin_memory: None: when the device is a GPU.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
         rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
@@ -77,6 +80,7 @@ class Loader:
         seed: int = 0,
         drop_last: bool = False,
         prefetch_factor: int = 2,
+        device_prefetch: int = 2,
         pin_memory: bool | None = None,
         schedule: Mapping[int, Any] | None = None,
         rank: int | None = None,
@@ -87,7 +91,9 @@ class Loader:
         self.device = None if device is None else torch.device(device)
         if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device is {device!r}, but torch sees no GPU here: leave device out for CPU tensors")
-        self.prefetch_factor = prefetch_factor
+        self.prefetch_factor, self.device_prefetch = prefetch_factor, device_prefetch
+        if device_prefetch < 1:
+            raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
         self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
@@ -193,10 +199,7 @@ class Loader:
         while self._goes_on(this_pass):
             if self._engine is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
-            reply, data = self._receive()
-            self._consumed = reply.request.stop
-            self._in_flight = self._place()
-            yield self._batch(reply, data)
+            yield self._batch(*self._receive())  # in no name, so that who lets go of a batch frees it
         self._epoch, self._consumed = self._epoch + 1, 0
         self._in_flight = (self._epoch, 0, self._in_flight[2])  # set_size may have been called since
 
@@ -215,6 +218,8 @@ class Loader:
         try:
             if self._engine is None:
                 self._engine = self._start()
+                if self.device is not None:
+                    self._engine = Feed(self._engine, self.device, self.device_prefetch, pin=self.pin_memory)
             reply, data = self._engine.receive(self._requests.generation)
         except BaseException as error:
             died = self._engine is not None and self._engine.died(error)
@@ -231,16 +236,16 @@ class Loader:
         if is_direct(self.dataset):
             return Direct(self.dataset, self._requests, pin=self.pin_memory)
         counts = rows, self.num_workers, self.prefetch_factor
-        return Workers.start(self.dataset, self._requests, *counts, pin_memory=self.pin_memory, device=self.device)
+        options: dict[str, Any] = {"pin_memory": self.pin_memory, "device": self.device}
+        ahead = 0 if self.device is None else self.device_prefetch
+        return Workers.start(self.dataset, self._requests, *counts, **options, ahead=ahead)
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request
+        self._consumed = request.stop
+        self._in_flight = self._place()
         self._stats.batches += 1
         self._stats.samples += request.valid
-        if self.device is not None:
-            host, data = data, to_device(data, self.device)
-            if reply.images and self._engine is not None:
-                self._engine.keep_while_copied(host[0])
         if type(data) not in (tuple, list, torch.Tensor):
             return data
         batch: Any = data if type(data) is torch.Tensor else Batch(data)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 
 from fastdata.shared import SharedArray
 
-__all__ = ["ALIGN", "Place", "Slots", "Span"]
+__all__ = ["ALIGN", "HELD", "Place", "Slots", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,14 +57,18 @@ class Slots:
     Args:
         in_flight: batches that are asked for and not yet handed out.
         size: bytes of a batch.
+        held: batches that are handed out, or being copied to a device.
         pinned: page-lock them, for copies to a GPU that overlap with its work.
+
+    Attributes:
+        reclaim: lets go of batches that are copied, and waits for copies until a condition holds. Whoever copies sets it.
     """
 
-    def __init__(self, in_flight: int, size: int, *, pinned: bool = False) -> None:
-        self.count = in_flight + HELD + 1  # one more, so that the next request finds one before a batch is handed out
+    def __init__(self, in_flight: int, size: int, *, held: int = HELD, pinned: bool = False) -> None:
+        self.count = in_flight + held + 1  # one more, so that the next request finds one before a batch is handed out
         self.place = Place(self.count, size)
         self._free = deque(range(self.count))
-        self._copying: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+        self.reclaim: Callable[[Callable[[], bool]], None] = lambda enough: None
         self.copies = 0
         if pinned:
             self._pin()
@@ -80,7 +84,7 @@ class Slots:
 
     def take(self) -> int:
         """A free slot for the next request."""
-        self._reclaim()
+        self.reclaim(self._some_free)
         return self._free.popleft()
 
     def give_back(self, slot: int) -> None:
@@ -89,7 +93,7 @@ class Slots:
     def hand_out(self, slot: int, spans: Sequence[Span]) -> list[torch.Tensor]:
         """The arrays of a batch in a slot. It comes back when nobody holds one of the tensors, or a view of one, any more."""
         memory = self.place.memory.array[slot, : max(span.stop for span in spans)]  # an object of its own, which the tensors keep
-        self._reclaim()
+        self.reclaim(self._some_free)
         if not self._free:
             self.copies += 1
             self.give_back(slot)
@@ -99,21 +103,8 @@ class Slots:
         whole = torch.from_numpy(memory)
         return [whole[s.start : s.stop].view(torch.from_numpy(np.empty(0, s.dtype)).dtype).view(s.shape) for s in spans]
 
-    def keep_while_copied(self, batch: torch.Tensor, device: torch.device) -> None:
-        """Hold a batch until the copy to the GPU that was just queued on the device's current stream is done."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(device))
-        self._copying.append((event, batch))
-
-    def _reclaim(self) -> None:
-        """Let go of the batches that are copied; wait for one (host sync) only when no slot is left."""
-        while self._copying and (self._copying[0][0].query() or not self._free):  # type: ignore[no-untyped-call]
-            self._copying.popleft()[0].synchronize()
-
-    def close(self) -> None:
-        """Wait (host sync) for copies that are under way. Batches that are still held keep their memory."""
-        while self._copying:
-            self._copying.popleft()[0].synchronize()
+    def _some_free(self) -> bool:
+        return bool(self._free)
 
     def _pin(self) -> None:
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]

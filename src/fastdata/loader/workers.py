@@ -14,9 +14,10 @@ from torch.utils.data._utils import signal_handling
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
+from fastdata.gpu.ahead import arrived
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
-from fastdata.loader.slots import ALIGN, Slots
+from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared import SharedArray
 
 __all__ = ["Workers"]
@@ -56,6 +57,7 @@ class Workers:
         prefetch_factor: batches that each makes ahead.
         pin_memory: page-lock the batches, where there is a GPU.
         device: where the loader copies them to.
+        ahead: batches that it copies ahead of the consumer.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Workers:
         *,
         pin_memory: bool,
         device: torch.device | None,
+        ahead: int = 0,
     ) -> None:
         self._device = device if device is not None and device.type == "cuda" else None
         self._told: BaseException | None = None
@@ -82,6 +85,7 @@ class Workers:
             self.slots = Slots(
                 in_flight,
                 rows * requests.sizes.largest(dataset) + ALIGN * dataset.large_targets,
+                held=HELD + ahead,
                 pinned=pin_memory and self._device is not None,
             )
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
@@ -138,6 +142,7 @@ class Workers:
                 break
             self._give_back(reply.request)
         if reply.error is not None:
+            self._give_back(reply.request)
             try:
                 reply.error.reraise()
             except Exception as error:
@@ -164,10 +169,10 @@ class Workers:
         if request.slot is not None and self.slots is not None:
             self.slots.give_back(request.slot)
 
-    def keep_while_copied(self, images: torch.Tensor) -> None:
-        """These are on their way to a GPU: their slot is not to be used before they have arrived."""
-        if self.slots is not None and self._device is not None:
-            self.slots.keep_while_copied(images, self._device)
+    def ready(self) -> bool:
+        """Whether the next batch is made. Without workers, none is before it is asked for."""
+        with _on_cpu():
+            return bool(arrived(self._batches))
 
     def died(self, error: BaseException) -> bool:
         """Whether this is how a dead worker shows: torch's own message, or a connection that broke while a batch was fetched."""
@@ -187,8 +192,6 @@ class Workers:
         """End them now; not left to the garbage collector, since an error's traceback may hold the iterator."""
         if hasattr(self._batches, "_shutdown_workers"):
             self._batches._shutdown_workers()
-        if self.slots is not None:
-            self.slots.close()
 
     def _kill(self) -> None:
         """End workers that do not listen."""

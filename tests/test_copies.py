@@ -1,0 +1,359 @@
+"""Copies beside the consumer's work, on a GPU on paper: whatever may go wrong between streams would show in the bytes."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict, namedtuple
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fastdata
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResizedCrop
+from fastdata.gpu.copies import Copier, together
+from paper import PaperGPU, take_over
+from stores import COUNT, SHAPES, folder, sources, store
+from support import encode
+
+PASSES = 3
+
+
+def augmented() -> LMDBDataset:
+    return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5)
+
+
+@cache
+def masked() -> Path:
+    root, out = folder() / "masks", folder() / "masked.fds"
+    for path in sources().rglob("*.png"):
+        target = root / path.relative_to(sources())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(encode(np.full(SHAPES[int(path.stem) % len(SHAPES)], int(path.stem) % 7, np.uint8), ".png"))
+    fastdata.prep(sources(), out, masks=root, size=64, workers=1)
+    return out
+
+
+@pytest.fixture(params=[False, True], ids=["late", "eager"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PaperGPU:
+    return take_over(monkeypatch, eager=request.param)
+
+
+@cache
+def wanted() -> list[Tensor]:
+    """The tensors of all batches, on the host."""
+    with Loader(augmented(), 6, shuffle=True, num_workers=0) as loader:
+        return [tensor.clone() for _ in range(PASSES) for batch in loader for tensor in batch]
+
+
+def fed(workers: int = 2, **options: Any) -> Loader:
+    return Loader(augmented(), 6, shuffle=True, num_workers=workers, device="cpu", **options)
+
+
+def train(batches: Any, gpu: PaperGPU, *, junk: bool = True) -> None:
+    """A consumer that queues work, and never looks."""
+    for batch in batches:
+        for tensor in batch:
+            gpu.read(tensor)
+        if junk:
+            gpu.scribble(batch[0].nbytes)
+        del tensor, batch
+
+
+def right(gpu: PaperGPU) -> bool:
+    """Whether the kernels saw what is on the host, once everything has run."""
+    gpu.run()
+    seen, gpu.seen = gpu.seen, []
+    want = wanted()
+    return len(seen) == len(want) and all(a.stride() == b.stride() and torch.equal(a, b) for a, b in zip(seen, want, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_a_slow_consumer_sees_every_batch_as_it_was_made(gpu, workers, depth):
+    with fed(workers, device_prefetch=depth) as loader:
+        for _ in range(PASSES):
+            train(loader, gpu)
+        assert loader.stats().copies == 0
+    assert right(gpu)
+    assert gpu.allocated <= 2 * (depth + 3), "memory is reused"
+
+
+class Once:
+    """A loader of torch's kind."""
+
+    def __iter__(self) -> Any:
+        return iter([tuple(pair) for pair in zip(wanted()[::2], wanted()[1::2], strict=True)])
+
+
+def test_a_prefetcher_does_the_same(gpu):
+    train(Prefetcher(Once(), "cpu"), gpu)
+    assert right(gpu)
+
+
+WRONG = {"the consumer waits": [True, False], "the copy waits": [False, True], "the host's memory is held": [True, True]}
+
+
+@pytest.mark.parametrize("missing", WRONG)
+def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
+    """The test above sees what it is there to see: late, eager, or both."""
+    found = []
+    for eager in (False, True):
+        with monkeypatch.context() as patch:
+            gpu = take_over(patch, eager=eager)
+            if missing == "the host's memory is held":
+                patch.setattr(Copier, "reclaim", lambda self, *_: self._under_way.clear())
+            else:
+                patch.setattr(gpu.home if missing == "the consumer waits" else gpu.side, "wait_event", lambda event: None)
+            with fed() as loader:
+                for _ in range(PASSES):
+                    train(loader, gpu)
+                found.append(not right(gpu))
+    assert found == WRONG[missing]
+
+
+def test_a_consumer_with_a_stream_of_its_own(gpu):
+    with fed() as loader:
+        for _ in range(PASSES):
+            with gpu.stream(gpu.own):
+                train(loader, gpu)
+    assert right(gpu)
+
+
+def test_a_consumer_that_changes_its_stream_from_batch_to_batch(gpu):
+    with fed() as loader:
+        for k, batch in enumerate(batch for _ in range(PASSES) for batch in loader):
+            gpu.current = gpu.own if k % 2 else gpu.home
+            for tensor in batch:  # handed out on the other stream
+                gpu.note(tensor, gpu.current)
+                event = gpu.Event()
+                event.record(gpu.home if k % 2 else gpu.own)
+                gpu.current.wait_event(event)
+                gpu.read(tensor)
+            gpu.scribble(batch[0].nbytes)
+            del tensor, batch
+    assert right(gpu)
+
+
+def test_the_memory_of_a_batch_that_is_taken_on_another_stream_is_told_of_it(gpu):
+    copier = Copier("cpu")
+    for k in range(20):
+        copy = copier.start(torch.full((64,), k))
+        with gpu.stream(gpu.own):
+            gpu.read(copy.take())
+        del copy
+        gpu.scribble(64 * 8)
+    gpu.run()
+    assert [set(seen.tolist()) for seen in gpu.seen] == [{k} for k in range(20)]
+
+
+def test_a_consumer_that_keeps_everything(gpu):
+    with fed() as loader:
+        kept = [batch for _ in range(PASSES) for batch in loader]
+        assert loader.stats().copies == 0, "what is on the device holds no slot"
+    train(kept, gpu)
+    assert right(gpu)
+
+
+def test_a_copy_that_nobody_takes_keeps_its_memory_until_it_is_done(gpu):
+    copier = Copier("cpu")
+    for k in range(3):
+        copier.start(torch.full((64,), k, dtype=torch.uint8))
+    mine = [gpu.scribble(64) for _ in range(3)]
+    gpu.run()
+    assert {value for tensor in mine for value in tensor.tolist()} == {222}
+    copier.close()
+
+
+def test_passes_that_are_left_do_no_harm(gpu):
+    with fed() as loader:
+        for _ in range(8):
+            for batch in loader:
+                gpu.scribble(batch[0].nbytes)
+                break
+            del batch
+        loader.set_epoch(0)
+        for _ in range(PASSES):
+            train(loader, gpu)
+    assert right(gpu)
+
+
+def test_the_host_waits_only_where_no_slot_is_left(gpu):
+    with fed() as loader:
+        for k, _ in enumerate(loader):
+            if k == 1:  # at most four have begun
+                assert gpu.waits == 0
+        for _ in range(PASSES):
+            list(loader)
+        assert gpu.waits
+
+
+def test_slots_come_back_when_their_copies_are_done(gpu):
+    with fed() as loader:
+        for _ in range(PASSES):
+            train(loader, gpu)
+        gpu.run()
+        loader._engine._copier.reclaim()
+        assert loader.stats().slots_in_use <= 4 + 2
+        slots = loader._engine.slots
+    gc.collect()
+    assert slots.in_use <= 4, "requests that were not served"
+
+
+def test_closing_waits_for_copies_that_are_under_way(gpu):
+    loader = fed()
+    next(iter(loader))
+    feeding = loader._engine
+    assert feeding._copier._under_way
+    loader.close()
+    assert not feeding._copier._under_way
+
+
+def test_images_and_masks_travel_as_one(gpu):
+    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31)))
+    with Loader(dataset, 6, num_workers=0, device="cpu") as loader:
+        images, masks = next(iter(loader))
+        assert gpu.sent == [-(-6 * 24 * 31 * 3 // 64) * 64 + 6 * 24 * 31]
+        assert images.untyped_storage().data_ptr() == masks.untyped_storage().data_ptr()
+        assert masks.is_contiguous() and images.is_contiguous(memory_format=torch.channels_last)
+        assert images._base is masks._base is None, "who changes one in place does not touch what is known of the other"
+
+
+def test_targets_travel_apart(gpu):
+    with fed(0) as loader:
+        images, targets = next(iter(loader))
+        assert sorted(gpu.sent) == [6 * 8, 6 * 16 * 16 * 3]
+        assert images.untyped_storage().data_ptr() != targets.untyped_storage().data_ptr(), "who keeps targets keeps no images"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_masks_are_what_they_are_on_the_host(gpu, workers):
+    options = {"batch_size": 5, "num_workers": workers}
+    with Loader(MaskDataset(masked(), crop=CenterCrop(31)), **options) as loader:
+        want = [tensor.clone() for batch in loader for tensor in batch]
+    with Loader(MaskDataset(masked(), crop=CenterCrop(31)), device="cpu", **options) as loader:
+        train(loader, gpu)
+    gpu.run()
+    assert len(want) == 2 * -(-COUNT // 5) and all(map(torch.equal, gpu.seen, want))
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Custom(tuple):
+    note: str
+
+
+class Moving:
+    """Something of the user's that knows how to move."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
+
+    def to(self, device: Any, non_blocking: bool = False) -> Moving:
+        assert non_blocking
+        return Moving(device)
+
+
+def there(batch: Any) -> Any:
+    copier = Copier("cpu")
+    copy = copier.start(batch)
+    data = copy.take()
+    copier.close()
+    return data
+
+
+TENSORS = {
+    "plain": torch.arange(24).view(2, 3, 4),
+    "one number": torch.tensor(7.5),
+    "channels last": torch.arange(48, dtype=torch.uint8).view(1, 4, 4, 3).permute(0, 3, 1, 2),
+    "one channel": torch.arange(32, dtype=torch.uint8).view(2, 4, 4, 1).permute(0, 3, 1, 2),
+    "16 bits": torch.tensor([1, 65535], dtype=torch.uint16),
+    "bfloat16": torch.arange(6, dtype=torch.bfloat16)[2:],
+    "bool": torch.tensor([True, False]),
+    "a part of rows": torch.arange(20).view(4, 5)[:, :-1],
+    "expanded": torch.arange(3).view(3, 1).expand(3, 4),
+    "every second": torch.arange(20)[::2],
+    "empty": torch.empty(0, 3),
+    "complex": torch.tensor([1 + 2j]).conj(),
+    "sparse": torch.eye(3).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_of_all_kinds(gpu, name):
+    tensor = TENSORS[name]
+    found = there({"x": tensor})["x"]
+    gpu.run()
+    assert found.dtype == tensor.dtype and found.shape == tensor.shape
+    assert torch.equal(found.to_dense() if found.is_sparse else found, tensor.to_dense() if tensor.is_sparse else tensor)
+    if name in ("channels last", "one channel", "plain"):
+        assert found.stride() == tensor.stride() and found.data_ptr() != tensor.data_ptr()
+
+
+def test_a_batch_keeps_its_structure_and_its_attributes(gpu):
+    x = torch.arange(6)
+    own = Custom((x, "text"))
+    own.note = "mine"
+    marked = x.clone()
+    marked.valid = 3
+    batch = {"pair": Pair(x, [x, None]), "own": own, "marked": marked, "deep": OrderedDict(k=(x, 1)), "moving": Moving(), "n": 5}
+    found = there(batch)
+    gpu.run()
+    assert list(found) == list(batch) and type(found["pair"]) is Pair and type(found["own"]) is Custom
+    assert type(found["deep"]) is OrderedDict and found["own"].note == "mine" and found["marked"].valid == 3
+    assert found["own"][1] == "text" and found["n"] == 5 and found["pair"].b[1] is None and found["moving"].device.type == "cpu"
+    same = [found["pair"].a, found["pair"].b[0], found["own"][0], found["deep"]["k"][0]]
+    assert all(torch.equal(tensor, x) for tensor in same) and len({tensor.data_ptr() for tensor in same}) == 1, "sent once"
+    assert sorted(gpu.sent) == [48, 48] and batch["pair"].a is x and not hasattr(batch["moving"].device, "type")
+
+
+class Lazy(Mapping):
+    """Makes a new tensor each time."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.full((2,), int(key))
+
+    def __iter__(self) -> Any:
+        return iter(["1", "2", "3"])
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_mapping_that_makes_its_tensors_when_asked(gpu):
+    found = there((Lazy(), torch.tensor(4)))
+    gpu.run()
+    assert {key: tensor.tolist() for key, tensor in found[0].items()} == {"1": [1, 1], "2": [2, 2], "3": [3, 3]} and int(
+        found[1]
+    ) == 4
+
+
+def test_what_lies_side_by_side_travels_together():
+    whole = torch.arange(512, dtype=torch.uint8)
+    parts = [whole[a:b] for a, b in ((0, 100), (128, 200), (200, 256), (320, 330), (393, 400), (390, 395))]
+    parts += [whole[401:409].view(torch.uint8), torch.zeros(4), whole[448:512].view(torch.int64), whole[417:441]]
+    groups = together(parts[k] for k in (3, 7, 0, 4, 2, 1, 5, 6, 8, 9))
+    names = [[next(k for k, part in enumerate(parts) if part is tensor) for tensor in group] for group in groups]
+    assert sorted(names) == [[0, 1, 2], [3, 5], [4, 6, 9], [7], [8]], "none across 64 bytes, nor on top of one another, nor askew"
+
+
+def test_the_devices_without_streams_get_plain_copies():
+    x = torch.arange(6)
+    assert Copier("cpu").start([x]).take()[0] is x
+    (found,) = Copier("meta").start((x,)).take()
+    assert found.device.type == "meta" and found.shape == x.shape
+
+
+def test_a_batch_that_was_copied_under_inference_mode_may_be_trained_on(gpu):
+    with torch.inference_mode():
+        found = there(torch.ones(3))
+    gpu.run()
+    weight = torch.ones(3, requires_grad=True)
+    (found * weight).sum().backward()
+    assert weight.grad.tolist() == [1, 1, 1]

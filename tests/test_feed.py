@@ -1,0 +1,357 @@
+"""Batches ahead of the consumer: none waits for a later one, none is lost, and what is held comes back."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import time
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from corpora import store as corpus
+from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset, Trainer
+from fastdata.gpu.ahead import arrived
+from fastdata.loader.feed import Feed
+from stores import COUNT, once, sha, store
+from support import children, until
+from training import net, summed, values
+
+
+def augmented(**options: Any) -> LMDBDataset:
+    return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5, **options)
+
+
+# The queue, over an engine that does as it is told
+
+
+class Engine:
+    """Gives numbers; `made` says how many of them it has without waiting."""
+
+    slots = None
+
+    def __init__(self, made: int = 1 << 30, bad: Any = None) -> None:
+        self.made, self.bad, self.given, self.closed = made, bad or {}, list[int](), False
+
+    def receive(self, generation: int) -> Any:
+        k = len(self.given)
+        self.given.append(k)
+        if k in self.bad:
+            raise self.bad[k]
+        return SimpleNamespace(request=SimpleNamespace(generation=generation)), (torch.tensor(k),)
+
+    def ready(self) -> bool:
+        return len(self.given) < self.made
+
+    def alive(self) -> bool:
+        return True
+
+    def died(self, error: BaseException) -> bool:
+        return "died" in str(error)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def feed(engine: Any, depth: int = 2) -> Feed:
+    return Feed(engine, torch.device("cpu"), depth, pin=False)
+
+
+def number(subject: Feed, generation: int = 0) -> int:
+    return int(subject.receive(generation)[1][0])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_no_more_than_depth_batches_are_fetched_ahead(depth):
+    engine = Engine()
+    subject = feed(engine, depth)
+    for k in range(10):
+        assert number(subject) == k and len(engine.given) == k + 1 + depth
+
+
+def test_a_batch_is_not_held_back_by_one_that_is_not_made():
+    engine = Engine(made=3)
+    subject = feed(engine, depth=5)
+    assert [number(subject) for _ in range(3)] == [0, 1, 2] and len(engine.given) == 3
+    assert not subject.ready()
+    assert number(subject) == 3 and len(engine.given) == 4, "the one that is asked for is waited for, no further one"
+    engine.made = 9
+    assert number(subject) == 4 and len(engine.given) == 9 and subject.ready()
+    assert [number(subject) for _ in range(4)] == [5, 6, 7, 8] and len(engine.given) == 9
+
+
+def test_an_error_comes_after_the_batches_before_it():
+    subject = feed(Engine(bad={3: OSError("the fourth")}), depth=5)
+    assert [number(subject) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the fourth"):
+        number(subject)
+
+
+def test_an_interrupt_comes_at_once():
+    subject = feed(Engine(bad={2: KeyboardInterrupt()}))
+    with pytest.raises(KeyboardInterrupt):
+        number(subject)
+
+
+def test_another_generation_drops_batches_and_the_errors_of_batches_but_not_a_death():
+    subject = feed(Engine(bad={2: OSError("of an old batch")}))
+    assert number(subject, 0) == 0 and number(subject, 1) == 3 and number(subject, 1) == 4
+    assert number(subject, 2) == 7, "5 and 6 were of generation 1"
+    subject = feed(Engine(bad={1: RuntimeError("died")}))
+    assert number(subject, 0) == 0
+    with pytest.raises(RuntimeError, match="died"):
+        number(subject, 1)
+
+
+def test_closing_forgets_the_batches_and_closes_the_engine():
+    engine = Engine()
+    subject = feed(engine)
+    number(subject)
+    subject.close()
+    assert engine.closed and not len(subject._ahead)
+
+
+# What is there already, of torch's DataLoader
+
+
+class Slow(Dataset[int]):
+    """Sample 0 waits for a file."""
+
+    def __init__(self, flag: Any) -> None:
+        self.flag = flag
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, k: int) -> int:
+        while k == 0 and not self.flag.exists():
+            time.sleep(0.001)
+        if k == 9:
+            raise OSError("sample 9 is bad")
+        return k
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_whether_the_next_batch_is_there_is_known_exactly(tmp_path):
+    flag = tmp_path / "go"
+    batches = iter(DataLoader(Slow(flag), 1, num_workers=2))
+    until(lambda: arrived(batches) is False and len(batches._task_info[1]) == 2)  # another one is there, not the next
+    assert arrived(batches) is False
+    flag.touch()
+    until(lambda: arrived(batches))
+    found = []
+    with pytest.raises(OSError, match="sample 9 is bad"):
+        while True:
+            until(lambda: arrived(batches))
+            started = time.perf_counter()
+            found.append(int(next(batches)))
+            assert time.perf_counter() - started < 1
+    assert found == list(range(9)), "as without looking, in order, and an error in its place"
+    found = [int(next(batches)) for _ in range(2)]
+    assert found == [10, 11] and arrived(batches) is False, "the end is for the next one to find"
+    assert next(batches, None) is None
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(5))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("options", [{"in_order": True}, {"in_order": False}])
+def test_looking_changes_nothing_of_other_loaders(options):
+    for data, count in ((Endless(), 10), (TensorDataset(torch.arange(10)), 10)):
+        batches, found = iter(DataLoader(data, 1, num_workers=2, **options)), 0
+        while True:
+            arrived(batches)
+            try:
+                next(batches)
+            except StopIteration:
+                break
+            found += 1
+        assert found == count
+    assert arrived(iter(DataLoader(TensorDataset(torch.arange(4)), 2))) is False, "made when it is asked for"
+    assert arrived(iter([1])) is None
+
+
+# The Loader
+
+
+def others() -> dict[str, Any]:
+    return {
+        "images": augmented(),
+        "tokens": TokenDataset(corpus(), 16),
+        "tensors": TensorDataset(torch.arange(COUNT) * 2, torch.arange(COUNT)),
+    }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ["images", "tokens", "tensors"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_batches_on_a_device_are_those_on_the_host(name, workers, depth):
+    options = {"shuffle": True, "seed": 3, "num_workers": workers}
+
+    def seen(batches: Any) -> list[Any]:
+        return [
+            (b.ids.tolist(), b.valid, b.position, [t.tolist() for t in ([b] if isinstance(b, torch.Tensor) else b)])
+            for b in batches
+        ]
+
+    with Loader(others()[name], 8, **options) as loader:
+        want = [seen(loader) for _ in range(2)]
+    with Loader(others()[name], 8, device="cpu", device_prefetch=depth, **options) as loader:
+        assert [seen(loader) for _ in range(2)] == want
+        assert len(want[0]) == len(loader)
+
+
+def test_dicts_travel_too():
+    with Loader([{"x": k, "name": str(k)} for k in range(5)], 2, num_workers=0, device="meta") as loader:
+        found = list(loader)
+    assert [b["x"].device.type for b in found] == ["meta"] * 3 and found[2]["name"] == ["4"]
+
+
+def test_a_wrong_depth():
+    with pytest.raises(ValueError, match="device_prefetch is 0, but must be at least 1"):
+        Loader(augmented(), 8, device="cpu", device_prefetch=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_is_that_of_the_batch_that_was_handed_out(workers):
+    options = {"shuffle": True, "seed": 5, "num_workers": workers, "device": "cpu"}
+    with Loader(augmented(), 8, **options) as loader:
+        want, states = [], [loader.state_dict()]
+        for batch in loader:
+            want += sha([batch])
+            states.append(loader.state_dict())
+            time.sleep(0.02)  # for batches to come ahead
+    with Loader(augmented(), 8, **options) as loader:
+        for k, state in enumerate(states[:-1]):
+            loader.load_state_dict(json.loads(json.dumps(state)))
+            assert sha(loader) == want[k:]
+        assert loader.stats().copies == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_slots_come_back_after_passes_that_are_left_and_after_a_change_of_size(workers):
+    in_flight = max(1, 2 * workers)
+    with Loader(augmented(), 6, shuffle=True, num_workers=workers, device="cpu") as loader:
+        first = sha(loader)
+        loader.set_epoch(0)
+        for k in range(12):
+            for batch in loader:
+                assert sha([batch])[0] == first[0]
+                break
+            if k % 3 == 0:
+                loader.set_size(64, crop=16 if k % 2 else None)
+        del batch
+        loader.set_epoch(0)
+        assert sha(loader) == first
+        stats = loader.stats()
+        assert (stats.copies, stats.slots) == (0, in_flight + 3 + 2 + 1) and stats.slots_in_use <= in_flight + 3
+        slots = loader._engine.slots
+        feeding = loader._engine
+    feeding.close()
+    del feeding
+    gc.collect()
+    assert slots.in_use <= in_flight, "of these, nobody will hear"
+
+
+def fails(pixels: Any) -> Any:
+    if int(pixels.sum()) % 5 == 0:
+        raise OSError("a bad one")
+    return pixels
+
+
+def test_a_batch_that_failed_costs_no_slot():
+    """An error that was still to come is dropped with its generation, and the workers live on."""
+    with Loader(augmented(transform=fails), 1, num_workers=1) as loader:
+        loader._engine = engine = loader._start()
+        errors = 0
+        for _ in range(COUNT):
+            try:
+                engine.receive(loader._requests.generation)
+            except OSError:
+                errors += 1
+        assert errors > 5 and engine.slots.in_use <= 2
+
+
+def test_targets_on_the_host_hold_no_slot():
+    with Loader(augmented(), 6, shuffle=True, num_workers=1, device="cpu") as loader:
+        targets = [batch[1] for _ in range(3) for batch in loader]
+        assert loader.stats().copies == 0 and len(targets) == 21
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_who_keeps_batches_on_the_host_gets_copies(depth):
+    with Loader(augmented(), 6, shuffle=True, num_workers=2, device="cpu", device_prefetch=depth) as loader:
+        want = sha(loader)
+        loader.set_epoch(0)
+        kept = list(loader)
+        assert sha(kept) == want and loader.stats().slots_in_use <= loader.stats().slots
+
+
+def test_a_loader_that_is_let_go_leaves_nothing():
+    before = set(children(os.getpid()))
+    loader = Loader(augmented(), 6, num_workers=2, device="cpu")
+    next(iter(loader))
+    feeding = weakref.ref(loader._engine)
+    slots = weakref.ref(loader._engine.slots)
+    del loader
+    gc.collect()
+    assert feeding() is None and slots() is None
+    until(lambda: not set(children(os.getpid())) - before, 5)
+
+
+class Dies(Dataset[Any]):
+    """Its worker ends at the fifth sample."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, k: int) -> torch.Tensor:
+        if k == 4 and torch.utils.data.get_worker_info():
+            time.sleep(0.2)
+            os._exit(7)
+        return torch.tensor(k)
+
+
+def test_a_worker_that_dies_is_an_error_after_what_was_made_and_the_next_pass_works():
+    with Loader(Dies(), 1, num_workers=1, device="cpu") as loader:
+        found = []
+        with pytest.raises(
+            (LoaderError, RuntimeError), match=r"epoch 0, batch 4: a worker died|exited unexpectedly|exit"
+        ) as caught:
+            for batch in loader:
+                found.append(int(batch))
+        assert found == list(range(len(found))) and (len(found) == 4 or not isinstance(caught.value, LoaderError))
+        assert not re.search("killed", str(caught.value))
+
+
+def test_ranks_together_see_every_sample_once():
+    loaders = [Loader(augmented(), 4, rank=r, world_size=2, num_workers=0, device="cpu") for r in range(2)]
+    batches = [batch for loader in loaders for batch in loader]
+    assert once([batch.ids[: batch.valid] for batch in batches], COUNT)
+
+
+# The Trainer
+
+
+def test_a_trainer_takes_the_same_steps():
+    x, y = torch.randn(30, 6, dtype=torch.float64), torch.randint(3, (30,))
+
+    def trained(device: Any) -> torch.Tensor:
+        model = net()
+        with Loader(TensorDataset(x, y), 4, shuffle=True, num_workers=1, device=device) as loader:
+            Trainer(model, summed, torch.optim.SGD(model.parameters(), lr=0.1), progress=False).fit(loader, epochs=3)
+        return values(model)
+
+    assert torch.equal(trained("cpu"), trained(None)) and np.isfinite(values(net()).numpy()).all()

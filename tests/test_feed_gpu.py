@@ -1,0 +1,421 @@
+"""Batches on their way to a GPU: bit-equal whatever the consumer does, no waits of the host, and memory that stays flat.
+
+The tests of `test_copies.py`, on a real one. A consumer that is slow queues `_sleep`; slow copies begin with one.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from fastdata import LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResizedCrop, Trainer
+from fastdata.gpu import copies
+from fastdata.gpu.copies import Copier
+from stores import script, store
+from test_copies import TENSORS, masked
+from training import net, summed, values
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+PASSES = 3
+BATCH = 6
+CYCLES = 10_000_000  # some 6 ms
+Batch = tuple[Tensor, Tensor]
+
+
+def augmented() -> LMDBDataset:
+    return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(64), hflip=0.5)
+
+
+def made(workers: int = 2, device: str | None = "cuda", **options: Any) -> Loader:
+    return Loader(augmented(), BATCH, shuffle=True, num_workers=workers, device=device, **options)
+
+
+@cache
+def wanted() -> list[Tensor]:
+    with made(0, None) as loader:
+        return [tensor.clone() for _ in range(PASSES) for batch in loader for tensor in batch]
+
+
+def passes(loader: Loader) -> Iterator[Batch]:
+    for _ in range(PASSES):
+        yield from loader
+
+
+def train(batches: Iterable[Batch]) -> list[Tensor]:
+    """What a slow consumer sees that keeps nothing, and fills the memory that it frees."""
+    found = []
+    for images, targets in batches:
+        torch.cuda._sleep(CYCLES)
+        found += [images.clone(), targets.clone()]
+        for tensor in (images, targets):
+            torch.empty_like(tensor).fill_(99)
+        del images, targets, tensor
+    return found
+
+
+def right(found: list[Tensor]) -> bool:
+    want = wanted()
+    assert len(found) == len(want)
+    return all(a.stride() == b.stride() and torch.equal(a.cpu(), b) for a, b in zip(found, want, strict=True))
+
+
+@contextmanager
+def slow_copies() -> Iterator[None]:
+    send = copies._send
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copies, "_send", lambda block, source: (torch.cuda._sleep(CYCLES), send(block, source)))
+        yield
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_slow_consumer_sees_every_batch_as_it_was_made(workers, depth):
+    with made(workers, device_prefetch=depth) as loader:
+        assert right(train(passes(loader)))
+        assert loader.stats().copies == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_slow_copies_are_waited_for(workers):
+    with slow_copies(), made(workers) as loader:
+        assert right(train(passes(loader)))
+
+
+@pytest.mark.parametrize("missing", ["the consumer waits", "the copy waits", "the host's memory is held"])
+def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
+    """The tests above see what they are there to see."""
+    torch.full((64 << 20,), 99, dtype=torch.uint8, device="cuda")  # what a reader finds that does not wait
+    if missing == "the consumer waits":
+        monkeypatch.setattr(copies.Copy, "take", lambda self: self._data)
+    elif missing == "the host's memory is held":
+        monkeypatch.setattr(Copier, "reclaim", lambda self, *_: self._under_way.clear())
+    else:
+        start = Copier._start
+
+        def hasty(self: Any, batch: Any, side: Any) -> Any:
+            side.wait_event = lambda event: None
+            return start(self, batch, side)
+
+        monkeypatch.setattr(Copier, "_start", hasty)
+    if missing == "the copy waits":
+        with made() as loader:
+            found = train(passes(loader))
+    else:
+        with slow_copies(), made() as loader:
+            found = train(passes(loader))
+            torch.cuda.synchronize()  # before the slots lose their page lock
+    assert not right(found)
+
+
+def test_a_prefetcher_over_pageable_batches():
+    pairs = list(zip(wanted()[::2], wanted()[1::2], strict=True))
+    assert not pairs[0][0].is_pinned()
+    assert right(train(Prefetcher(pairs, "cuda")))
+
+
+def test_a_prefetcher_over_torch_s_loader():
+    dataset = TensorDataset(torch.arange(4000).view(400, 10), torch.arange(400))
+    loader = DataLoader(dataset, 16, num_workers=2, pin_memory=True)
+    want = [[tensor.clone() for tensor in batch] for batch in loader]
+    found = []
+    for x, y in Prefetcher(loader, "cuda"):
+        torch.cuda._sleep(CYCLES)
+        found.append([x.clone(), y.clone()])
+    assert len(found) == len(want) == 25
+    assert all(torch.equal(a.cpu(), b) for one, other in zip(found, want, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_a_consumer_with_a_stream_of_its_own():
+    own = torch.cuda.Stream()
+    with made() as loader, torch.cuda.stream(own):
+        found = train(passes(loader))
+    own.synchronize()
+    assert right(found)
+
+
+def test_a_consumer_that_uses_another_stream_than_it_was_handed_out_on():
+    own, found = torch.cuda.Stream(), []
+    with slow_copies(), made() as loader:
+        for batch in passes(loader):
+            own.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(own):
+                torch.cuda._sleep(CYCLES)
+                for tensor in batch:
+                    tensor.record_stream(own)
+                    found.append(tensor.clone())
+            del batch, tensor
+    torch.cuda.synchronize()
+    assert right(found)
+
+
+def test_a_batch_that_is_taken_on_another_stream_than_its_memory_is_of():
+    own, copier, found = torch.cuda.Stream(), Copier("cuda"), []
+    for k in range(40):
+        copy = copier.start(torch.full((100_000,), k % 250, dtype=torch.uint8))
+        with torch.cuda.stream(own):
+            torch.cuda._sleep(CYCLES)
+            found.append(copy.take().clone())
+        del copy
+        torch.empty(100_000, dtype=torch.uint8, device="cuda").fill_(255)
+    torch.cuda.synchronize()
+    assert [set(tensor.tolist()) for tensor in found] == [{k % 250} for k in range(40)]
+    copier.close()
+
+
+def test_a_consumer_that_keeps_everything():
+    with made() as loader:
+        kept = list(passes(loader))
+        assert loader.stats().copies == 0
+    assert right([tensor for batch in kept for tensor in batch])
+
+
+def test_passes_that_are_left_do_no_harm():
+    with slow_copies(), made() as loader:
+        for _ in range(8):
+            for images, _ in loader:
+                torch.empty_like(images).fill_(99)
+                break
+            del images
+        loader.set_epoch(0)
+        assert right(train(passes(loader)))
+
+
+COMPILED = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+import torch._inductor.config
+from fastdata import GPUNormalize, LMDBDataset, Loader, RandomResizedCrop
+
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+torch._inductor.config.compile_threads = 1
+torch.manual_seed(0)
+layers = GPUNormalize(0.5, 0.25), torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 62 * 62, 4)
+model = torch.nn.Sequential(*layers).cuda()
+quick = torch.compile(model, mode="reduce-overhead", dynamic=False)
+
+def outputs(model, device):
+    found = []
+    dataset = LMDBDataset(sys.argv[1], size=64, crop=RandomResizedCrop(64), hflip=0.5)
+    with Loader(dataset, 6, shuffle=True, num_workers=2, device=device, drop_last=True) as loader:
+        for _ in range(4):
+            for images, targets in loader:
+                if device is not None:
+                    torch.compiler.cudagraph_mark_step_begin()
+                    torch.cuda._sleep(5_000_000)
+                with torch.no_grad():
+                    found.append((model(images.cuda()).clone(), targets.cuda().clone()))
+                del images, targets
+    return found
+
+want, found = outputs(model, None), outputs(quick, "cuda")
+close = [torch.allclose(a, b, atol=1e-4, rtol=1e-4) and torch.equal(s, t) for (a, s), (b, t) in zip(want, found)]
+print(json.dumps([len(want), len(found), all(close)]))
+"""
+
+
+def test_with_cuda_graphs_of_torch_compile():
+    assert script(COMPILED, store("jpeg"), timeout=400) == [28, 28, True]
+
+
+# No waits
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_host_waits_for_nothing(workers):
+    with made(workers) as loader:
+        list(loader)
+        batches = passes(loader)
+        total = next(batches)[0].float().sum()
+        with no_waits():
+            for images, targets in batches:
+                total += images.float().sum() + targets.sum()
+    assert total > 0
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_nor_in_a_prefetcher(pinned):
+    loader = DataLoader(TensorDataset(torch.ones(200, 1000)), 20, num_workers=1, pin_memory=pinned)
+    list(Prefetcher(loader, "cuda"))
+    batches, total = iter(Prefetcher(loader, "cuda")), torch.zeros((), device="cuda")
+    next(batches)
+    with no_waits():
+        for (x,) in batches:
+            total += x.sum()
+    assert int(total) == 180_000
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_busy_gpu_does_not_hold_the_host(pinned):
+    """Copies wait for what the consumer's stream was given before; the host does not, also where memory is pageable."""
+    tensors = [torch.full((1 << 20,), float(k)) for k in range(5)]
+    batches = iter(Prefetcher([tensor.pin_memory() if pinned else tensor for tensor in tensors], "cuda"))
+    for warm in ([tensor.pin_memory() for tensor in tensors], [tensor.cuda() for tensor in tensors]):
+        del warm  # torch's allocators have memory now, which is not had while the GPU works
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)
+    first = next(batches)
+    assert not torch.cuda.current_stream().query(), "the stream sleeps on for a second"
+    assert float(first[0]) == 0 and [float(batch[0]) for batch in batches] == [1, 2, 3, 4]
+
+
+def test_copies_run_beside_the_consumers_work():
+    with made() as loader:
+        batches = passes(loader)
+        for _ in range(3):
+            next(batches)
+        torch.cuda.synchronize()
+        time.sleep(0.3)  # the workers have made the next ones
+        images, _ = next(batches)
+        torch.cuda._sleep(2_000_000_000)
+        done = loader._engine._copier._under_way[-1][0]
+        end = time.monotonic() + 0.5
+        while not done.query() and time.monotonic() < end:
+            time.sleep(0.001)
+        assert len(loader._engine._ahead) == 2 and done.query() and not torch.cuda.current_stream().query()
+    assert images.is_cuda
+
+
+def test_a_trainer_waits_for_nothing_and_takes_the_same_steps():
+    dataset = TensorDataset(torch.randn(400, 6, dtype=torch.float64), torch.randint(3, (400,)))
+
+    def trained(loader: Any) -> Tensor:
+        model = net()
+        subject = Trainer(model, summed, partial(torch.optim.SGD, lr=0.1), device="cuda", progress=False, log_every=10_000)
+        subject.fit(loader, max_steps=5)
+        steps = subject.steps(loader)
+        next(steps)
+        with no_waits():
+            for _ in range(90):
+                next(steps)
+        steps.close()
+        return values(model)
+
+    options = {"shuffle": True, "num_workers": 1, "seed": 1}
+    with Loader(dataset, 4, pin_memory=True, **options) as loader:
+        want = trained(loader)
+    with Loader(dataset, 4, device="cuda", **options) as loader:
+        assert torch.equal(trained(loader), want)
+    with Loader(dataset, 4, pin_memory=True, **options) as loader:
+        assert torch.equal(trained(Prefetcher(loader, "cuda")), want)
+
+
+# Memory
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_stays_flat_over_2000_batches():
+    with made() as loader:
+        batches = (batch for _ in range(1000) for batch in loader)
+        for k, (images, targets) in enumerate(batches):
+            images.float().add_(targets.sum())
+            if k == 200:
+                gc.collect()
+                before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), resident()
+            if k == 2200:
+                gc.collect()
+                break
+        size = sum(tensor.nbytes for tensor in (images, targets))
+        assert torch.cuda.memory_allocated() - before[0] <= 4 * size
+        assert torch.cuda.memory_reserved() - before[1] <= 20 << 20, "one segment of torch's at the most"
+        assert resident() - before[2] < 8 << 20
+    del images, targets
+    batches.close()
+
+
+def test_closing_frees_what_was_ahead():
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    with made() as loader:
+        next(iter(loader))
+        time.sleep(0.1)
+    batches = iter(Prefetcher([torch.ones(1 << 20)] * 5, "cuda"))
+    assert len(next(batches)) == 1 << 20
+    batches.close()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_slots_are_page_locked_once_and_unlocked_in_the_end():
+    with made() as loader:
+        next(iter(loader))
+        memory = loader._engine.slots.place.memory
+        whole = torch.from_numpy(memory.array)
+        assert whole.is_pinned() and whole[-1, -1:].is_pinned()
+        sources = [source for _, sources, _ in loader._engine._copier._under_way for source in sources]
+        assert all(source.is_pinned() for source in sources)
+    gc.collect()
+    assert not whole.is_pinned()
+
+
+def test_slots_that_may_not_be_page_locked_are_right_too():
+    with made(pin_memory=False) as loader:
+        found = train(passes(loader))
+        assert not torch.from_numpy(loader._engine.slots.place.memory.array).is_pinned()
+    assert right(found)
+
+
+# Kinds
+
+
+def test_images_and_masks_are_one_block():
+    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31)), hflip=0.5)
+    with Loader(dataset, 5, num_workers=1) as loader:
+        want = [tensor.clone() for batch in loader for tensor in batch]
+    with Loader(dataset, 5, num_workers=1, device="cuda") as loader:
+        batches = list(loader)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip((tensor for batch in batches for tensor in batch), want, strict=True))
+    for images, masks in batches:
+        assert images.untyped_storage().data_ptr() == masks.untyped_storage().data_ptr()
+        assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("pinned", [False, True])
+def test_tensors_of_all_kinds(name, pinned):
+    tensor = TENSORS[name]
+    copier = Copier("cuda", pin=pinned)
+    found = copier.start([tensor]).take()[0]
+    assert found.is_cuda and found.dtype == tensor.dtype and found.shape == tensor.shape
+    back = found.cpu()
+    assert torch.equal(back.to_dense() if back.is_sparse else back, tensor.to_dense() if tensor.is_sparse else tensor)
+    if name in ("channels last", "one channel", "plain"):
+        assert found.stride() == tensor.stride()
+    copier.close()
+
+
+def test_what_is_on_the_device_stays():
+    x = torch.ones(3, device="cuda")
+    copier = Copier("cuda")
+    assert copier.start([x]).take()[0] is x and copier.device == torch.device("cuda", torch.cuda.current_device())
+    copier.close()

@@ -1,0 +1,229 @@
+"""Prefetcher: any loader's batches, ahead of the consumer; its order, errors, state and attributes stay."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import pickle
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
+
+from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, Trainer
+from paper import take_over
+from runs import Counted
+from stores import sha, store
+from support import until
+from training import net, summed, values
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+
+class Counter:
+    """Batches 0 to 9, and how many were drawn; it ends with an error if it has one."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.drawn, self.error = 0, error
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for k in range(10):
+            self.drawn += 1
+            yield torch.tensor(k)
+        if self.error:
+            raise self.error
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_the_loader(workers):
+    dataset = TensorDataset(torch.arange(50), torch.arange(50) * 2.0)
+    made = lambda: DataLoader(dataset, 8, shuffle=True, num_workers=workers, generator=torch.Generator().manual_seed(1))  # noqa: E731
+    plain, subject = made(), Prefetcher(made(), "cpu")
+    assert len(subject) == len(plain) == 7
+    for _ in range(2):
+        for found, want in zip(subject, plain, strict=True):
+            assert type(found) is type(want) is list and all(map(torch.equal, found, want))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_no_more_than_depth_are_drawn_ahead(depth):
+    loader = Counter()
+    for k, batch in enumerate(Prefetcher(loader, "cpu", depth=depth)):
+        assert int(batch) == k and loader.drawn == min(k + 1 + depth, 10)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_batches_go_where_they_are_told(device):
+    assert {batch.device.type for batch in Prefetcher(Counter(), device)} == {device}
+
+
+class Waiting(Dataset[int]):
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, k: int) -> int:
+        until(lambda: k < 3 or self.flag.exists())
+        return k
+
+
+def test_a_batch_of_workers_is_not_held_back_by_one_that_is_not_made(tmp_path):
+    batches = iter(Prefetcher(DataLoader(Waiting(tmp_path / "go"), 1, num_workers=2), "cpu", depth=5))
+    assert [int(next(batches)) for _ in range(3)] == [0, 1, 2]
+    (tmp_path / "go").touch()
+    assert [int(batch) for batch in batches] == [3, 4, 5, 6, 7]
+
+
+def test_an_error_comes_after_the_batches_before_it():
+    found = []
+    with pytest.raises(OSError, match="the end"):
+        for batch in Prefetcher(Counter(OSError("the end")), "cpu", depth=5):
+            found.append(int(batch))
+    assert found == list(range(10))
+
+
+def test_a_loader_without_length_or_state_stays_so():
+    subject = Prefetcher(iter([torch.ones(2)]), "cpu")
+    with pytest.raises(TypeError):
+        len(subject)
+    assert not hasattr(subject, "state_dict") and not hasattr(subject, "load_state_dict") and not hasattr(subject, "epoch_stop")
+    assert [batch.tolist() for batch in subject] == [[1, 1]] and list(subject) == []
+
+
+def test_the_loaders_attributes_are_there():
+    with Loader(LMDBDataset(store(), crop=CenterCrop(16)), 8, num_workers=0) as loader:
+        subject = Prefetcher(loader, "cpu")
+        assert (subject.epoch, subject.epoch_stop, subject.dataset) == (0, loader.epoch_stop, loader.dataset)
+        list(subject)
+        assert subject.epoch == 1 and subject.stats().batches == 6
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = subject.nothing_like_it
+    for other in (copy.copy(Prefetcher(Counted(), "cpu")), pickle.loads(pickle.dumps(Prefetcher(Counted(), "cpu", depth=3)))):
+        assert other.depth in (2, 3) and len(list(other)) == 9
+
+
+def test_epochs_go_to_the_loader_or_its_samplers():
+    dataset = TensorDataset(torch.arange(12))
+    mine = DistributedSampler(dataset, 2, 0, seed=3)
+    for loader in (
+        DataLoader(dataset, 2, sampler=mine),
+        DataLoader(dataset, batch_sampler=BatchSampler(mine, 2, drop_last=False)),
+        DataLoader(dataset, batch_sampler=DistributedSampler([[0], [1], [2], [3]], 2, 0)),
+    ):
+        Prefetcher(loader, "cpu").set_epoch(7)
+        assert getattr(loader.batch_sampler, "epoch", None) == 7 or mine.epoch == 7
+        mine.epoch = 0
+    with Loader(dataset, 4, shuffle=True, num_workers=0) as loader:
+        Prefetcher(loader, "cpu").set_epoch(5)
+        assert loader.epoch == 5
+    Prefetcher([torch.ones(1)], "cpu").set_epoch(3)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_state_is_that_of_the_batch_that_was_handed_out(workers, depth):
+    def made() -> Loader:
+        return Loader(LMDBDataset(store(), crop=CenterCrop(16), hflip=0.5), 8, shuffle=True, num_workers=workers)
+
+    with made() as loader:
+        states, want = [loader.state_dict()], []
+        for batch in loader:
+            states.append(loader.state_dict())
+            want += sha([batch])
+    with made() as loader:
+        subject = Prefetcher(loader, "cpu", depth=depth)
+        assert subject.state_dict() == states[0]
+        for k, batch in enumerate(subject):
+            assert subject.state_dict() == states[k + 1] and sha([batch]) == want[k : k + 1]
+        assert subject.state_dict() == states[-1] == loader.state_dict()
+        for k, state in enumerate(states[:-1]):
+            subject.load_state_dict(json.loads(json.dumps(state)))
+            assert subject.state_dict() == state
+            assert sha(subject) == want[k:]
+        subject.set_epoch(0)
+        for _ in subject:
+            break
+        assert subject.state_dict() == states[1], "also when the pass was left"
+        assert sha(subject) == want, "which begins again, as without a Prefetcher"
+        next(iter(subject))
+        subject.load_state_dict(states[3])
+        assert subject.state_dict() == states[3] and sha(subject) == want[3:]
+
+
+def test_other_loaders_with_a_state():
+    loader = Counted()
+    subject = Prefetcher(loader, "cpu", depth=4)
+    for k, _ in enumerate(subject):
+        assert subject.state_dict() == {"at": k + 1} and loader.at in (0, min(k + 5, 9))
+        if k == 3:
+            break
+    want = [images for images, _ in Counted()][4:]
+    subject.load_state_dict(subject.state_dict())
+    assert all(map(torch.equal, (images for images, _ in subject), want))
+    assert subject.state_dict() == {"at": 0}
+
+
+@pytest.mark.parametrize("end", ["break", "error", "let go"])
+def test_a_pass_that_ends_early_lets_go_of_everything(end, monkeypatch):
+    take_over(monkeypatch, eager=False)
+    held: list[Any] = []
+
+    class Watched:
+        def __iter__(self) -> Iterator[Tensor]:
+            for k in range(10):
+                array = np.full(8, k)
+                held.append(weakref.ref(array))
+                tensor = torch.from_numpy(array)
+                del array
+                yield tensor
+                del tensor
+
+    subject = Prefetcher(Watched(), "cpu", depth=3)
+    batches = iter(subject)
+    next(batches)
+    assert len(held) == 4 and len(subject._copier._under_way) == 4
+    if end == "error":
+        with pytest.raises(ZeroDivisionError):
+            batches.throw(ZeroDivisionError())
+    elif end == "break":
+        batches.close()
+    del batches
+    gc.collect()
+    assert not subject._copier._under_way and all(reference() is None for reference in held)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="depth is 0, but must be at least 1"):
+        Prefetcher([], "cpu", depth=0)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device is 'cuda', but torch sees no GPU here"):
+            Prefetcher([], "cuda")
+
+
+def test_a_trainer_takes_the_same_steps():
+    dataset = TensorDataset(torch.randn(30, 6, dtype=torch.float64), torch.randint(3, (30,)))
+
+    def trained(wrapped: bool) -> Tensor:
+        model = net()
+        generator = torch.Generator().manual_seed(0)
+        loader: Any = DataLoader(dataset, 4, sampler=RandomSampler(dataset, generator=generator), num_workers=1)
+        loader = Prefetcher(loader, "cpu") if wrapped else loader
+        Trainer(model, summed, torch.optim.SGD(model.parameters(), lr=0.1), progress=False).fit(loader, epochs=2)
+        return values(model)
+
+    assert torch.equal(trained(True), trained(False))
