@@ -3,12 +3,14 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
+DALI := .venv/.dali
 
-.PHONY: help demo test check bench bench-peers gpu
+.PHONY: help demo test test-dali check bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
 	@echo "make test    all tests"
+	@echo "make test-dali   the tests of Loader(backend=\"dali\"), without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make check   style (ruff), types (mypy), and which module may import which"
 	@echo "make bench   measure the rates of fastdata-prep on this machine"
 	@echo "make bench-peers   measure the Loader beside tf.data, DALI, FFCV and others; installs them, 8 GB"
@@ -20,6 +22,9 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -q
+
+test-dali: $(DALI)
+	$(RUN) -m pytest -q tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check
@@ -41,4 +46,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
 	@echo "installing fastdata and what it needs into .venv; PyTorch is large, so the first time takes some minutes"
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@touch $@
+
+$(DALI): $(INSTALLED)
+	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dali]'
 	@touch $@

@@ -39,6 +39,11 @@ class JpegHeader(Header):
     components: int  # 1 grey, 3 colour, 4 CMYK or YCCK
     progressive: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether other decoders make the same of it: they mend, invert and turn images in ways of their own."""
+        return self.components in (1, 3) and self.orientation == 1 and not self.progressive
+
     def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Pixels:
         """As `SourceImage.decode` describes; `least` is (height, width) as stored."""
         den = self._scale(least)

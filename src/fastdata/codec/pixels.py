@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from fastdata.codec.cut import cut_jpeg
+from fastdata.codec.cut import Cut, cut_jpeg
 from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, jpeg_size
 from fastdata.codec.planes import encode_planes, planes_to_rgb, split_planes
 from fastdata.errors import CodecError
 
-__all__ = ["CODECS", "PixelFormat", "Region", "Window", "decode_record", "decode_window", "encode_record"]
+__all__ = ["CODECS", "PixelFormat", "Region", "Window", "decode_record", "decode_window", "encode_record", "jpeg_window"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -128,16 +128,25 @@ def decode_window(
         return Region(luma), Region(chroma, shrink=2)
     if form.codec != "jpeg":
         return (Region(decode_record(data, form, height, width)),)
-    cut = None
-    if (window.height, window.width) != (height, width):
-        cut = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
-    if cut is None and jpeg_size(data) != (height, width):
-        raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
-    jpeg, top, left, tall, wide = cut or (data, 0, 0, height, width)
+    jpeg, top, left, tall, wide = jpeg_window(data, height, width, window)
     shrink = window.shrink if max(tall, wide) > 8 else 1  # of smaller images two scales have the same size
     size = -(-tall // shrink), -(-wide // shrink)
     pixels = decode_jpeg(jpeg, gray=form.channels == 1, fast=window.fast, size=size, scratch=scratch)
     return (Region(pixels, top, left, shrink),)
+
+
+def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window, *, cut: bool = True) -> Cut:
+    """A JPEG that holds a window of one of `height` and `width`: the smallest cut where it can be had, else the whole.
+
+    Raises:
+        CodecError: the bytes are damaged, or hold an image of another size.
+    """
+    found = None
+    if cut and (window.height, window.width) != (height, width):
+        found = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
+    if found is None and jpeg_size(data) != (height, width):
+        raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
+    return found or Cut(np.frombuffer(data, np.uint8), 0, 0, height, width)
 
 
 def _decode_png(data: bytes | memoryview, form: PixelFormat) -> Array:

@@ -11,6 +11,7 @@ import torch
 from fastdata.data.choice import checked
 from fastdata.data.crops import Crop
 from fastdata.data.dataset import SlotDataset
+from fastdata.data.encoded import EncodedBatch
 from fastdata.data.joined import JoinedImages
 from fastdata.data.masks import Masks
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
@@ -96,9 +97,7 @@ class ImageDataset(SlotDataset):
         `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
         the memory for the images, then for masks; `timing` is added to.
         """
-        keys = repeated(self._keys(indices), repeats)
-        rows = keys & ROW_MASK
-        plan = self._plan(rows, uniforms(seed, epoch, keys, self.view.draws))
+        keys, rows, plan = self._planned(indices, seed, epoch, repeats)
         if self.view.transform is None:
             images = render_batch(self._images, self.view, rows, plan, allocate, timing)
         else:  # a transform that draws random numbers draws the same for the same (seed, epoch, sample)
@@ -107,6 +106,33 @@ class ImageDataset(SlotDataset):
                 samples = render_each(self._images, self.view, rows, plan, timing, lambda k: reseed(seeds[k]))
             images = stack(samples, allocate)
         return images, self._targets_of(rows, plan, allocate, timing)
+
+    @property
+    def channels(self) -> int:
+        """Of an image as it is decoded: 3, or 1."""
+        return self._images.form.channels
+
+    def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None, cut: bool) -> EncodedBatch:
+        """The batch that `read_batch` makes of the same arguments, before it is decoded; without masks and transforms.
+
+        cut: JPEGs hold no more than the boxes need. They are valid while this dataset lives.
+        """
+        _, rows, plan = self._planned(indices, seed, epoch, repeats)
+        return EncodedBatch(self._images, self.view, rows, plan, cut=cut)
+
+    def no_jpegs(self) -> str | None:
+        """Why `encode_batch` is of no use; None: it is of use."""
+        if self._masks is not None:
+            return "it has masks, which go with the images"
+        if self.view.transform is not None:
+            return "it has a transform, which takes decoded images"
+        return None if self._images.jpegs else "its images are not held as JPEGs"
+
+    def _planned(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[Sample]]:
+        """What names the samples of a batch to the random numbers, their rows, and what becomes of them."""
+        keys = repeated(self._keys(indices), repeats)
+        rows = keys & ROW_MASK
+        return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.view.draws))
 
     def _plan(self, rows: Array, u: Array) -> list[Sample]:
         """What becomes of images, and of their masks, with these uniform numbers."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codec.cut import Cut
 from fastdata.codec.pixels import Window
 from fastdata.data.records import Images, Regions, Scratch
 from fastdata.shared import SharedArray
@@ -78,6 +79,14 @@ class JoinedImages:
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         images, local = self._find(index)
         return images.decode(local, data, window, scratch)
+
+    @property
+    def jpegs(self) -> bool:
+        return any(images.jpegs for images, _ in self._parts)
+
+    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+        images, local = self._find(index)
+        return images.jpeg(local, data, window, cut=cut)
 
     def name(self, index: int) -> str:
         images, local = self._find(index)

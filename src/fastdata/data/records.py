@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.codec.pixels import PixelFormat, Region, Window, decode_window
+from fastdata.codec.cut import Cut
+from fastdata.codec.pixels import PixelFormat, Region, Window, decode_window, jpeg_window
 from fastdata.codec.source import SourceImage
 from fastdata.data.held import HeldRecords, how_many, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError
@@ -24,12 +25,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Scratch = Callable[[int], Array]
 Regions = tuple[Region, ...]
 
+END_OF_IMAGE = b"\xff\xd9"
+
 
 class Images(Protocol):
     """Images by number. Picklable in a few bytes; what it opens, it opens when first used, in the process that uses it."""
 
     @property
     def form(self) -> PixelFormat: ...
+
+    @property
+    def jpegs(self) -> bool:
+        """Whether these are JPEGs, or files that may be."""
 
     @property
     def labels(self) -> Labels: ...
@@ -52,6 +59,12 @@ class Images(Protocol):
         `scratch(size)` is flat uint8 memory for them.
         """
 
+    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+        """Of what `get` gave, a JPEG that holds the window, perhaps cut out of a larger one; None: decode it with `decode`.
+
+        It is complete, as far as can be seen from outside, baseline, grey or YCbCr, and upright.
+        """
+
     def name(self, index: int) -> str:
         """Where an image came from."""
 
@@ -66,6 +79,7 @@ class StoreImages:
         self.store, self.size, self.mask = Store(path), size, mask
         self.variant = self.store.variant(size, mask=mask)
         self.form = self.variant.form
+        self.jpegs = self.form.codec == "jpeg"
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
@@ -89,6 +103,9 @@ class StoreImages:
         except CodecError as error:
             raise FormatError(f"sample {index} of {self.store.path}: {error}; run fastdata verify {self.store.path}") from None
 
+    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window, cut) if self.jpegs else None
+
     def name(self, index: int) -> str:
         if self._names is None:
             self._names = self.store.names()
@@ -111,6 +128,7 @@ class FileImages:
     """Image files of any format, read when needed; RGB, upright. Sizes come from the headers."""
 
     form = PixelFormat("file", 3, "uint8")
+    jpegs = True
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
         self.paths = [os.fspath(p) for p in paths]
@@ -122,12 +140,12 @@ class FileImages:
         names = tuple(f"label{k + 1}" for k in range(values.shape[1])) if values.ndim == 2 else ()
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
         self._targets = SharedArray.of(values.astype(np.float32 if names else np.int64))
-        sides = SharedArray((len(self.paths), 3), np.int64)
+        sides = SharedArray((len(self.paths), 4), np.int64)
         with progress_bar("reading headers", len(self.paths), "img") as bar:
             for k, path in enumerate(self.paths):
                 data = self._read(path)
                 image = self._parse(path, data)
-                sides.array[k] = image.height, image.width, len(data)
+                sides.array[k] = image.height, image.width, len(data), getattr(image.header, "plain", False)
                 bar.update()
         self._sides = sides
 
@@ -157,6 +175,10 @@ class FileImages:
                 f"{self.paths[index]} can't be decoded: {error}; leave it out, or let fastdata-prep sort it out"
             ) from None
 
+    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+        height, width, _, plain = self._sides.array[index].tolist()
+        return _whole_jpeg(data, height, width, window, cut) if plain else None
+
     def name(self, index: int) -> str:
         return self.paths[index]
 
@@ -174,6 +196,15 @@ class FileImages:
             return SourceImage(data)
         except CodecError as error:
             raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
+
+
+def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: bool) -> Cut | None:
+    """A JPEG that holds the window; None where it is another image than it should be, or has lost its end."""
+    try:
+        found = jpeg_window(data, height, width, window, cut=cut)
+    except CodecError:
+        return None
+    return found if found.data[-2:].tobytes() == END_OF_IMAGE else None
 
 
 def into_memory(
@@ -219,6 +250,7 @@ class MemoryImages:
     def __init__(self, rest: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
         self.rest, self.form = rest, rest.form
         self.decoded = decoded and not rest.form.planes  # these are stored as they are used
+        self.jpegs = rest.jpegs and not self.decoded
         self.held = HeldRecords(sizes, self._pixels if self.decoded else rest.get, "img")
 
     def _pixels(self, index: int) -> Array:
@@ -256,3 +288,6 @@ class MemoryImages:
         heights, widths = self.rest.sides(np.array([index]))
         pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
         return (Region(pixels),)
+
+    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+        return self.rest.jpeg(index, data, window, cut=cut) if self.jpegs else None

@@ -20,7 +20,7 @@ class Copy:
 
     Args:
         data: the batch, of tensors on the device.
-        blocks: their memory; it is kept here until somebody takes the batch, since the copy still writes to it.
+        blocks: their memory, for streams other than `home` to be noted in.
         home: the stream that the memory belongs to.
         done: of the copy; None: nothing is under way.
     """
@@ -84,9 +84,15 @@ class Copier:
             for host in group
         }
 
+        lent = [*blocks]
+
         def moved(tensor: Tensor) -> Tensor:
-            host = hosts.get(id(tensor))
-            return tensor.to(self.device, non_blocking=True) if host is None else there[id(host)]
+            if (host := hosts.get(id(tensor))) is not None:
+                return there[id(host)]
+            made = tensor.to(self.device, non_blocking=True)  # nothing to do if it is there
+            if made.layout is torch.strided:
+                lent.append(made)
+            return made
 
         data = _rebuilt(batch, moved, self.device)
         home, room, done = cuda.current_stream(self.device), cuda.Event(), cuda.Event()  # type: ignore[no-untyped-call]
@@ -96,8 +102,8 @@ class Copier:
             for block, source in zip(blocks, sources, strict=True):
                 _send(block, source)
         done.record(side)
-        self._under_way.append((done, sources, blocks))
-        return Copy(data, blocks, home, done)
+        self._under_way.append((done, sources, lent))
+        return Copy(data, lent, home, done)
 
     def _locked(self, tensor: Tensor) -> Tensor:
         """The same without holes, and page-locked."""

@@ -41,11 +41,12 @@ class Stats:
     Attributes:
         batches, samples: delivered.
         wait_s: seconds that the consumer waited for a batch.
-        work_s: seconds that workers spent making them, of which
+        work_s: seconds that workers spent making them (with DALI: that this process spent on them), of which
         read_s, decode_s, resize_s: waiting for the images' bytes; decoding; resizing, cropping and flipping.
         slots, slots_in_use: batches that shared memory holds room for, and how many of these are being filled, waiting or held.
         slot_bytes: shared memory of all slots.
         copies: batches that were handed out as a copy, because the consumer held too many.
+        fallbacks: samples that DALI was to decode, and the CPU decoded as backend="torch" does.
     """
 
     batches: int = 0
@@ -59,6 +60,7 @@ class Stats:
     slots_in_use: int = 0
     slot_bytes: int = 0
     copies: int = 0
+    fallbacks: int = 0
 
     def add(self, wait_s: float, work_s: float, timing: Timing) -> None:
         """Count the times of one more batch."""

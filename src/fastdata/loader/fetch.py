@@ -62,7 +62,7 @@ class Reply(NamedTuple):
 
     images: whether the data are (fresh arrays, targets) of a SlotDataset; targets are None when they are the second
     array. spans: of each array, where it lies in the slot of the request; None: it is fresh. error: of a worker, for the
-    loader to raise if it still wants this batch.
+    loader to raise if it still wants this batch. fallbacks: rows that DALI did not decode.
     """
 
     request: Request
@@ -71,6 +71,7 @@ class Reply(NamedTuple):
     work_s: float = 0.0
     timing: Timing = NO_TIME
     error: Any = None
+    fallbacks: int = 0
 
 
 class Fetch(torch.utils.data.Dataset[Any]):
@@ -105,7 +106,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
                 array = fresh[-1].numpy()
             return array
 
-        _, targets = self._at(request.size).read_batch(
+        _, targets = self.at(request.size).read_batch(
             request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats, allocate=allocate, timing=timing
         )
         return Reply(request, images=True, spans=tuple(spans), timing=timing), (fresh, targets if len(spans) == 1 else None)
@@ -124,7 +125,8 @@ class Fetch(torch.utils.data.Dataset[Any]):
                     items.append(self.dataset[index])
         return Reply(request, images=False), default_collate(items)
 
-    def _at(self, size: Size) -> Any:
+    def at(self, size: Size) -> Any:
+        """The dataset with that size."""
         if size not in self._sized:
             self._sized[size] = sized(self.dataset, size)
         return self._sized[size]

@@ -1,0 +1,112 @@
+"""Which backend a Loader has: the one that was asked for, or the one that is quicker on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import torch
+
+from fastdata.errors import MissingExtraError
+from fastdata.loader.dali import check_dali
+from fastdata.loader.sizes import Size
+
+__all__ = ["asked_for", "choose_backend"]
+
+BACKENDS = "torch", "dali"
+ROUNDS = 5
+SLICE_S = 0.25  # of each backend in each round
+LIMIT_S = 10.0  # no round begins later
+
+
+def asked_for(backend: str, dataset: Any) -> tuple[str, str]:
+    """The argument `backend` of a Loader, and what to say about it.
+
+    Raises:
+        ValueError: there is no such backend, or it does not take this dataset.
+        MissingExtraError: it is not installed.
+    """
+    if backend not in (*BACKENDS, "auto"):
+        raise ValueError(f'backend is {backend!r}, but must be "torch", "dali" or "auto"')
+    if backend == "dali":
+        check_dali(dataset)
+    return backend, "not chosen yet: that happens when the first pass begins" if backend == "auto" else "it was asked for"
+
+
+def choose_backend(loader: Any, rows: int, size: Size) -> tuple[str, str]:
+    """The quicker backend for the dataset, the device and the workers of a loader, and why. rows, size: of its batches.
+
+    Over several ranks, rank 0 measures and all do as it says. What the loader delivers is not touched.
+    """
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not distributed or loader.part.world_size != torch.distributed.get_world_size():
+        return _chosen(loader, rows, size)
+    told = [_chosen(loader, rows, size) if torch.distributed.get_rank() == 0 else ("", "")]
+    torch.distributed.broadcast_object_list(told, src=0)
+    return told[0]
+
+
+def _chosen(loader: Any, rows: int, size: Size) -> tuple[str, str]:
+    try:
+        check_dali(loader.dataset)
+    except (ValueError, MissingExtraError) as error:
+        return "torch", f"DALI is out of the question: {error}"
+    try:
+        rates = _measured(loader, rows, size)
+    except Exception as error:  # noqa: BLE001  the pass itself will say what is wrong, on this rank and on others that wait for this one
+        return "torch", f"the backends could not be measured: {type(error).__name__}: {error}"
+    best = max(rates, key=lambda name: rates[name])
+    return best, "measured here: " + ", ".join(f"{name} {rates[name]:,.0f} images/s" for name in BACKENDS)
+
+
+def _measured(loader: Any, rows: int, size: Size) -> dict[str, float]:
+    """Images per second of both, in turns; medians."""
+    found: dict[str, list[float]] = {name: [] for name in BACKENDS}
+    ahead = max(loader.num_workers, 1) * loader.prefetch_factor
+    with ExitStack() as stack:
+        passes = {}
+        for k, name in enumerate(BACKENDS):  # of other orders, so that none finds in the page cache what the other one read
+            other = _like(loader, rows, size, name, seed=k)
+            passes[name] = _endless(stack.enter_context(other))
+        end = time.monotonic() + LIMIT_S
+        for k in range(ROUNDS):
+            for name, batches in passes.items():
+                if k == 0 or time.monotonic() < end:
+                    found[name].append(_rate(batches, ahead, loader.device))
+    return {name: statistics.median(rates) for name, rates in found.items()}
+
+
+def _like(loader: Any, rows: int, size: Size, backend: str, seed: int) -> Any:
+    """A loader of the same batches in another order."""
+    same = {name: getattr(loader, name) for name in ("num_workers", "device", "prefetch_factor", "pin_memory")}
+    own = {"shuffle": True, "seed": seed, "backend": backend, "rank": 0, "world_size": 1, "schedule": {0: tuple(size)}}
+    return type(loader)(loader.dataset, rows, **same, **own)
+
+
+def _endless(loader: Any) -> Iterator[int]:
+    """The number of samples of each batch."""
+    while True:
+        for batch in loader:
+            yield batch.valid
+
+
+def _rate(batches: Iterator[int], ahead: int, device: torch.device | None) -> float:
+    """Images per second; not counting batches that were made before."""
+    for _ in islice(batches, ahead):
+        pass
+    _wait(device)
+    samples, started = 0, time.perf_counter()
+    while time.perf_counter() - started < SLICE_S:
+        samples += next(batches)
+    _wait(device)
+    return samples / (time.perf_counter() - started)
+
+
+def _wait(device: torch.device | None) -> None:
+    """For what a GPU has to do (host sync)."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)

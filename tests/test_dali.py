@@ -1,0 +1,274 @@
+"""Loader(backend="dali"): the batches of backend="torch", whose order it must share exactly and whose pixels nearly."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import WeightedRandomSampler
+
+import fastdata
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata.loader.batch import Batch
+from stores import COUNT, once, script, sha, square, store
+from support import until
+
+pytest.importorskip("nvidia.dali")
+
+WITH_DALI = {"backend": "dali", "num_workers": 2}
+WITH_TORCH = {"backend": "torch", "num_workers": 0}
+
+
+def augmented(**options):
+    return LMDBDataset(store("jpeg"), **{"crop": RandomResizedCrop(48), "hflip": 0.5, "vflip": 0.3, **options})
+
+
+def same(batches, others, mean=0.5, most=4):
+    """Whether batches are the same but for how exactly their pixels are decoded and resized."""
+    for batch, other in zip(batches, others, strict=True):
+        assert batch.ids.tolist() == other.ids.tolist() and batch.ids.dtype == other.ids.dtype
+        assert (batch.valid, batch.position) == (other.valid, other.position)
+        assert torch.equal(batch[1], other[1]) and batch[1].dtype == other[1].dtype
+        images, expected = batch[0], other[0]
+        assert images.dtype == torch.uint8 and images.shape == expected.shape and images.stride() == expected.stride()
+        off = (images.int() - expected.int()).abs().float()
+        assert off.mean((1, 2, 3)).max() <= mean and off.max() <= most
+    return True
+
+
+def both(dataset, passes=2, **options):
+    """The batches of some passes, with DALI and without."""
+    found = []
+    for backend in (WITH_DALI, WITH_TORCH):
+        with Loader(dataset, **{"batch_size": 8, "shuffle": True, "seed": 5, **options, **backend}) as loader:
+            found.append([batch for _ in range(passes) for batch in loader])
+    return found
+
+
+CROPS = {
+    "random": (RandomResizedCrop(48), 0.5, 4),
+    "plain": (RandomResizedCrop((40, 56), antialias=False), 0.5, 4),
+    "large": (RandomResizedCrop(16, scale=(0.9, 1.0)), 1.0, 8),  # decoded at half the size without DALI
+    "center": (CenterCrop(60), 0.0, 0),
+    "beyond": (CenterCrop((110, 90)), 0.0, 0),
+    "padded": (RandomCrop(60, padding=12), 0.0, 0),
+    "resize": (Resize((50, 60)), 0.5, 4),
+    "upscaled": (Resize((150, 170), antialias=False), 0.5, 4),
+}
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_every_crop(name):
+    crop, mean, most = CROPS[name]
+    assert same(*both(augmented(crop=crop)), mean=mean, most=most)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_is_cut_out_before_decoding_changes_nothing(cut, monkeypatch):
+    monkeypatch.setattr("fastdata.loader.dali.CUT_ON_CPU", cut)
+    assert same(*both(augmented(crop=CenterCrop(50))), mean=0.1)
+    assert same(*both(augmented()))
+
+
+def test_whole_images_of_one_size():
+    assert same(*both(LMDBDataset(square("jpeg"))), mean=0, most=0)
+
+
+def gray_ramps(path, rows, columns):
+    """A store of one image whose codes are 4 times the row, or the column; its JPEG is exact to a code."""
+    image = np.add.outer(4 * np.arange(60) * rows, 4 * np.arange(60) * columns).astype(np.uint8)
+    (path / "in").mkdir(parents=True)
+    assert cv2.imwrite(str(path / "in" / "a.png"), image)
+    fastdata.prep(path / "in", path / "out.fds", size=None, gray=True, quality=100, workers=1)
+    return path / "out.fds"
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("flip", [False, True])
+def test_boxes_lie_where_they_should(axis, flip, tmp_path):
+    """On a ramp, each pixel of a sample says which place of the image it shows: half a pixel would be two codes."""
+    path = gray_ramps(tmp_path, axis == 0, axis == 1)
+    flips = {"vflip" if axis == 0 else "hflip": float(flip)}
+    cases = (
+        (Resize((30, 30)), np.arange(30) * 2 + 0.5),
+        (Resize((120, 120)), np.clip(np.arange(120) / 2 - 0.25, 0, 59)),
+        (CenterCrop(21), np.arange(21) + 20),  # torchvision rounds 19.5 up
+    )
+    for crop, places in cases:
+        with Loader(LMDBDataset(path, crop=crop, **flips), 1, **WITH_DALI) as loader:
+            ((images, _),) = loader
+        assert images.shape[:2] == (1, 1)
+        found = images[0, 0].float().mean(1 - axis).numpy()
+        expected = (places[::-1] if flip else places) * 4
+        inner = slice(2, -2)  # a triangle that reaches beyond the edge is cut off there
+        assert np.abs(found - expected)[inner].max() < 1.0
+
+
+def test_random_boxes_and_flips_of_ramps(tmp_path):
+    path = gray_ramps(tmp_path, True, False)
+    dataset = LMDBDataset(path, crop=RandomResizedCrop(24), hflip=0.5, vflip=0.5).subset([0] * 40)
+    assert same(*both(dataset), mean=0.7, most=2)
+
+
+def test_bytes_in_memory():
+    assert same(*both(RAMDataset(store("jpeg"), crop=RandomResizedCrop(48), hflip=0.5)))
+    one, two = RAMDataset(store("jpeg"), crop=CenterCrop(40)), LMDBDataset(store("jpeg"), crop=CenterCrop(40))
+    assert same(*both(one + two.subset(range(5))), mean=0)
+
+
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"shuffle": False}, {"prefetch_factor": 1}, {"prefetch_factor": 5}])
+def test_options(options):
+    batches, others = both(augmented(), **options)
+    assert same(batches, others) and len(batches) == (10 if "drop_last" in options else 12)
+
+
+def test_three_ranks():
+    for options in ({"batch_size": 4}, {"batch_size": None, "global_batch_size": 9, "shuffle": False}):
+        parts = [both(augmented(), 1, rank=rank, world_size=3, **options) for rank in range(3)]
+        assert all(same(*part) for part in parts)
+        assert once([b.ids[: b.valid] for part, _ in parts for b in part], COUNT)
+
+
+def test_a_sampler_that_repeats():
+    sampler = WeightedRandomSampler(np.arange(1.0, COUNT + 1), 30)
+    batches, others = both(augmented(), sampler=sampler, shuffle=False)
+    assert same(batches, others) and len({i for b in batches[:4] for i in b.ids.tolist()}) < 30
+
+
+def test_states_go_from_one_backend_to_the_other():
+    options = {"batch_size": 8, "shuffle": True, "seed": 5}
+    with Loader(augmented(), **options, **WITH_TORCH) as reference:
+        want = [*reference, *reference]
+    for first, second in ((WITH_DALI, WITH_TORCH), (WITH_TORCH, WITH_DALI), (WITH_DALI, WITH_DALI)):
+        with Loader(augmented(), **options, **first) as one, Loader(augmented(), **options, **second) as other:
+            batches = iter(one)
+            assert same([next(batches) for _ in range(3)], want[:3])
+            state = json.loads(json.dumps(one.state_dict()))
+            other.load_state_dict(state)
+            assert same([*other, *other], want[3:])
+            assert same(list(batches), want[3:6])
+
+
+def test_set_epoch_set_size_and_a_schedule():
+    schedule = {0: (64, 24), 1: (96, 48)}
+    found = []
+    for backend in (WITH_DALI, WITH_TORCH):
+        with Loader(augmented(), 8, shuffle=True, seed=5, schedule=schedule, **backend) as loader:
+            batches = [*loader, *loader]
+            loader.set_epoch(7)
+            batches += loader
+            iterator = iter(loader)
+            batches += [next(iterator), next(iterator)]
+            loader.set_size(64, crop=32)  # in the middle
+            batches += iterator
+        found.append(batches)
+    assert same(*found)
+    assert [b[0].shape[2] for b in found[0]] == [24] * 6 + [48] * 12 + [48] * 2 + [32] * 4
+
+
+def test_a_batch_stays_as_it_is_while_it_is_held():
+    with Loader(augmented(), 8, shuffle=True, **WITH_DALI) as loader:
+        held = [batch for _ in range(8) for batch in loader]
+        before = sha(held)
+        assert len(list(loader)) == 6
+    assert sha(held) == before
+    with Loader(augmented(), 8, shuffle=True, **WITH_DALI) as loader:
+        assert sha(b for _ in range(8) for b in loader) == before, "DALI makes the same again"
+
+
+def threads():
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+def test_a_pass_left_early_close_and_reopen():
+    with Loader(augmented(), 8, shuffle=True, seed=5, **WITH_DALI) as loader:
+        first = sha(loader)  # also starts the threads that libraries keep
+        loader.set_epoch(0)
+        loader.close()
+        before = threads()
+        for stop in (1, 4):
+            assert sha(b for b, _ in zip(loader, range(stop), strict=False))[:stop] == first[:stop]
+        old, new = iter(loader), iter(loader)
+        with pytest.raises(fastdata.LoaderError, match="one pass at a time"):
+            next(old)
+        ids = [next(new).ids]
+        assert threads() - before
+        loader.close()
+        until(lambda: not threads() - before)
+        assert once(ids + [b.ids for b in new], COUNT), "a closed loader goes on where it was"
+        assert loader.epoch == 1
+        loader.set_epoch(0)
+        assert sha(loader) == first
+    until(lambda: not threads() - before)
+
+
+def test_beside_workers_that_are_forked():
+    with Loader(augmented(), 8, **WITH_DALI) as train, Loader(augmented(), 8, num_workers=2) as val:
+        for _ in range(2):
+            assert same(_first(train), _first(val))
+            val.close()
+
+
+def _first(loader):
+    loader.set_epoch(0)
+    return list(loader)
+
+
+OPEN = """
+import sys
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+loader = Loader(LMDBDataset(sys.argv[1], crop=RandomResizedCrop(32)), 8, backend="dali", num_workers=2)
+batches = iter(loader)
+next(batches)
+print(loader.state_dict()["consumed"])
+"""
+
+
+def test_a_program_ends_with_a_loader_open():
+    started = time.monotonic()
+    assert script(OPEN, store("jpeg")) == 8
+    assert time.monotonic() - started < 60
+
+
+def test_memory_stays_bounded():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    with Loader(augmented(crop=RandomResizedCrop(256)), 32, **WITH_DALI) as loader:
+        sizes = []
+        for k in range(40):
+            for batch in loader:
+                assert len(batch[0])
+            if k >= 10:
+                sizes.append(resident())
+    assert max(sizes) - sizes[0] < 10 * 32 * 3 * 256 * 256, "less than ten batches, where sixty were made"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", CROPS)
+def test_on_a_gpu(name):
+    crop, *_ = CROPS[name]
+    with Loader(augmented(crop=crop), 8, shuffle=True, seed=5, device="cuda", **WITH_DALI) as loader:
+        batches = [*loader, *loader]
+        assert all(each.is_cuda for batch in batches for each in batch) and loader.stats().fallbacks == 0
+        before = sha(_on_cpu(batches))
+        list(loader)
+        assert sha(_on_cpu(batches)) == before, "held batches stay as they are"
+    with Loader(augmented(crop=crop), 8, shuffle=True, seed=5, **WITH_TORCH) as loader:
+        assert same(_on_cpu(batches), [*loader, *loader], mean=2, most=255)
+
+
+def _on_cpu(batches):
+    found = []
+    for batch in batches:
+        other = Batch(each.cpu() for each in batch)
+        other.valid, other.ids, other.position = batch.valid, batch.ids, batch.position
+        found.append(other)
+    return found
