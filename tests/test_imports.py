@@ -22,7 +22,7 @@ ARROWS = {
     "store": {"errors", "codec"},
     "prepare": {"errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
-    "loader": {"errors", "machine", "shared", "data"},
+    "loader": {"errors", "machine", "shared", "data", "gpu"},
     "gpu": set(),
     "optim": {"errors"},
     "parallel": {"errors", "gpu", "optim"},

@@ -19,6 +19,7 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
 from fastdata.loader.requests import Requests
+from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.workers import Workers
 
@@ -56,6 +57,9 @@ class Loader:
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
         pin_memory: None: when the device is a GPU.
+        resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu"), where batches are then made: the same ones, for
+            images of one size that fit there, without a crop or with CenterCrop or RandomCrop. Workers decode them once, before the
+            first batch, and anew for another size.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
         rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
 
@@ -78,15 +82,18 @@ class Loader:
         drop_last: bool = False,
         prefetch_factor: int = 2,
         pin_memory: bool | None = None,
+        resident: str | torch.device | None = None,
         schedule: Mapping[int, Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
         self.dataset, self.shuffle, self.sampler, self.seed, self.drop_last = dataset, shuffle, sampler, seed, drop_last
         self.part = find_part(rank, world_size)
-        self.device = None if device is None else torch.device(device)
+        device = one_device(device, resident)
+        self.device, self.resident = None if device is None else torch.device(device), resident is not None
         if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device is {device!r}, but torch sees no GPU here: leave device out for CPU tensors")
+            name = "resident" if self.resident else "device"
+            raise ValueError(f"{name} is {device!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
         self.prefetch_factor = prefetch_factor
         self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         if not 0 <= seed < 1 << 64:
@@ -102,6 +109,8 @@ class Loader:
         self._epoch, self._consumed = 0, 0
         self._sizes = Sizes.of(schedule)
         self._sizes.check(dataset)
+        if self.resident:
+            check_resident(dataset, self._sizes)
         self._in_flight = self._place()  # what the workers' next batch is
         self._resumed = False
         self._pass = 0
@@ -227,6 +236,8 @@ class Loader:
         return reply, data
 
     def _start(self) -> Engine:
+        if self.resident and self.device is not None:
+            return Resident(self.dataset, self._requests, self.device, self.num_workers)
         rows = -(-min(self.global_batch_size, self.epoch_stop) // (1 if self.sampler is not None else self.part.world_size))
         if is_direct(self.dataset):
             return Direct(self.dataset, self._requests, pin=self.pin_memory)
