@@ -150,7 +150,6 @@ def test_workers_load_it(workers, device, monkeypatch):
     with Loader(dataset, 8, shuffle=True, num_workers=workers, resident=device) as mine:
         with Loader(dataset, 8, shuffle=True, num_workers=0) as ordinary:
             equal(ordinary, mine, device)
-        assert not mine._engine._dataset._stacks[0]._pixels.is_pinned()
         stats = mine.stats()
     assert (stats.batches, stats.samples, stats.slots, stats.copies) == (6, COUNT, 0, 0)
 
@@ -338,7 +337,7 @@ def test_ranks_deliver_everything_once():
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("crop", "most"), [(None, 2), (RandomCrop(32, padding=4), 3)])
+@pytest.mark.parametrize(("crop", "most"), [(None, 2), (RandomCrop(32, padding=4), 4)])
 def test_the_host_never_waits_and_a_batch_is_a_few_kernels(crop, most):
     from torch.profiler import ProfilerActivity, profile
 
