@@ -38,22 +38,22 @@ def noise_there(image):
     return image ^ torch.randint(0, 64, image.shape, device=image.device, dtype=torch.uint8)
 
 
-def check(make, device="cpu", dtype=torch.uint8, exact=True):
+def check(make, device="cpu", dtype=torch.uint8, within=0):
     """That samples look the same in any batch, otherwise in any other epoch or with another seed; and what stays."""
-    x, states = images(dtype).to(device), [torch.get_rng_state(), torch.cuda.get_rng_state() if device == "cuda" else None]
-    whole = make(seed=3)(x, IDS, 2)
+    x, states = images(dtype), [torch.get_rng_state(), torch.cuda.get_rng_state() if device == "cuda" else None]
+    whole = make(seed=3)(x.to(device), IDS, 2)
     assert whole.dtype == dtype and whole.device.type == device and len(whole) == 13
     assert whole.is_contiguous(memory_format=torch.channels_last)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(5))
     other = make(seed=3)
-    parts = [other(x[order[a:b].to(device)], IDS[order[a:b]].numpy(), 2) for a, b in ((0, 1), (1, 3), (3, 13))]
-    distance = (torch.cat(parts).int() - whole[order.to(device)].int()).abs()
-    assert distance.max() <= (0 if exact else 1)
+    parts = [other(x[order[a:b]].to(device), IDS[order[a:b]].numpy(), 2).cpu() for a, b in ((0, 1), (1, 3), (3, 13))]
+    distance = (torch.cat(parts).int() - whole.cpu()[order].int()).abs()
+    assert distance.max() <= within
     for seed, epoch in ((3, 3), (4, 2), (3 + 2**63, 2)):
-        assert not torch.equal(make(seed=seed)(x, IDS, epoch).int(), whole.int())
+        assert not torch.equal(make(seed=seed)(x.to(device), IDS, epoch).int(), whole.int())
     assert torch.equal(states[0], torch.get_rng_state())
     assert device == "cpu" or torch.equal(states[1], torch.cuda.get_rng_state())
-    same = make(seed=3)(x[:1].expand(13, -1, -1, -1), IDS, 2)
+    same = make(seed=3)(x[:1].to(device).expand(13, -1, -1, -1), IDS, 2)
     assert len({row.contiguous().cpu().numpy().tobytes() for row in same.int()}) > 3, "samples differ from each other"
     return whole
 
@@ -209,7 +209,8 @@ PIPELINES = {
 @pytest.mark.parametrize("dtype", augment.LARGEST)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_kornia(name, dtype, device, kornia):
-    check(lambda seed: Augment(PIPELINES[name](kornia), seed=seed).to(device), device, dtype, exact=device == "cpu")
+    rounding = 1 if dtype is torch.uint8 else 64  # kernels may add in another order where a batch has another size
+    check(lambda seed: Augment(PIPELINES[name](kornia), seed=seed).to(device), device, dtype, rounding)
 
 
 @pytest.mark.parametrize("dtype", augment.LARGEST)
