@@ -35,7 +35,8 @@ def _threads() -> set[threading.Thread]:
 
 
 def _environment() -> dict[str, str]:
-    passing = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")  # pytest's own; set by torch.compile itself
+    compiler = ("TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR")  # set by torch.compile itself
+    passing = ("PYTEST_CURRENT_TEST", *compiler)
     return {name: value for name, value in os.environ.items() if name not in passing}
 
 

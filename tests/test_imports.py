@@ -34,7 +34,7 @@ ARROWS = {
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision"}
 
 
 def _room(path: Path) -> str:
@@ -105,6 +105,7 @@ def test_the_probe_sees_torch() -> None:
 def test_public_names() -> None:
     assert fastdata.__all__ == [
         "ArrayDataset",
+        "Augment",
         "CenterCrop",
         "CodecError",
         "FastDataError",

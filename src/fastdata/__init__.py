@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 # Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
 _HOMES = {
     "ArrayDataset": "data.arrays",
+    "Augment": "gpu.augment",
     "CenterCrop": "data.crops",
     "GPUNormalize": "gpu.normalize",
     "LMDBDataset": "data.datasets",
@@ -40,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "ArrayDataset",
+    "Augment",
     "CenterCrop",
     "CodecError",
     "FastDataError",
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from fastdata.data.tables import TableDataset
     from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
+    from fastdata.gpu.augment import Augment
     from fastdata.gpu.bias import drop_dead_bias
     from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize

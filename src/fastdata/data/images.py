@@ -134,6 +134,12 @@ class ImageDataset(SlotDataset):
         rows = keys & ROW_MASK
         return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.view.draws))
 
+    def draw(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> tuple[Array, Array]:
+        """The boxes, int64 [n, 4], and flips, bool [n, 2], that `read_batch` cuts and makes with the same arguments."""
+        keys = repeated(self._keys(indices), repeats)
+        sides = self._images.sides(keys & ROW_MASK)
+        return self.view.draw(uniforms(seed, epoch, keys, self.view.draws), *sides, planes=self._images.form.planes)
+
     def _plan(self, rows: Array, u: Array) -> list[Sample]:
         """What becomes of images, and of their masks, with these uniform numbers."""
         return self.view.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
@@ -144,9 +150,18 @@ class ImageDataset(SlotDataset):
             return self._images.targets[rows]
         return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
 
+    @property
+    def planes(self) -> bool:
+        """Whether samples are planes of luma and colours."""
+        return self._images.form.planes
+
+    def sides(self) -> tuple[Array, Array]:
+        """Heights and widths of the stored images, int64 [n] each."""
+        return self._images.sides(self.rows(np.arange(len(self))))
+
     def sample_bytes(self) -> int:
         """Bytes of the largest sample, before a transform."""
-        pixels = self.view.most_pixels(lambda: self._images.sides(self.rows(np.arange(len(self)))))
+        pixels = self.view.most_pixels(self.sides)
         return int(self._images.form.nbytes(pixels) + (self._masks.source.form.nbytes(pixels) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:

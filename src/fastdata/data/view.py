@@ -62,22 +62,25 @@ class View:
         """Random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
+    def draw(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> tuple[Array, Array]:
+        """The boxes of a batch, int64 [n, 4], and its flips, horizontal and vertical, bool [n, 2]; arguments as for `plan`."""
+        if self.crop is None:
+            boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
+        else:
+            boxes = self.crop.boxes(u[FLIP_DRAWS:], heights, widths)
+            if planes and isinstance(self.crop, RandomResizedCrop):
+                boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
+        return boxes, np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
+
     def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[Sample]:
         """What becomes of each image of a batch, from uniform numbers [draws, n] and the images' sizes, int64 [n].
 
         Of `planes`, random boxes that are resized begin and end between samples of colour, so that they need not be shifted.
         """
-        if self.crop is None:
-            boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
-            shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        else:
-            boxes = self.crop.boxes(u[FLIP_DRAWS:], heights, widths)
-            if planes and isinstance(self.crop, RandomResizedCrop):
-                boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
-            shapes = self.crop.shapes(boxes)
+        boxes, flips = self.draw(u, heights, widths, planes=planes)
+        shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
         windows = self._windows(boxes, np.array(shapes), heights, widths)
-        flips = zip((u[0] < self.hflip).tolist(), (u[1] < self.vflip).tolist(), strict=True)
-        return list(map(Sample, map(tuple, boxes.tolist()), windows, shapes, flips))
+        return list(map(Sample, map(tuple, boxes.tolist()), windows, shapes, map(tuple, flips.tolist())))
 
     def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
         """Pixels of the largest output; `sides` gives the heights and widths of all images, where these matter."""

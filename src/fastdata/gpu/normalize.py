@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from fastdata.gpu.planes import CB, CR, planes_to_floats
+from fastdata.gpu.planes import plane_constants, planes_to_floats
 
 __all__ = ["GPUNormalize"]
 
@@ -68,8 +68,6 @@ class GPUNormalize(nn.Module):
     bias16: Tensor
     scale8: Tensor
     scale16: Tensor
-    cb: Tensor
-    cr: Tensor
 
     def __init__(
         self,
@@ -109,10 +107,8 @@ class GPUNormalize(nn.Module):
                 bias, scale = _exact_pair(bias, scale, mean, std, largest, self.dtype)
             self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
             self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
-        for name, share in (("cb", CB), ("cr", CR)) if self.yuv420 else ():
-            self.register_buffer(
-                name, self.scale8.view(-1) * torch.tensor(share, dtype=torch.float32, device=device), persistent=False
-            )
+        for name, value in plane_constants(self.bias8, self.scale8).items() if self.yuv420 else ():
+            self.register_buffer(name, value, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
         """Follows `fn` (behind `.to`, `.half`, `.to_empty`) to its device, with float32 buffers made anew from the arguments."""
@@ -127,7 +123,7 @@ class GPUNormalize(nn.Module):
         self._check(x)
         if self.yuv420:
             batch = x if x.dim() == 4 else x[None]
-            made = planes_to_floats(batch, self.bias8, self.scale8, self.cb, self.cr, self.dtype)
+            made = planes_to_floats(batch, self._buffers, self.dtype)  # type: ignore[arg-type]
             return made if x.dim() == 4 else made[0]
         bias, scale = (self.bias8, self.scale8) if x.dtype == torch.uint8 else (self.bias16, self.scale16)
         if x.dim() == 5:

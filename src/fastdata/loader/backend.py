@@ -23,15 +23,17 @@ SLICE_S = 0.25  # of each backend in each round
 LIMIT_S = 10.0  # no round begins later
 
 
-def asked_for(backend: str, dataset: Any) -> tuple[str, str]:
+def asked_for(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
     """The argument `backend` of a Loader, and what to say about it.
 
     Raises:
-        ValueError: there is no such backend, or it does not take this dataset.
+        ValueError: there is no such backend, it does not take this dataset, or it goes without `resident`.
         MissingExtraError: it is not installed.
     """
     if backend not in (*BACKENDS, "auto"):
         raise ValueError(f'backend is {backend!r}, but must be "torch", "dali" or "auto"')
+    if resident and backend != "torch":
+        raise ValueError(f"resident decodes its images once, in worker processes: leave out backend={backend!r}, or resident")
     if backend == "dali":
         check_dali(dataset)
     return backend, "not chosen yet: that happens when the first pass begins" if backend == "auto" else "it was asked for"

@@ -22,6 +22,7 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
 from fastdata.loader.requests import Requests
+from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.workers import Workers
 
@@ -64,6 +65,9 @@ class Loader:
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; the order,
             boxes and states are the same, pixels within a code or two. "auto": the quicker one, measured for some seconds when
             the first pass begins; then `loader.backend` says which it is, and `loader.backend_reason` why.
+        resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu"), where batches are then made: the same ones, for
+            images of one size that fit there, without a crop or with CenterCrop or RandomCrop. Workers decode them once, before the
+            first batch, and anew for another size.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
         rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
 
@@ -89,15 +93,18 @@ class Loader:
         device_prefetch: int = 2,
         pin_memory: bool | None = None,
         backend: str = "torch",
+        resident: str | torch.device | None = None,
         schedule: Mapping[int, Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
         self.dataset, self.shuffle, self.sampler, self.seed, self.drop_last = dataset, shuffle, sampler, seed, drop_last
         self.part = find_part(rank, world_size)
-        self.device = None if device is None else torch.device(device)
+        device = one_device(device, resident)
+        self.device, self.resident = None if device is None else torch.device(device), resident is not None
         if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device is {device!r}, but torch sees no GPU here: leave device out for CPU tensors")
+            name = "resident" if self.resident else "device"
+            raise ValueError(f"{name} is {device!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
         self.prefetch_factor, self.device_prefetch = prefetch_factor, device_prefetch
         if device_prefetch < 1:
             raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
@@ -112,10 +119,12 @@ class Loader:
         self.num_workers = default if num_workers is None else num_workers
         if self.num_workers < 0 or prefetch_factor < 1:
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
-        self.backend, self.backend_reason = asked_for(backend, dataset)
+        self.backend, self.backend_reason = asked_for(backend, dataset, resident=self.resident)
         self._epoch, self._consumed = 0, 0
         self._sizes = Sizes.of(schedule)
         self._sizes.check(dataset)
+        if self.resident:
+            check_resident(dataset, self._sizes)
         self._in_flight = self._place()  # what the workers' next batch is
         self._resumed = False
         self._pass = 0
@@ -228,7 +237,7 @@ class Loader:
         try:
             if self._engine is None:
                 self._engine = self._start()
-                if self.device is not None:
+                if self.device is not None and not self.resident:
                     self._engine = Feed(self._engine, self.device, self.device_prefetch, pin=self.pin_memory)
             reply, data = self._engine.receive(self._requests.generation)
         except BaseException as error:
@@ -243,6 +252,8 @@ class Loader:
         return reply, data
 
     def _start(self) -> Engine:
+        if self.resident and self.device is not None:
+            return Resident(self.dataset, self._requests, self.device, self.num_workers)
         if is_direct(self.dataset):
             return Direct(self.dataset, self._requests, pin=self.pin_memory)
         counts = self._rows(), self.num_workers, self.prefetch_factor

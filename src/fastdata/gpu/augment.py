@@ -1,0 +1,200 @@
+"""Augmentations of other packages, on the device: how a sample looks depends on (seed, epoch, id), not on its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["Augment"]
+
+LARGEST = {torch.uint8: 255, torch.uint16: 65535}
+KORNIA = (0, 9)  # before, it drew for those samples alone that a gate let through, so that others decided on their numbers
+ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # of kornia: they mix samples of a batch, or choose one of them for all
+
+
+class Augment(nn.Module):
+    """Applies a kornia or torchvision (v2) transform to integer batches on the device that they are on.
+
+    A sample's random numbers depend on (seed, epoch, id) and on nothing else: not on the batch that it is in, its size or place,
+    nor on the number of ranks, nor on an interruption. torch's own generators stay as they are.
+
+    Augmentations of kornia get the whole batch, as floats from 0 to 1, and draw for all samples at once. What they draw once for a
+    batch (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once an epoch. Those that mix samples
+    are refused. The result is rounded to integers again, for `GPUNormalize`: no batch of floats is kept.
+    Any other transform gets one image at a time, integers [C, H, W], with torch's generators seeded for it: torchvision draws one
+    set of numbers for all that it is given. Its kernels then run once for each sample.
+
+    Targets stay as they are: masks would not follow what moves pixels. A sample that comes twice in an epoch looks the same twice.
+
+    Args:
+        transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
+            of some; or a callable from and to [C, H, W], such as `torchvision.transforms.v2.Compose`.
+        seed: 0 to 2^64 - 1.
+
+    Raises:
+        ValueError: a wrong seed; an augmentation of kornia that mixes samples; when called, ids that are not one for each image.
+        TypeError: when called, images that are not uint8 or uint16 [B, C, H, W], or no ids; a transform that draws in a way that
+            does not tell samples apart.
+
+    Example:
+        >>> augment = Augment(lambda image: image ^ torch.randint(256, (), dtype=torch.uint8))
+        >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+        >>> torch.equal(augment(images, ids=[5, 6, 7, 8], epoch=2)[1:], augment(images[1:], ids=[6, 7, 8], epoch=2))
+        True
+    """
+
+    def __init__(self, transform: Callable[..., Any], *, seed: int = 0) -> None:
+        super().__init__()
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
+        self.transform, self.seed = transform, seed
+        modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
+        kinds = [kind for module in modules for kind in type(module).__mro__]
+        self.batched = any(kind.__module__.startswith("kornia.") for kind in kinds)
+        if self.batched and tuple(map(int, (found := version("kornia")).split(".")[:2])) < KORNIA:
+            raise ValueError(
+                f"Augment needs kornia 0.9 or newer, found {found}: pip install 'kornia>=0.9', which needs Python 3.11"
+            )
+        for module in modules if self.batched else ():
+            if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):
+                raise ValueError(
+                    f"{type(module).__name__} mixes samples, which would depend on their batch: apply it after Augment"
+                )
+
+    @torch.no_grad()
+    def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Tensor:
+        """The augmented images, as they came: integers, on the same device; [B, C, H, W] in channels_last.
+
+        Args:
+            images: a batch of a Loader, which knows ids and epoch; or a tensor of images.
+            ids: of the samples, integers [B].
+            epoch: from 0.
+        """
+        if ids is None and hasattr(images, "ids"):
+            images, ids, epoch = images if isinstance(images, Tensor) else images[0], images.ids, images.position[0]
+        if ids is None or epoch is None:
+            raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
+        if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
+            found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise TypeError(f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize")
+        if len(ids) != len(images):
+            raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
+        common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
+        keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
+        made = self._at_once(images, keys, common) if self.batched else self._one_by_one(images, keys)
+        return made.contiguous(memory_format=torch.channels_last)
+
+    def _at_once(self, images: Tensor, keys: Tensor, common: Tensor) -> Tensor:
+        count, largest, floats = len(images), LARGEST[images.dtype], images.float() / LARGEST[images.dtype]
+        if count == 1:  # two rows, so that a random number for the whole batch is told from one for each sample
+            floats, keys = floats.expand(2, *floats.shape[1:]), keys.expand(2)
+        with _Drawing(keys, common):
+            made = self.transform(floats)[:count]
+        out: Tensor = (made * largest).round_().clamp_(0, largest).to(images.dtype)
+        return out
+
+    def _one_by_one(self, images: Tensor, keys: Tensor) -> Tensor:
+        with _lent_generators(images.device) as reseed:
+            made = []
+            for image, key in zip(images, keys.tolist(), strict=True):
+                reseed(key)
+                made.append(self.transform(image))
+        return torch.stack(made)
+
+    def extra_repr(self) -> str:
+        return f"seed={self.seed}" + ("" if isinstance(self.transform, nn.Module) else f", transform={self.transform!r}")
+
+
+class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, random tensors with a row for each sample come from the samples' keys, all others from the epoch's."""
+
+    def __init__(self, keys: Tensor, common: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._keys, self._common, self._draws = keys, common, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        options = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
+        name = func._schema.name.removeprefix("aten::")
+        if name not in DRAWS:
+            raise TypeError(f"the transform draws by torch's {name}, where Augment knows {', '.join(DRAWS)}: leave it out")
+        return DRAWS[name](self._uniform, *args, **options)
+
+    def _uniform(self, out: Tensor) -> Tensor:
+        """Numbers of the shape and on the device of `out`, uniform in [0, 1) with 24 bits: float32."""
+        count, length = len(self._keys), len(out) if out.dim() else 1
+        if length not in (1, count):
+            raise TypeError(
+                f"the transform draws {list(out.shape)} for {count} samples, which does not tell them apart: leave it out"
+            )
+        rows = self._keys if length == count else self._common
+        self._draws += 1
+        rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)
+        each = torch.arange(out.numel() // len(rows), device=out.device)
+        return (_shifted(_mixed(rows[:, None] + GOLDEN * (each + 1)), 40).float() * 2.0**-24).view(out.shape)
+
+
+Uniform = Callable[[Tensor], Tensor]
+
+
+def _rand(uniform: Uniform, size: Sequence[int], **options: Any) -> Tensor:
+    out = torch.empty(size, **options)
+    return out.copy_(uniform(out))
+
+
+def _randn(uniform: Uniform, size: Sequence[int], **options: Any) -> Tensor:
+    out = torch.empty(size, **options)
+    return out.copy_(torch.special.ndtri(uniform(out).clamp(min=2.0**-25)))
+
+
+def _randperm(uniform: Uniform, n: int, **options: Any) -> Tensor:
+    order = uniform(torch.empty(1, n, device=options.get("device"))).argsort()[0]  # one row: it belongs to no sample
+    return order.to(options.get("dtype") or torch.int64)
+
+
+# What kornia draws with.
+DRAWS: dict[str, Callable[..., Tensor]] = {"rand": _rand, "randn": _randn, "randperm": _randperm}
+GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+def _whole(number: int) -> Tensor:
+    """A number of 64 bits, as int64 [1]."""
+    return torch.tensor([number - (1 << 64) if number >= 1 << 63 else number], device="cpu")
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014) on int64: every bit changes every bit half of the time."""
+    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
+    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - (1 << 64))
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+@contextmanager
+def _lent_generators(device: torch.device) -> Iterator[Callable[[int], None]]:
+    """Yields a function that seeds torch's generators of the CPU and of a GPU, without a wait. Then they are as they were."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    states = [generator.get_state() for generator in generators]
+
+    def reseed(seed: int) -> None:
+        for generator in generators:
+            generator.manual_seed(seed)
+
+    try:
+        yield reseed
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

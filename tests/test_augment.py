@@ -1,0 +1,265 @@
+"""Other packages' augmentations: one seed, one look, whatever the batch."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.metadata
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fastdata import Augment, CenterCrop, LMDBDataset, Loader
+from fastdata.gpu import augment
+from stores import once, square
+
+CUDA = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
+on_each_device = pytest.mark.parametrize("device", ["cpu", CUDA])
+IDS = torch.arange(100, 113)
+
+
+def images(dtype=torch.uint8, count=13, side=32):
+    largest = augment.LARGEST[dtype]
+    codes = torch.randint(0, largest + 1, (count, side, side, 3), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
+    return codes.to(dtype).permute(0, 3, 1, 2)
+
+
+def noise(image):
+    """Draws once for all that it gets, as torchvision does: with a batch, all samples would look alike."""
+    return image ^ torch.randint(0, 256, (), dtype=torch.uint8).to(image.device)
+
+
+def noise_there(image):
+    """Draws on the device."""
+    return image ^ torch.randint(0, 64, image.shape, device=image.device, dtype=torch.uint8)
+
+
+def check(make, device="cpu", dtype=torch.uint8, within=0):
+    """That samples look the same in any batch, otherwise in any other epoch or with another seed; and what stays."""
+    x, states = images(dtype), [torch.get_rng_state(), torch.cuda.get_rng_state() if device == "cuda" else None]
+    whole = make(seed=3)(x.to(device), IDS, 2)
+    assert whole.dtype == dtype and whole.device.type == device and len(whole) == 13
+    assert whole.is_contiguous(memory_format=torch.channels_last)
+    order = torch.randperm(13, generator=torch.Generator().manual_seed(5))
+    other = make(seed=3)
+    parts = [other(x[order[a:b]].to(device), IDS[order[a:b]].numpy(), 2).cpu() for a, b in ((0, 1), (1, 3), (3, 13))]
+    distance = (torch.cat(parts).int() - whole.cpu()[order].int()).abs()
+    assert distance.max() <= within
+    for seed, epoch in ((3, 3), (4, 2), (3 + 2**63, 2)):
+        assert not torch.equal(make(seed=seed)(x.to(device), IDS, epoch).int(), whole.int())
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert device == "cpu" or torch.equal(states[1], torch.cuda.get_rng_state())
+    same = make(seed=3)(x[:1].to(device).expand(13, -1, -1, -1), IDS, 2)
+    assert len({row.contiguous().cpu().numpy().tobytes() for row in same.int()}) > 3, "samples differ from each other"
+    return whole
+
+
+@on_each_device
+@pytest.mark.parametrize("transform", [noise, noise_there])
+def test_a_function_of_one_image(transform, device):
+    check(partial(Augment, transform), device)
+
+
+def test_generators_come_back_after_an_error():
+    def broken(image):
+        torch.rand(3)
+        raise ZeroDivisionError
+
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError):
+        Augment(broken)(images(), IDS, 0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_loaders_batch_knows_ids_and_epoch():
+    dataset, subject = LMDBDataset(square(), crop=CenterCrop(16)), Augment(noise, seed=9)
+    found = {}
+    for rank in range(2):
+        with Loader(dataset, 5, shuffle=True, seed=1, rank=rank, world_size=2, num_workers=0) as loader:
+            loader.set_epoch(4)
+            for batch in loader:
+                found |= dict(zip(batch.ids.tolist(), subject(batch), strict=True))
+    assert once([list(found)], 42)
+    with Loader(dataset, 42, num_workers=0) as loader:
+        loader.set_epoch(4)
+        (batch,) = list(loader)
+    assert torch.equal(torch.stack([found[k] for k in range(42)]), subject(batch[0], batch.ids, 4))
+
+
+def test_keys_are_splitmix64():
+    def reference(x):
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
+
+    numbers = [0, 1, 0x9E3779B97F4A7C15, 2**63, 2**64 - 1, 12345678901234567890]
+    found = augment._mixed(torch.cat([augment._whole(n) for n in numbers]))
+    assert [n % 2**64 for n in found.tolist()] == [reference(n) for n in numbers]
+    assert reference(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # the first number of the published generator from seed 0
+
+
+@on_each_device
+def test_numbers_are_uniform_normal_and_independent(device):
+    keys = augment._mixed(torch.arange(400))
+    with augment._Drawing(keys, keys[:1]):
+        flat, normal = torch.rand(400, 500, device=device), torch.randn(400, 500, device=device)
+        again, one, orders = torch.rand(400, 500, device=device), torch.rand(1, device=device), torch.randperm(50, device=device)
+    for values in (flat, again):
+        assert values.min() >= 0 and values.max() < 1 and values.dtype == torch.float32
+        counts = torch.histc(values.cpu(), 50, 0, 1)
+        assert ((counts - 4000) ** 2 / 4000).sum() < 49 + 5 * 98**0.5
+        assert abs(np.corrcoef(values.cpu().numpy()[:-1].ravel(), values.cpu().numpy()[1:].ravel())[0, 1]) < 0.012
+        assert abs(np.corrcoef(values.cpu().numpy()[:, :-1].ravel(), values.cpu().numpy()[:, 1:].ravel())[0, 1]) < 0.012
+    assert abs(np.corrcoef(flat.cpu().numpy().ravel(), again.cpu().numpy().ravel())[0, 1]) < 0.012
+    assert abs(normal.mean()) < 0.012 and abs(normal.std() - 1) < 0.012 and normal.isfinite().all()
+    assert one.shape == (1,) and sorted(orders.tolist()) == list(range(50)) and orders.tolist() != list(range(50))
+
+
+class Fixed(augment._Drawing):
+    """Bits that make the largest and the smallest numbers."""
+
+    def __init__(self, number):
+        super().__init__(torch.arange(4), torch.arange(1))
+        self.number = number
+
+    def _uniform(self, out):
+        return torch.full(out.shape, self.number)
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2.0**-24])
+def test_normal_numbers_are_finite(number):
+    with Fixed(number):
+        assert 5 < abs(torch.randn(4)[0]) < 6
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: Augment(noise, seed=-1), ValueError, "seed is -1, but must be from 0"),
+        (lambda: Augment(noise)(images()), TypeError, "a batch of a Loader, or images with ids= and epoch="),
+        (lambda: Augment(noise)(images(), IDS), TypeError, "with ids= and epoch="),
+        (lambda: Augment(noise)(images(), IDS[1:], 0), ValueError, "12 ids for 13 images"),
+        (lambda: Augment(noise)(images().float(), IDS, 0), TypeError, "found torch.float32 .*: augment before GPUNormalize"),
+        (lambda: Augment(noise)(images()[0], IDS[:3], 0), TypeError, r"found torch.uint8 \[3, 32, 32\]"),
+    ],
+)
+def test_wrong_calls(call, error, says):
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_repr_and_example():
+    assert "seed=5, transform=<function noise" in repr(Augment(noise, seed=5))
+    results = doctest.testmod(augment)
+    assert results.attempted >= 3 and results.failed == 0
+
+
+# torchvision
+
+
+@on_each_device
+@pytest.mark.parametrize("name", ["compose", "RandAugment", "TrivialAugmentWide", "AugMix", "ElasticTransform", "GaussianNoise"])
+def test_torchvision(name, device):
+    try:
+        from torchvision.transforms import v2
+    except (ImportError, RuntimeError) as error:  # RuntimeError: it was built for another torch
+        pytest.skip(f"needs torchvision: {error}")
+    transforms = {
+        "compose": lambda: v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+        "GaussianNoise": lambda: v2.GaussianNoise(sigma=0.2),
+    }
+    transform = transforms.get(name, getattr(v2, name, None))()
+    x = images().to(device)
+    if name == "GaussianNoise":  # takes floats
+        transform = v2.Compose([v2.ToDtype(torch.float32, scale=True), transform, v2.ToDtype(torch.uint8, scale=True)])
+    whole = check(lambda seed: Augment(transform, seed=seed), device)
+    assert not torch.equal(whole.int(), x.int())
+
+
+# kornia
+
+
+@pytest.fixture
+def kornia():
+    found = pytest.importorskip("kornia")
+    if tuple(map(int, found.__version__.split(".")[:2])) < (0, 9):
+        pytest.skip("needs kornia 0.9")
+    return found.augmentation
+
+
+PIPELINES = {
+    "affine": lambda K: K.RandomAffine(15.0, translate=(0.1, 0.1), p=0.7),
+    "flips": lambda K: nn.Sequential(K.RandomHorizontalFlip(), K.RandomVerticalFlip()),
+    "crop": lambda K: K.RandomCrop((28, 28), padding=4),
+    "resized": lambda K: K.RandomResizedCrop((20, 24)),
+    "image": lambda K: K.ImageSequential(K.RandomErasing(), K.ColorJiggle(0.2, 0.2, 0.2, 0.1)),
+    "sequential": lambda K: K.AugmentationSequential(
+        K.RandomHorizontalFlip(), K.ColorJitter(0.2, 0.2, 0.2, 0.1), data_keys=["input"]
+    ),
+    "noise": lambda K: K.RandomGaussianNoise(std=0.1, p=1.0),
+    "elastic": lambda K: K.RandomElasticTransform(p=1.0),
+}
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", augment.LARGEST)
+@pytest.mark.parametrize("name", PIPELINES)
+def test_kornia(name, dtype, device, kornia):
+    rounding = 1 if dtype is torch.uint8 else 64  # kernels may add in another order where a batch has another size
+    check(lambda seed: Augment(PIPELINES[name](kornia), seed=seed).to(device), device, dtype, rounding)
+
+
+@pytest.mark.parametrize("dtype", augment.LARGEST)
+def test_kornia_gets_the_codes_as_floats_and_every_code_comes_back(dtype, kornia):
+    codes = torch.arange(augment.LARGEST[dtype] + 1, dtype=torch.int32).to(dtype).view(1, 1, 16, -1)
+    same = Augment(kornia.RandomInvert(p=0.0))(codes, [0], 0)
+    assert torch.equal(same.int(), codes.int())
+    inverted = Augment(kornia.RandomInvert(p=1.0))(codes, [0], 0)
+    assert torch.equal(inverted.int(), augment.LARGEST[dtype] - codes.int())
+
+
+def test_kornia_flips_half_of_the_samples_and_others_than_in_the_next_epoch(kornia):
+    x = images(count=1).expand(4000, -1, -1, -1)[:, :1, :2, :2].contiguous()
+    subject = Augment(kornia.RandomHorizontalFlip(p=0.5), seed=1)
+    flipped = [(subject(x, np.arange(4000), epoch) != x).flatten(1).any(1).float() for epoch in (0, 1)]
+    assert all(abs(each.mean() - 0.5) < 0.03 for each in flipped)
+    assert abs(np.corrcoef(flipped[0], flipped[1])[0, 1]) < 0.06
+
+
+def test_what_kornia_draws_for_a_batch_is_drawn_once_an_epoch(kornia):
+    subject = Augment(kornia.RandomAffine(90.0, same_on_batch=True, p=1.0), seed=2)
+    x = images(count=1)
+    looks = {subject(x, [k], 0).contiguous().numpy().tobytes() for k in range(5)}
+    assert len(looks) == 1 and subject(x, [0], 1).contiguous().numpy().tobytes() not in looks
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda K: K.RandomMixUpV2(), "RandomMixUpV2 mixes samples"),
+        (lambda K: nn.Sequential(K.RandomHorizontalFlip(), K.RandomMosaic()), "RandomMosaic mixes samples"),
+        (lambda K: K.RandomMotionBlur(3, 35.0, 0.5), "RandomMotionBlur mixes samples"),
+    ],
+)
+def test_what_mixes_samples_is_refused(make, says, kornia):
+    with pytest.raises(ValueError, match=says):
+        Augment(make(kornia))
+
+
+def test_draws_that_do_not_tell_samples_apart_are_refused(kornia):
+    with pytest.raises(TypeError, match=r"draws \[39, 1, 2, 2\] for 13 samples, which does not tell them apart"):
+        Augment(kornia.RandomPlasmaContrast(p=1.0))(images(), IDS, 0)
+    several = kornia.ImageSequential(kornia.RandomHorizontalFlip(), kornia.RandomInvert(), random_apply=1)
+    with pytest.raises(TypeError, match=r"draws by torch's .*, where Augment knows rand, randn, randperm: leave it out"):
+        Augment(several)(images(), IDS, 0)
+
+
+def test_an_older_kornia_is_refused(kornia, monkeypatch):
+    monkeypatch.setattr(augment, "version", lambda name: "0.8.2")
+    with pytest.raises(ValueError, match=r"needs kornia 0.9 or newer, found 0.8.2: pip install 'kornia>=0.9'"):
+        Augment(kornia.RandomInvert())
+    assert importlib.metadata.version("kornia") != "0.8.2"

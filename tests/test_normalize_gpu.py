@@ -1,0 +1,105 @@
+"""GPUNormalize where kernels are compiled or counted: how many passes it takes, and what torch.compile makes of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from fastdata.gpu.normalize import GPUNormalize
+from test_normalize import CUDA, HALVES, IMAGENET, LARGEST, assert_rounded, exact, image, rounded
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, in inductor
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+CPU = pytest.param("cpu", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"))
+DTYPES = (torch.float32, *HALVES)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """Nothing compiled before counts, and the compiler starts no processes."""
+    from torch._inductor import config
+
+    torch._dynamo.reset()
+    with config.patch(compile_threads=1):
+        yield
+    torch._dynamo.reset()
+
+
+def kernels(call: object, *arguments: torch.Tensor) -> list[str]:
+    """The names of what a call runs on the GPU, after it has run once."""
+    call(*arguments)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+        call(*arguments)
+        torch.cuda.synchronize()
+    return [e.name for e in prof.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("last", [False, True])
+def test_compiled_it_rounds_once_and_keeps_the_layout(last: bool, dtype: torch.dtype, device: str) -> None:
+    """Each code of both dtypes, by what inductor generates: float32 arithmetic, fused or not, and one rounding."""
+    compiled = torch.compile(GPUNormalize(*IMAGENET, dtype=dtype).to(device), fullgraph=True)
+    for kind, largest in LARGEST.items():
+        codes = torch.arange(largest + 1, dtype=torch.int32).to(kind).view(1, -1, 16, 1).expand(1, -1, 16, 3)
+        x = codes.permute(0, 3, 1, 2).to(device)
+        x = torch.empty(x.shape, dtype=kind, device=device, memory_format=torch.channels_last if last else None).copy_(x)
+        out = compiled(x)
+        assert out.dtype == dtype and out.shape == x.shape and out.stride() == x.stride()
+        assert out.is_contiguous(memory_format=torch.channels_last) == last
+        values = out.cpu().double().permute(1, 0, 2, 3).reshape(3, -1).numpy()
+        y, bound = exact(IMAGENET, np.arange(largest + 1), largest)
+        if dtype is torch.float32:
+            assert (np.abs(values - y) <= bound).all()
+        elif kind is torch.uint8:
+            np.testing.assert_array_equal(values, rounded(y, dtype))
+        else:
+            assert_rounded(values, y, bound, dtype)
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_compiled_planes_are_those_of_eager(device: str) -> None:
+    module = GPUNormalize(*IMAGENET, yuv420=True).to(device)
+    x = torch.randint(0, 256, (2, 1, 48, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).to(device)
+    out = torch.compile(module, fullgraph=True)(x)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(out, module(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("marks", [pytest.param(None, marks=ON_GPU)])
+@pytest.mark.parametrize("kind", LARGEST)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(64, 48), (4, 24, 16)])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_one_kernel(mode: str, last: bool, size: tuple[int, ...], dtype: torch.dtype, kind: torch.dtype, marks: None) -> None:
+    module, x = GPUNormalize(*IMAGENET, dtype=dtype).cuda(), image(3, kind, last=last, size=size).cuda()
+    found = kernels(module if mode == "eager" else torch.compile(module, fullgraph=True), x)
+    assert len(found) == 1, found
+
+
+@pytest.mark.parametrize("marks", [pytest.param(None, marks=ON_GPU)])
+@pytest.mark.parametrize(("dtype", "count"), [(torch.float32, 5), (torch.bfloat16, 6), (torch.float16, 6)])
+def test_planes_take_a_few_kernels_and_compiled_fewer(dtype: torch.dtype, count: int, marks: None) -> None:
+    module = GPUNormalize(*IMAGENET, yuv420=True, dtype=dtype).cuda()
+    x = torch.randint(0, 256, (4, 1, 96, 64), dtype=torch.uint8, device="cuda")
+    eager, compiled = kernels(module, x), kernels(torch.compile(module, fullgraph=True), x)
+    assert len(eager) == count, eager
+    assert len(compiled) <= 2, compiled
+
+
+def test_planes_take_five_operations() -> None:
+    """What a GPU has a kernel for each of; the rest are views. Inside of addcmul a CPU makes copies, a GPU does not."""
+    module, x = GPUNormalize(*IMAGENET, yuv420=True), torch.zeros(2, 1, 12, 8, dtype=torch.uint8)
+    module(x)
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        module(x)
+    called = [e.name.removeprefix("aten::") for e in prof.events() if e.cpu_parent is None]
+    views = ("slice", "select", "view", "reshape", "permute", "to")  # float32 to float32 does nothing
+    assert [name for name in called if name not in views] == ["addcmul", "addcmul", "upsample_bilinear2d", "addcmul", "clamp"]
