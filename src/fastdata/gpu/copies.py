@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, cuda
 
-__all__ = ["Copier", "Copy", "together"]
+__all__ = ["Copier", "Copy", "rebuilt", "together"]
 
 GAP = 64  # bytes: what lies less far behind another tensor travels with that one
 
@@ -68,7 +68,7 @@ class Copier:
         """Begin to copy a batch. It must not change until it has arrived; its memory is held until then."""
         self.reclaim()
         if self._side is None:
-            return Copy(_rebuilt(batch, lambda tensor: tensor.to(self.device), self.device), [])
+            return Copy(rebuilt(batch, lambda tensor: tensor.to(self.device), self.device), [])
         with torch.inference_mode(False):  # it may be used when that is over
             return self._start(batch, self._side)
 
@@ -94,7 +94,7 @@ class Copier:
                 lent.append(made)
             return made
 
-        data = _rebuilt(batch, moved, self.device)
+        data = rebuilt(batch, moved, self.device)
         home, room, done = cuda.current_stream(self.device), cuda.Event(), cuda.Event()  # type: ignore[no-untyped-call]
         room.record(home)
         side.wait_event(room)
@@ -175,7 +175,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Those of a batch that `_rebuilt` changes."""
+    """Those of a batch that `rebuilt` changes."""
     if isinstance(value, Tensor):
         yield value
     elif not hasattr(value, "to") and isinstance(value, Mapping | tuple | list):
@@ -183,8 +183,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.device) -> Any:
-    """The same batch with other tensors."""
+def rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.device) -> Any:
+    """The same batch with other tensors; what else can move moves to the device."""
     if isinstance(value, Tensor):
         return _like(value, change(value))
     if hasattr(value, "to"):
@@ -192,12 +192,12 @@ def _rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.devic
     if isinstance(value, MutableMapping):
         new = copy.copy(value)
         for key in list(value):
-            new[key] = _rebuilt(value[key], change, device)
+            new[key] = rebuilt(value[key], change, device)
         return new
     if isinstance(value, Mapping):
-        return {key: _rebuilt(part, change, device) for key, part in value.items()}
+        return {key: rebuilt(part, change, device) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        parts = (_rebuilt(part, change, device) for part in value)
+        parts = (rebuilt(part, change, device) for part in value)
         return _like(value, type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts))
     return value
 

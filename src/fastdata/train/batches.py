@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastdata.checkpoint.states import random_state, restore_random
 from fastdata.errors import FastDataError
+from fastdata.gpu.copies import rebuilt
 
 __all__ = ["Epoch", "first", "ready"]
 
@@ -134,9 +135,9 @@ def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any
         tensor = tensor[:valid] if valid and tensor.dim() else tensor
         return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
 
-    batch = _each(batch, change)
+    batch = rebuilt(batch, change, device)
     if ids is not None and hasattr(batch, "__dict__"):
-        batch.valid, batch.ids = valid, ids[: valid or len(ids)]
+        batch.ids = ids[: valid or len(ids)]
     return batch, valid
 
 
@@ -146,14 +147,3 @@ def first(batch: Any) -> Tensor | None:
         return batch
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
     return next((tensor for part in parts if (tensor := first(part)) is not None), None)
-
-
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _each(part, change) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_each(part, change) for part in value))
-    return type(value)(_each(part, change) for part in value) if isinstance(value, tuple | list) else value

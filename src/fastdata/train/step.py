@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -141,8 +141,8 @@ class Step:
         grads = [p.grad for p in weights if p.grad is not None]
         if len(self._losses) > 1 and grads:
             factor = self._unit / self._sum_of_counts()
-            for kind, alike in by_device(grads):
-                torch._foreach_mul_(alike, factor.to(kind) if isinstance(factor, Tensor) else factor)
+            for group in [grads] if self._alike else [[grad] for grad in grads]:
+                torch._foreach_mul_(group, factor.to(group[0]) if isinstance(factor, Tensor) else factor)
         norm = self._norm(grads)
         found = (norm * 0 != 0).to(self.device)  # not finite; torch.isfinite is four operations
         if self.world.size > 1:
@@ -177,11 +177,3 @@ class Step:
             del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
         if self.scaler.is_enabled():
             self.scaler.update()
-
-
-def by_device(tensors: Iterable[Tensor]) -> list[tuple[Tensor, list[Tensor]]]:
-    """Tensors of the same device and dtype together, each group with one of them."""
-    groups: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return [(group[0], group) for group in groups.values()]
