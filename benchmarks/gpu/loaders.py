@@ -7,7 +7,6 @@ RandomResizedCrop(224), batches of 256, all cores. A contestant that is not inst
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -76,12 +75,8 @@ def starts(
     """What makes each contestant; those with processes come first, before DALI has threads. Our loaders go into `loaders`."""
 
     def ours(backend: str) -> Iterator[others.Delivered]:
-        known = "backend" in inspect.signature(Loader).parameters
-        if not known and backend != "torch":
-            raise ValueError("Loader has no argument `backend`")
-        options = {"backend": backend} if known else {}
-        name = f"`Loader`, backend {backend}"
-        loaders[name] = loader = Loader(dataset, rows, shuffle=True, num_workers=setting.workers, device=setting.target, **options)
+        options = {"num_workers": setting.workers, "device": setting.target, "backend": backend}
+        loaders[f"`Loader`, backend {backend}"] = loader = Loader(dataset, rows, shuffle=True, **options)
         return delivered(loader, dataset)
 
     def one(backend: str) -> Callable[[], Iterator[others.Delivered]]:

@@ -7,7 +7,6 @@ RandomCrop(32, padding=4) and a flip, a ResNet-9 in bfloat16, channels_last, bat
 
 from __future__ import annotations
 
-import inspect
 import threading
 from statistics import median
 from typing import Any
@@ -34,7 +33,7 @@ def measure(setting: Setting) -> Result:
     with Loader(dataset, rows, num_workers=setting.workers, device=setting.target, **options) as workers:
         with Loader(dataset, rows, num_workers=0, **options) as alone:
             batch = one_batch(alone, setting.device)
-            loaders = {WORKERS: workers} | on_device(setting, dataset, rows, options, result)
+            loaders = {WORKERS: workers, RESIDENT: Loader(dataset, rows, resident=setting.device, **options)}
             for loader in loaders.values():
                 same(loader, alone, 2)
         result.checked.append(f"batches of {len(loaders)} loaders equal those that one process makes on the CPU, bit for bit")
@@ -49,25 +48,11 @@ def measure(setting: Setting) -> Result:
         if not one.finite():
             raise Wrong("weights are not finite after training")
     result.checked.append("all weights are finite afterwards")
-    row = shown.get(RESIDENT, {})
+    row = shown[RESIDENT]
     busy = row.get("used") if row.get("used") is not None else row.get("busy")
     result.ask("the device is busy, the set on it", 0.95, busy)
     result.ask("share of the time that the host waits for data, the set on the device", 0.01, row.get("waits"), most=True)
     return result
-
-
-def on_device(setting: Setting, dataset: Any, rows: int, options: dict[str, Any], result: Result) -> dict[str, Loader]:
-    """The Loader whose set is resident, if there is such a thing."""
-    if "resident" not in inspect.signature(Loader).parameters:
-        result.left_out[RESIDENT] = "Loader has no argument `resident`"
-        return {}
-    try:
-        return {RESIDENT: Loader(dataset, rows, resident=setting.device.type, device=setting.target, **options)}
-    except ValueError as error:
-        if setting.cuda:
-            raise
-        result.left_out[RESIDENT] = str(error)  # it may want a GPU
-        return {}
 
 
 def look(setting: Setting, one: Fed, row: dict[str, Any]) -> None:
