@@ -35,8 +35,8 @@ def _threads() -> set[threading.Thread]:
 
 
 def _environment() -> dict[str, str]:
-    compiler = ("TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR")  # set by torch.compile itself
-    passing = ("PYTEST_CURRENT_TEST", *compiler)
+    compiler = ("TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH")
+    passing = ("PYTEST_CURRENT_TEST", *compiler)  # torch.compile sets those itself
     return {name: value for name, value in os.environ.items() if name not in passing}
 
 

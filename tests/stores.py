@@ -128,14 +128,14 @@ def script(code: str, *arguments: Any, timeout: float = 100, env: dict[str, str]
     """Run a file of Python in a process of its own, warnings being errors; returns the JSON of its last line."""
     path = folder() / "script.py"
     path.write_text(code)
-    here = str(Path(__file__).parent)
+    paths = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
     result = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create", str(path), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, "PYTHONPATH": here, **(env or {})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(env or {})},
     )
     assert result.returncode == 0, result.stderr[-4000:] + result.stdout[-1000:]
     return json.loads(result.stdout.splitlines()[-1])

@@ -86,8 +86,8 @@ def slow_copies() -> Iterator[None]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")

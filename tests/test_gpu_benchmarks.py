@@ -169,6 +169,8 @@ def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
         "resident": "ok",
     }
     assert "it broke" in text and "All went well." in text and "Checked: everything." in text
+    said = written.with_suffix(".log").read_text()
+    assert said.startswith("copies\n") and "it broke" in said and "resident" not in said
 
 
 def test_no_part_begins_when_the_time_is_over(tmp_path):

@@ -220,10 +220,14 @@ def test_a_second_run_on_the_same_folder_is_refused(
     out = tmp_path / "o.fds"
     process = start(*PREP, large, out, *OPTIONS)
     until(lambda: tables(out))
-    for extra in ((), ("--overwrite",)):
-        second = run(*PREP, large, out, *OPTIONS, *extra)
+    os.killpg(process.pid, signal.SIGSTOP)  # or it might be done before the others begin
+    try:
+        seconds = [run(*PREP, large, out, *OPTIONS, *extra) for extra in ((), ("--overwrite",))]
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.wait() == 0
+    for second in seconds:
         assert second.returncode == 2 and "another fastdata-prep is making" in second.stderr
-    assert process.wait() == 0
     assert tree(out) == undisturbed[0]
 
 

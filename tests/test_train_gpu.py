@@ -48,8 +48,8 @@ def test_the_host_waits_for_nothing_between_lines_of_the_log(precision):
     subject = trainer(precision=precision, accumulate=2, clip_norm=1.0, ema=0.9, log_every=1000)
     subject.fit(resident(20), max_steps=5)  # sets up, and watches the loss function
     steps = subject.steps(resident(100))
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for _ in range(50):
             next(steps)
     finally:
@@ -62,8 +62,8 @@ def test_a_wait_would_be_seen():
         warnings.simplefilter("ignore")
         subject.fit(resident(8), max_steps=5)
     steps = subject.steps(resident(10))
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         with pytest.raises(RuntimeError, match="synchroniz"):
             next(steps)
     finally:

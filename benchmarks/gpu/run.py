@@ -31,6 +31,7 @@ from fastdata.bench.harness import machine, write_json, write_markdown
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins of others may warn
 SAID = 20  # lines of what a program says, when it fails
 
 
@@ -42,7 +43,8 @@ class Part(NamedTuple):
     limit: float
 
 
-TESTS = Part("tests", "the tests that are marked gpu", 150)
+LIMIT = 520.0  # seconds of everything; each part has a limit of its own, since one may hang
+TESTS = Part("tests", "the tests that are marked gpu", 240)
 PARTS = (
     Part("inputs", "images cut from photos, as files and as stores", 70),
     Part("copies", "from the Loader's slots to the device", 45),
@@ -62,10 +64,12 @@ def main() -> None:
         for part in parts:
             left = args.limit - (time.monotonic() - started)
             print(f"\n{part.name}: {part.title}", flush=True)
-            limit = left if args.quick else min(part.limit, left)  # a rehearsal may be slow
+            limit = left if args.quick else min(part.limit * max(args.limit / LIMIT, 1), left)  # a rehearsal may be slow
             done.append(run(part, command(part, args, work, Path(scratch)), limit, Path(scratch)))
             print(f"{part.name}: {done[-1]['state']}, {done[-1]['seconds']:.0f} s", flush=True)
             written = write(args, done, work)
+            if written is not None and done[-1]["state"] != "ok":
+                keep_log(written, part, Path(scratch))
     print("\n" + ("a rehearsal: nothing is kept" if written is None else f"the same in {written.name}.md and .json"))
     sys.exit(any(part["state"] != "ok" for part in done))
 
@@ -80,7 +84,7 @@ def chosen(args: argparse.Namespace) -> list[Part]:
 def command(part: Part, args: argparse.Namespace, work: Path, scratch: Path) -> list[str]:
     if part is TESTS:  # modules without such tests may need packages that a machine for this lacks
         files = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.gpu" in path.read_text()]
-        options = ["-q", "--no-header", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
+        options = ["-q", "--no-header", "--tb=short", "--durations=15", "--continue-on-collection-errors", "-p", "no:cacheprovider"]
         return [sys.executable, "-m", "pytest", "-m", "gpu", *options, *files]
     options = ["--device", args.device, "--work", str(work), *["--quick"] * args.quick]
     options += [] if args.photos is None else ["--photos", str(args.photos)]
@@ -94,7 +98,7 @@ def run(part: Part, line: list[str], limit: float, scratch: Path) -> dict[str, A
         return found | {"state": "not begun, as the time was over"}
     log, out, started = scratch / f"{part.name}.log", scratch / f"{part.name}.json", time.monotonic()
     with log.open("wb") as file:
-        process = subprocess.Popen(line, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True)
+        process = subprocess.Popen(line, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=ENVIRONMENT, start_new_session=True)
         try:
             code = process.wait(limit)
             state = "ok" if code == 0 else f"failed with exit code {code}"
@@ -124,6 +128,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def without_paths(text: str) -> str:
     """Absolute paths cut down to their names: where things lie is the machine's business."""
     return re.sub(r"(?<![\w.])/(?:[^\s/:'\"]+/)+", "", text)
+
+
+def keep_log(stem: Path, part: Part, scratch: Path) -> None:
+    """All that a part said which failed, beside the report."""
+    log = scratch / f"{part.name}.log"
+    if log.exists():
+        with stem.with_name(f"{stem.name}.log").open("a") as file:
+            file.write(f"{part.name}\n{without_paths(log.read_text(errors='replace'))}\n")
 
 
 def write(args: argparse.Namespace, parts: list[dict[str, Any]], work: Path) -> Path | None:
@@ -157,7 +169,7 @@ def arguments() -> argparse.Namespace:
     names = [part.name for part in (TESTS, *PARTS)]
     parser.add_argument("--only", action="append", choices=names, help="may repeat; default: all, without the tests on a CPU")
     parser.add_argument("--out", type=Path, help="folder for the report (benchmarks/results)")
-    parser.add_argument("--limit", type=float, default=520, help="seconds of everything (520)")
+    parser.add_argument("--limit", type=float, default=LIMIT, help=f"seconds of everything ({LIMIT:.0f})")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; --device cpu --quick shows whether everything runs")

@@ -69,7 +69,8 @@ class Copier:
         self.reclaim()
         if self._side is None:
             return Copy(rebuilt(batch, lambda tensor: tensor.to(self.device), self.device), [])
-        with torch.inference_mode(False):  # it may be used when that is over
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):  # it may be used when that mode is over
             return self._start(batch, self._side)
 
     def _start(self, batch: Any, side: cuda.Stream) -> Copy:

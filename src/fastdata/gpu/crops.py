@@ -37,6 +37,11 @@ class Stack:
             self._pixels[:, -1], self._pixels[:, :, -1] = beyond, beyond
 
     @property
+    def memory(self) -> Tensor:
+        """Where the pixels lie."""
+        return self._pixels
+
+    @property
     def pixels(self) -> int:
         """Of all images, borders included: places are smaller numbers."""
         return self._pixels.numel() // self.shape[2]

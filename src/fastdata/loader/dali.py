@@ -136,18 +136,22 @@ class Dali:
         request, batch = pending.request, pending.batch
         if batch is None or images is None:
             reply, (fresh, targets) = self._fetch.__getitems__(request)
-            images, fallbacks, timing = fresh[0].to(self._device or "cpu"), len(request.indices), reply.timing
+            images, fallbacks, timing = self._sent(fresh[0]), len(request.indices), reply.timing
         else:
             rest, timing = sorted(set(range(len(batch.plan))) - set(pending.rows)), Timing()
             if rest:
                 whole = images.new_empty((len(batch.plan), *batch.shape))
-                whole[pending.rows] = images
-                whole[rest] = torch.from_numpy(batch.render(rest, timing)).to(whole.device)
-                images = whole
+                whole.index_copy_(0, self._sent(torch.tensor(pending.rows)), images)
+                rendered = torch.from_numpy(batch.render(rest, timing))
+                images = whole.index_copy_(0, self._sent(torch.tensor(rest)), self._sent(rendered))
             targets, fallbacks = batch.targets, len(rest)
         images = images.pin_memory() if self._pin else images
         reply = Reply(request, images=True, timing=timing, fallbacks=fallbacks)
         return reply, (images.permute(0, 3, 1, 2), torch.from_numpy(targets))
+
+    def _sent(self, made: torch.Tensor) -> torch.Tensor:
+        """On the device; the host does not wait."""
+        return made if self._device is None else made.pin_memory().to(self._device, non_blocking=True)
 
     def _drop(self, pending: _Pending) -> None:
         """Let go of a batch that nobody wants any more."""

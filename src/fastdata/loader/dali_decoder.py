@@ -71,21 +71,22 @@ class DaliDecoder:
         Raises:
             Exception: DALI could not decode it. The decoder is of no use any more.
         """
-        (out,) = self._pipe.share_outputs()  # waits for DALI
-        self._fed.popleft()
+        stream = None if self._device is None else torch.cuda.current_stream(self._device)
+        (out,) = self._pipe.share_outputs(cuda_stream=stream)  # the stream waits for the GPU, on the CPU the host for its threads
+        fed = self._fed.popleft()
         lent: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())
         self._pipe.release_outputs()
         if lent.shape != shape:
             raise ValueError(f"DALI made {list(lent.shape)}, where {list(shape)} was expected")
-        return lent if self._device is None else self._copied(lent)
+        return lent if self._device is None else self._copied(lent, fed)
 
-    def _copied(self, lent: torch.Tensor) -> torch.Tensor:
-        """On the GPU, in torch's memory; what was lent is kept until it is read."""
+    def _copied(self, lent: torch.Tensor, fed: Any) -> torch.Tensor:
+        """On the GPU, in torch's memory; what was lent is kept until it is read, and what it was made of until it is made."""
         while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]
             self._copying.popleft()
         copy, event = lent.clone(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(lent.device))
-        self._copying.append((event, lent))
+        self._copying.append((event, (lent, fed)))
         return copy
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from fastdata.data.images import ImageDataset
 from fastdata.data.view import some
 from fastdata.errors import LoaderError
 from fastdata.gpu.crops import Stack
+from fastdata.gpu.streams import Home
 from fastdata.loader.direct import Direct
 from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Request
@@ -145,6 +146,8 @@ class Held:
         self._index = torch.int64 if long else torch.int32  # half the bytes
         self._targets = None if whole.large_targets else torch.from_numpy(whole.targets).to(device)
         self._load(whole, num_workers)
+        held = [stack.memory for stack in self._stacks] + ([] if self._targets is None else [self._targets])
+        self._home = Home(device, held)
 
     def _layers(self, whole: ImageDataset) -> list[Layer]:
         """Of what kind the images of a dataset are, and its masks."""
@@ -200,13 +203,19 @@ class Held:
         """A row for each sample, on the device: the number of its image and, where boxes are cut, their lines in each stack."""
         numbers = self._place[indices][:, None]
         if not self._moved:
-            return self._sent(numbers).to(self._index)
+            return self._settled(self._sent(numbers))
         boxes, flips = self._dataset.draw(indices, seed=seed, epoch=epoch, repeats=repeats)
         number, starts, turned = torch.split(self._sent(np.concatenate([numbers, boxes[:, :2], flips], axis=1)), [1, 2, 2], 1)
         lines = [number]
         for stack, (height, width) in zip(self._stacks, self._sizes(), strict=True):
             lines.extend(stack.lines(number[:, 0], starts, (height, width), turned))
-        return torch.cat(lines, 1).to(self._index)
+        return self._settled(torch.cat(lines, 1))
+
+    def _settled(self, located: torch.Tensor) -> torch.Tensor:
+        """In the end, and where it was made: `gather` may come on another stream."""
+        located = located.to(self._index)
+        self._told = Home(self._device, [located])
+        return located
 
     def _sent(self, table: Array) -> torch.Tensor:
         told = torch.from_numpy(table)
@@ -219,6 +228,8 @@ class Held:
 
     def gather(self, located: torch.Tensor, *, pin: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """A batch of what `locate` found: images [n, C, H, W] in channels_last layout, and targets."""
+        self._home.visit()
+        self._told.visit()
         numbers = located[:, 0]
         if self._moved:
             lines = iter(torch.split(located[:, 1:], [side for size in self._sizes() for side in size], 1))

@@ -9,9 +9,11 @@ is not counted: it has to clone what it keeps.
 from __future__ import annotations
 
 import mmap
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,20 +60,17 @@ class Slots:
         in_flight: batches that are asked for and not yet handed out.
         size: bytes of a batch.
         held: batches that are handed out, or being copied to a device.
-        pinned: page-lock them, for copies to a GPU that overlap with its work.
 
     Attributes:
         reclaim: lets go of batches that are copied, and waits for copies until a condition holds. Whoever copies sets it.
     """
 
-    def __init__(self, in_flight: int, size: int, *, held: int = HELD, pinned: bool = False) -> None:
+    def __init__(self, in_flight: int, size: int, *, held: int = HELD) -> None:
         self.count = in_flight + held + 1  # one more, so that the next request finds one before a batch is handed out
         self.place = Place(self.count, size)
         self._free = deque(range(self.count))
         self.reclaim: Callable[[Callable[[], bool]], None] = lambda enough: None
         self.copies = 0
-        if pinned:
-            self._pin()
 
     @property
     def nbytes(self) -> int:
@@ -106,12 +105,22 @@ class Slots:
     def _some_free(self) -> bool:
         return bool(self._free)
 
-    def _pin(self) -> None:
+    def pin(self, device: torch.device) -> None:
+        """Page-lock the slots, once, for copies to a GPU that overlap with its work. Where CUDA refuses, it warns."""
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         start = self.place.memory.array.ctypes.data
-        code = int(cudart.cudaHostRegister(start, self.nbytes, 0))
+        with torch.cuda.device(device):
+            code = int(cudart.cudaHostRegister(start, self.nbytes, 0))
+            if code:
+                with suppress(RuntimeError):  # CUDA tells of an error again, to whoever calls next
+                    torch.zeros(1, device=device).add_(1)
         if code:
-            raise RuntimeError(
-                f"CUDA could not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code}): use pin_memory=False"
-            )
-        weakref.finalize(self, cudart.cudaHostUnregister, start).atexit = False
+            text = f"CUDA did not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code})"
+            warnings.warn(f"{text}: they are copied through other memory, which costs time", RuntimeWarning, stacklevel=2)
+        else:
+            weakref.finalize(self, _unpin, cudart, start, device).atexit = False
+
+
+def _unpin(cudart: Any, start: int, device: torch.device) -> None:
+    torch.cuda.synchronize(device)  # a copy may still read
+    cudart.cudaHostUnregister(start)

@@ -86,7 +86,6 @@ class Workers:
                 in_flight,
                 rows * requests.sizes.largest(dataset) + ALIGN * dataset.large_targets,
                 held=HELD + ahead,
-                pinned=pin_memory and self._device is not None,
             )
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
         requests.slots = self.slots
@@ -103,6 +102,8 @@ class Workers:
         )
         with ready_to_fork(), _on_cpu():
             self._batches: Any = iter(loader)
+        if self.slots is not None and pin_memory and self._device is not None:
+            self.slots.pin(self._device)  # after the fork: what is page-locked may be missing in a child
 
     @classmethod
     def start(cls, dataset: Any, requests: Requests, *args: Any, **options: Any) -> Workers:

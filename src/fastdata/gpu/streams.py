@@ -1,0 +1,34 @@
+"""Tensors that are made on one stream of a GPU, and used on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, cuda
+
+__all__ = ["Home"]
+
+
+class Home:
+    """The stream that is current when tensors are made. On the CPU there is none, and nothing to do.
+
+    Args:
+        device: of the tensors.
+        tensors: what was made so far.
+    """
+
+    def __init__(self, device: torch.device, tensors: Iterable[Tensor]) -> None:
+        self._device, self._tensors = device, list(tensors)
+        self._stream = cuda.current_stream(device) if device.type == "cuda" else None
+        if self._stream is not None:
+            self._made = cuda.Event()  # type: ignore[no-untyped-call]
+            self._made.record(self._stream)
+
+    def visit(self) -> None:
+        """Before the current stream uses them: it waits until they are made; their memory stays until it is done."""
+        if self._stream is None or (stream := cuda.current_stream(self._device)) == self._stream:
+            return
+        stream.wait_event(self._made)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
