@@ -79,13 +79,18 @@ class View:
         """
         boxes, flips = self.draw(u, heights, widths, planes=planes)
         shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
-        windows = self._windows(boxes, np.array(shapes), heights, widths)
-        return list(map(Sample, map(tuple, boxes.tolist()), windows, shapes, map(tuple, flips.tolist())))
+        windows = self._windows(boxes, np.array(shapes[:1] if self._one_shape else shapes), heights, widths)
+        return list(map(Sample, zip(*boxes.T.tolist(), strict=True), windows, shapes, zip(*flips.T.tolist(), strict=True)))
+
+    @property
+    def _one_shape(self) -> bool:
+        """Whether all outputs have one, whatever the images have."""
+        return self.crop is not None and not (isinstance(self.crop, Resize) and isinstance(self.crop.size, int))
 
     def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
         """Pixels of the largest output; `sides` gives the heights and widths of all images, where these matter."""
         crop = self.crop
-        if crop is not None and not (isinstance(crop, Resize) and isinstance(crop.size, int)):
+        if crop is not None and self._one_shape:
             return math.prod(crop.shape)
         heights, widths = sides()
         if crop is None:
@@ -94,14 +99,15 @@ class View:
         return math.ceil(crop.shape[0] ** 2 * aspect)
 
     def _windows(self, boxes: Array, shapes: Array, heights: Array, widths: Array) -> list[Window]:
-        """The boxes as far as they lie in the images, and how much smaller these may be decoded."""
-        ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.stack([heights, widths], axis=1))
+        """The boxes as far as they lie in the images, and how much smaller these may be decoded. shapes: of each, or of all."""
+        ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.array([heights, widths]).T)
         starts = np.maximum(boxes[:, :2], 0)
         antialias, fast = (self.crop.antialias, self.crop.fast) if self.crop else (False, False)
         factor = (boxes[:, 2:] / shapes).min(axis=1)
-        from_factor = SHRINK_ANTIALIASED if antialias else SHRINK
-        shrink = np.select([factor >= least for least in from_factor], list(from_factor.values()), 1)
-        rows = np.column_stack([starts, ends - starts, shrink]).tolist()
+        shrink = np.ones((len(boxes), 1), np.int64)
+        for least, times in reversed((SHRINK_ANTIALIASED if antialias else SHRINK).items()):
+            shrink[factor >= least] = times
+        rows = np.concatenate([starts, ends - starts, shrink], axis=1).tolist()
         return [Window(y, x, h, w, times, fast) for y, x, h, w, times in rows]
 
     def render(self, sample: Sample, region: Region | None, out: Array, black: int = 0) -> None:
