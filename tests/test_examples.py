@@ -154,11 +154,12 @@ def test_a_resnet_learns_and_draws_its_curve(patterns: Path) -> None:
 def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     """The same images in the same updates; 42 are not a multiple of 8, so that the last update of an epoch is a short one."""
     options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--quiet", "--clip-norm", "1"]
-    for name, ranks in (("one", 1), ("two", 2)):
-        assert run_ranks(ranks, sys.executable, IMAGES, patterns, *options, "--dir", name, cwd=patterns.parent) == 0
-    one, two = (losses(patterns.parent / name / "log.jsonl") for name in ("one", "two"))
-    assert len(one) == len(two) == 10
-    assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(one, two, strict=True)), list(zip(one, two, strict=True))
+    for name, ranks, *more in (("one", 1), ("two", 2), ("parts", 2, "--shard")):
+        assert run_ranks(ranks, sys.executable, IMAGES, patterns, *options, *more, "--dir", name, cwd=patterns.parent) == 0
+    one, *others = (losses(patterns.parent / name / "log.jsonl") for name in ("one", "two", "parts"))
+    for other in others:
+        assert len(one) == len(other) == 10
+        assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(one, other, strict=True)), list(zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def lay_out(
     _warn(model)
     if device is not None:
         model.to(device)
-    if channels_last:
+    if channels_last and wrap is None:  # FSDP takes no weights of another layout
         for weight in model.parameters():
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)

@@ -51,7 +51,7 @@ class Trainer:
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
         clip_norm, clip_value: of the gradient, before each update.
         scheduler: a function of the update's index (`fastdata.optim`: cosine, ...), or any of torch.optim.lr_scheduler.
-        channels_last: the layout of weights and of 4-D batches.
+        channels_last: the layout of 4-D batches and, without `parallelize`, of weights.
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
         dir: for checkpoints and the log; None: no files, and no resume.
