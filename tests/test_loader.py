@@ -592,6 +592,21 @@ def test_the_garbage_collector_is_left_as_it_was():
         gc.unfreeze()
 
 
+SET_ASIDE = """
+import gc, json, sys
+gc.freeze()  # Python 3.12 and later begin with objects set aside
+from fastdata import CenterCrop, LMDBDataset, Loader
+
+with Loader(LMDBDataset(sys.argv[1], size=64, crop=CenterCrop(16)), 8, num_workers=1) as loader:
+    next(iter(loader))
+    print(json.dumps(gc.get_freeze_count()))
+"""
+
+
+def test_the_garbage_collector_sees_all_objects_again_also_on_newer_pythons():
+    assert script(SET_ASIDE, store()) == 0
+
+
 def test_workers_start_although_opencv_has_threads_in_this_process():
     assert script(POOL, store(), timeout=60) == [6, 4]
 

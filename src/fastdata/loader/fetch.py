@@ -29,6 +29,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 NO_TIME = Timing()
+SET_ASIDE = gc.get_freeze_count()  # Python 3.12 begins with some objects out of the collector's sight
 
 
 class Request(NamedTuple):
@@ -170,7 +171,7 @@ def ready_to_fork() -> Iterator[None]:
     A child that inherits OpenCV's pool would hang in setNumThreads, waiting for threads that it does not have. And the marks of
     the garbage collector would give each child a copy of the pages that all Python objects lie in.
     """
-    threads, frozen = cv2.getNumThreads(), gc.get_freeze_count()
+    threads, frozen = cv2.getNumThreads(), gc.get_freeze_count() > SET_ASIDE
     cv2.setNumThreads(1)
     gc.freeze()
     try:
