@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from pathlib import Path
@@ -230,6 +231,37 @@ def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
     assert Event.waited == 1 and len(copier._under_way) == 3
     copier.close()
     assert Event.waited == 4
+
+
+class Cudart:
+    """CUDA's answers to page-locking, where there is no GPU; what was asked of it."""
+
+    def __init__(self, code):
+        self.code, self.asked = code, []
+
+    def cudaHostRegister(self, start, size, flags):
+        self.asked.append(("lock", start, size))
+        return self.code
+
+    def cudaHostUnregister(self, start):
+        self.asked.append(("unlock", start))
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_slots_are_page_locked_once_and_a_refusal_is_said(monkeypatch, code):
+    cudart = Cudart(code)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: cudart.asked.append(("wait", device.type)))
+    slots = Slots(2, 10)
+    start, size = slots.place.memory.array.ctypes.data, slots.nbytes
+    with pytest.warns(RuntimeWarning, match="did not page-lock") if code else contextlib.nullcontext():
+        slots.pin(torch.device("cpu"))
+    (taken,) = slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))])
+    assert taken.shape == (10,) and cudart.asked == [("lock", start, size)], "it serves, whatever CUDA said"
+    del slots
+    gc.collect()
+    assert cudart.asked[1:] == ([] if code else [("wait", "cpu"), ("unlock", start)])
 
 
 @pytest.mark.gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import warnings
 import zipfile
@@ -146,7 +147,9 @@ def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
+        return {_copied(key): _copied(part) for key, part in value.items()}
+    if type(value) is str:
+        return sys.intern(value)  # pickle writes one string once: equal states then make equal files
     if isinstance(value, np.generic):
         return value.item()  # torch.load(weights_only=True) knows no numbers of numpy, such as a rate from np.logspace
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value

@@ -1,1 +1,1 @@
-"""Modules that run on the device: integers become floats here."""
+"""What runs on the device, or feeds it: copies ahead, integers to floats, boxes of images that stay there, augmentation."""
