@@ -22,6 +22,7 @@ from PIL import Image
 from fastdata.codec import jpeg
 from fastdata.codec.cut import cut_jpeg
 from fastdata.codec.jpeg import encode_jpeg
+from fastdata.codec.pile import piled
 from fastdata.codec.pixels import PixelFormat, Window, decode_window, encode_record
 from fastdata.codec.planes import split_planes
 from fastdata.codec.source import SourceImage
@@ -74,12 +75,28 @@ def steps(records: list[bytes], seed: int = 0) -> None:
         cut=lambda k: cut_jpeg(records[k], *boxes[k]),
         decode_the_cut=lambda k: decode_window(records[k], RGB, *sizes[k].tolist(), Window(*boxes[k]), scratch),
     )
+    together(records, sizes, boxes)
     line(
-        "those cuts, decoded",
+        "cuts that end at a 16th pixel, decoded",
         narrow,
         RGB=lambda k: simplejpeg.decode_jpeg(cuts[k].data, "RGB", buffer=_memory),
         RGBA=lambda k: simplejpeg.decode_jpeg(cuts[k].data, "RGBA", buffer=_memory),
         grey=lambda k: simplejpeg.decode_jpeg(cuts[k].data, "GRAY", buffer=_memory),
+    )
+
+    def made(k: int, space: str, *, repacked: bool = False) -> None:
+        top, left, h, w = boxes[k]
+        decoded = simplejpeg.decode_jpeg(cuts[k].data, space, buffer=_memory)
+        if repacked:
+            decoded = cv2.cvtColor(decoded, cv2.COLOR_RGBA2RGB)
+        resample(decoded, (top - cuts[k].top, left - cuts[k].left, h, w), out, antialias=True)
+
+    line(
+        "cuts decoded and resized",
+        everything,
+        RGB=lambda k: made(k, "RGB"),
+        RGBA=lambda k: made(k, "RGBA"),
+        RGBA_repacked_before=lambda k: made(k, "RGBA", repacked=True),
     )
     for title, indices in (("resize of boxes that shrink", shrinking), ("of all boxes", everything)):
         line(
@@ -111,6 +128,32 @@ def steps(records: list[bytes], seed: int = 0) -> None:
         range(64),
         in_the_slot=lambda k: cv2.flip(batch[k], 1, dst=batch[k]),
         by_torch_in_a_batch_of_64=lambda k: images.flip(3) if k == 0 else None,
+    )
+
+
+def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]]) -> None:
+    """Decoding in batches of 64, which are drawn anew from the photos: one box after another, or boxes of equal width at once."""
+    rng, windows, views = np.random.default_rng(0), [Window(*box) for box in boxes], [memoryview(record) for record in records]
+    batches = [rng.integers(0, len(records), 64).tolist() for _ in range(32)]
+    shapes = [tuple(size) for size in sizes.tolist()]
+
+    def alone(batch: list[int]) -> None:
+        for k in batch:
+            decode_window(views[k], RGB, *shapes[k], windows[k], scratch)
+
+    def in_piles(batch: list[int]) -> int:
+        piles, rest = piled([views[k] for k in batch], [shapes[k] for k in batch], [windows[k] for k in batch])
+        for pile in piles:
+            pile.decode(gray=False, scratch=scratch)
+        alone([batch[k] for k in rest])
+        return len(piles) + len(rest)
+
+    times = rates({"alone": alone, "in piles": in_piles}, batches)
+    each = statistics.mean(64 / in_piles(batch) for batch in batches)
+    print(
+        "  cut and decoded: "
+        + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items())
+        + f" us; {each:.1f} in a pile"
     )
 
 

@@ -7,13 +7,14 @@ themselves. So all that lies outside of the box is never entropy-decoded, transf
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.codec.jpeg import read_index, scan_start
 
-__all__ = ["Cut", "cut_jpeg"]
+__all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "joined"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -23,7 +24,7 @@ SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
 MARGIN = 1  # pixel: interpolated colours look at the next sample, half of which lies right beside the box
 NARROW = 5  # libjpeg upsamples pictures up to four pixels wide in another way
 MOST_GRIDS = 4096  # headers that are remembered, about 1 kB each
-RESTARTS = (0xD0 + (np.arange(1 << 16) & 7)).astype(np.uint8)
+RESTARTS = (0xD0 + np.arange(8)).astype(np.uint8)
 
 
 class Cut(NamedTuple):
@@ -36,7 +37,7 @@ class Cut(NamedTuple):
     width: int
 
 
-class _Grid(NamedTuple):
+class Grid(NamedTuple):
     """Of a header behind the index: its two parts, between which height and width belong, and the cells in pixels."""
 
     before: bytes
@@ -48,10 +49,31 @@ class _Grid(NamedTuple):
     upsampled: bool  # the colours are stored at lower resolution
 
 
-def cut_jpeg(
+class Cells(NamedTuple):
+    """The cells of a JPEG that hold a box: `height` x `width` pixels of it, the first at (`top`, `left`).
+
+    Attributes:
+        rows: the bytes of each row of cells.
+        lengths: bytes of each cell, one row after another.
+        end: where the cells end, below: at `height`, but for the last row of cells of an image, which may reach beyond it.
+        bounded: pixels of the box depend on the image ending above or below it: no cells of another image may stand there.
+    """
+
+    grid: Grid
+    rows: list[memoryview]
+    lengths: Array
+    top: int
+    left: int
+    height: int
+    width: int
+    end: int
+    bounded: bool
+
+
+def find_cells(
     data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
-) -> Cut | None:
-    """The smallest cut that decodes, inside the box, to the very pixels that the whole JPEG decodes to.
+) -> Cells | None:
+    """The fewest cells that decode, inside the box, to the very pixels that the whole JPEG decodes to.
 
     Args:
         data: a JPEG with the index of docs/format.md.
@@ -73,8 +95,7 @@ def cut_jpeg(
     if of is not None and of != (full_height, full_width):
         return None
     columns = -(-full_width // wide)
-    ends = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=ends[1:])
+    ends = lengths.cumsum()
     if len(lengths) != columns * -(-full_height // tall) or ends[-1] != len(data) - scan:
         return None
     margin = MARGIN if exact and upsampled else 0
@@ -82,26 +103,49 @@ def cut_jpeg(
     column, column_end = max(left - margin, 0) // wide, -(-min(left + width + margin, full_width) // wide)
     if margin and column and full_width - column * wide < NARROW:
         column -= 1
-    y, x = row * tall, column * wide
-    new_height, new_width = min(row_end * tall, full_height) - y, min(column_end * wide, full_width) - x
-    starts = ends[row * columns + column : row_end * columns : columns].tolist()
-    stops = ends[row * columns + column_end : row_end * columns + 1 : columns].tolist()
-    head = b"".join((grid.before, _SIDES.pack(new_height, new_width), grid.after))
+    starts = (ends - lengths)[row * columns + column : row_end * columns : columns].tolist()
+    stops = ends[row * columns + column_end - 1 : row_end * columns : columns].tolist()
     body = memoryview(data)[scan:]
-    out = np.frombuffer(bytearray().join([head, *[body[a:b] for a, b in zip(starts, stops, strict=True)]]), np.uint8)
-    markers = lengths.reshape(-1, columns)[row:row_end, column:column_end].cumsum()
+    return Cells(
+        grid,
+        [body[a:b] for a, b in zip(starts, stops, strict=True)],
+        lengths.reshape(-1, columns)[row:row_end, column:column_end].ravel(),
+        top=row * tall,
+        left=column * wide,
+        height=min(row_end * tall, full_height) - row * tall,
+        width=min(column_end * wide, full_width) - column * wide,
+        end=(row_end - row) * tall,
+        bounded=top < margin or top + height + margin > full_height,
+    )
+
+
+def joined(pile: Sequence[Cells]) -> Array:
+    """A JPEG of cells of one grid and width, of which each stands at the `end` of the one before."""
+    first, last = pile[0], pile[-1]
+    height = sum(cells.end for cells in pile) - last.end + last.height
+    head = b"".join((first.grid.before, _SIDES.pack(height, first.width), first.grid.after))
+    out = np.frombuffer(bytearray().join([head, *(row for cells in pile for row in cells.rows)]), np.uint8)
+    markers = np.concatenate([cells.lengths for cells in pile]).cumsum()
     markers += len(head) - 1
-    out[markers] = RESTARTS[: len(markers)]
+    out[markers] = RESTARTS[np.arange(len(markers)) & 7]
     out[-1] = EOI
-    return Cut(out, y, x, new_height, new_width)
+    return out
+
+
+def cut_jpeg(
+    data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
+) -> Cut | None:
+    """The cells that `find_cells` finds with the same arguments, as a JPEG; None where it finds none."""
+    cells = find_cells(data, top, left, height, width, of=of, exact=exact)
+    return cells and Cut(joined([cells]), cells.top, cells.left, cells.height, cells.width)
 
 
 _SIDES = struct.Struct(">HH")
-_grids: dict[bytes, _Grid | None] = {}
+_grids: dict[bytes, Grid | None] = {}
 _lengths: set[int] = set()  # of the headers in `_grids`: one, for the images of one store
 
 
-def _read_grid(data: bytes | memoryview, at: int) -> tuple[_Grid | None, int]:
+def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
     """The grid, and where the scan begins; `at` is where the index ends. Images of a store share headers, so each is read once."""
     for length in tuple(_lengths):
         found = _grids.get(bytes(data[at : at + length]))
@@ -120,7 +164,7 @@ def _read_grid(data: bytes | memoryview, at: int) -> tuple[_Grid | None, int]:
     return grid, scan
 
 
-def _parse(header: bytes) -> _Grid | None:
+def _parse(header: bytes) -> Grid | None:
     at, frame, interval = 0, -1, 0
     while at < len(header):
         if header[at + 1] == SOF0:
@@ -135,7 +179,7 @@ def _parse(header: bytes) -> _Grid | None:
     across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
     if not across or not down:
         return None
-    return _Grid(
+    return Grid(
         before=SOI + header[: frame + 5],
         after=header[frame + 9 :],
         height=height,

@@ -7,6 +7,7 @@ segments of the file, which every other decoder skips: the record stays an ordin
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,16 @@ import simplejpeg
 
 from fastdata.errors import CodecError
 
-__all__ = ["decode_jpeg", "encode_jpeg", "jpeg_size", "read_index", "restart_interval", "scan_start", "segment_lengths"]
+__all__ = [
+    "decode_jpeg",
+    "decode_jpeg_into",
+    "encode_jpeg",
+    "jpeg_size",
+    "read_index",
+    "restart_interval",
+    "scan_start",
+    "segment_lengths",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,8 +35,9 @@ INDEX_MARKER = 0xE9  # APP9: next to unused elsewhere
 INDEX_ID = b"fastdata\0"
 INDEX_HEAD = struct.Struct("<BHH")  # version, number of this chunk, number of chunks
 INDEX_VERSION = 1
+SEGMENT_HEAD = 4 + len(INDEX_ID) + INDEX_HEAD.size  # of a chunk: marker and length, then these
 LONG = np.dtype([("place", "<u4"), ("high", "<u2")])  # a length of 256 or more: which one, and what its low byte leaves out
-CHUNK_BYTES = 65_533 - len(INDEX_ID) - INDEX_HEAD.size  # what one segment can hold
+CHUNK_BYTES = 65_533 + 4 - SEGMENT_HEAD  # what one segment can hold
 MIN_CELL = 16  # pixels; smaller cells cost more in markers than they save
 MAX_SIDE = 65_500  # libjpeg's own limit
 
@@ -107,18 +118,19 @@ def segment_lengths(data: bytes | memoryview) -> Array | None:
 
 def read_index(data: bytes | memoryview) -> tuple[Array, int] | None:
     """The lengths of the segments, and where the index ends."""
-    at = 2
-    chunks: list[bytes] = []
-    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
-        end = at + 2 + (data[at + 2] << 8 | data[at + 3])
-        if data[at + 1] == INDEX_MARKER and data[at + 4 : at + 4 + len(INDEX_ID)] == INDEX_ID:
-            body = bytes(data[at + 4 + len(INDEX_ID) : end])
-            if len(body) < INDEX_HEAD.size:
+    at, chunks = 2, list[bytes]()
+    while at + SEGMENT_HEAD <= len(data):
+        head = bytes(data[at : at + SEGMENT_HEAD])  # one copy costs less than a few looks at a memoryview
+        if head[0] != 0xFF or head[1] == 0xDA:
+            return None
+        end = at + 2 + (head[2] << 8 | head[3])
+        if head[1] == INDEX_MARKER and head.startswith(INDEX_ID, 4):
+            if end < at + SEGMENT_HEAD:
                 return None
-            version, number, count = INDEX_HEAD.unpack_from(body)
+            version, number, count = INDEX_HEAD.unpack_from(head, 4 + len(INDEX_ID))
             if version != INDEX_VERSION or number != len(chunks):
                 return None
-            chunks.append(body[INDEX_HEAD.size :])
+            chunks.append(bytes(data[at + SEGMENT_HEAD : end]))
             if len(chunks) == count:
                 lengths = _unpacked(chunks[0] if count == 1 else b"".join(chunks))
                 return None if lengths is None else (lengths, end)
@@ -133,70 +145,65 @@ def _unpacked(packed: bytes) -> Array | None:
     if len(packed) < 4 + count or (len(packed) - 4 - count) % LONG.itemsize:
         return None
     lengths = np.frombuffer(packed, np.uint8, count, 4).astype(np.int64)
-    long = np.frombuffer(packed, LONG, -1, 4 + count)
-    if len(long):
+    if len(packed) > 4 + count:
+        long = np.frombuffer(packed, LONG, -1, 4 + count)
         if long["place"].max() >= count:
             return None
         lengths[long["place"]] += long["high"].astype(np.int64) << 8
     return lengths
 
 
-def decode_jpeg(
-    data: bytes | memoryview | Array,
-    *,
-    gray: bool = False,
-    fast: bool = False,
-    size: tuple[int, int] | None = None,
-    scratch: Callable[[int], Array] | None = None,
-) -> Array:
+def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False, fast: bool = False) -> Array:
     """Decode a JPEG with libjpeg-turbo's accurate transform, equal to Pillow bit for bit.
 
     Args:
         data: an encoded JPEG.
         gray: return [H, W, 1], else RGB [H, W, 3]; uint8.
         fast: a quicker, less exact transform and upsampling of colours.
-        size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up; None: at full size, whatever it is.
-        scratch: with `size`, gives flat uint8 memory of at least a number of bytes, which the result may lie in.
+
+    Raises:
+        CodecError: the bytes are damaged.
+    """
+    try:
+        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB", fastdct=fast, fastupsample=fast)
+    except ValueError as error:
+        raise CodecError(f"damaged JPEG: {error}") from None
+    return pixels
+
+
+def decode_jpeg_into(
+    scratch: Callable[[int], Array],
+    data: bytes | memoryview | Array,
+    size: tuple[int, int],
+    *,
+    gray: bool = False,
+    fast: bool = False,
+) -> Array:
+    """Decode a JPEG as `decode_jpeg` does, but into memory that is there, and perhaps at a smaller scale.
+
+    Args:
+        scratch: gives flat uint8 memory of at least a number of bytes.
+        data, gray, fast: as for `decode_jpeg`.
+        size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up.
+
+    Returns:
+        [H, W, 1], or RGBA [H, W, 4], of which the last channel says nothing. On x86, libjpeg-turbo stores the end of a row of RGB
+        slowly where that is not the 32nd pixel, which can take a quarter longer, and pixels of four bytes are resized faster than
+        those of three (benchmarks/crops.py).
 
     Raises:
         CodecError: the bytes are damaged, or have no such size.
     """
-    options = {"fastdct": fast, "fastupsample": fast}
-    channels = 1 if gray else 3
+    height, width = size
+    shape = height, width, 1 if gray else 4
+    options = {"fastdct": fast, "fastupsample": fast, "min_height": height, "min_width": width}
     try:
-        if size is None or scratch is None:
-            pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB", **options)
-        else:
-            pixels = _decode_to(data, size, channels, scratch, options)
+        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGBA", buffer=scratch(math.prod(shape)), **options)
     except ValueError as error:
         raise CodecError(f"damaged JPEG: {error}") from None
-    if size is not None and pixels.shape != (*size, channels):
-        raise CodecError(f"a JPEG of {pixels.shape} pixels, where {(*size, channels)} were expected")
+    if pixels.shape != shape:
+        raise CodecError(f"a JPEG of {pixels.shape[1]} x {pixels.shape[0]} pixels, where {width} x {height} were expected")
     return pixels
-
-
-def _decode_to(
-    data: bytes | memoryview | Array,
-    size: tuple[int, int],
-    channels: int,
-    scratch: Callable[[int], Array],
-    options: dict[str, bool],
-) -> Array:
-    """Into scratch memory, and around a weak spot of libjpeg-turbo.
-
-    On x86 it stores the end of a row of RGB slowly where that is not the 32nd pixel, but not of RGBA where it is the 8th. The
-    detour takes a sixth off the decoding of such widths, among which are half of all cuts (benchmarks/crops.py).
-    """
-    height, width = size
-    plain = channels == 1 or width % 32 == 0 or width % 8 != 0
-    decoded_channels = channels if plain else 4
-    memory = scratch(height * width * (decoded_channels + channels))
-    space = {1: "GRAY", 3: "RGB", 4: "RGBA"}[decoded_channels]
-    decoded: Array = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width, buffer=memory, **options)
-    if plain or decoded.shape[:2] != size:
-        return decoded
-    rest = memory[height * width * decoded_channels :][: height * width * channels]
-    return cv2.cvtColor(decoded, cv2.COLOR_RGBA2RGB, dst=rest.reshape(height, width, channels))
 
 
 def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from fastdata.codec.cut import Cut, cut_jpeg
-from fastdata.codec.jpeg import decode_jpeg, encode_jpeg, jpeg_size
+from fastdata.codec.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.codec.planes import encode_planes, planes_to_rgb, split_planes
 from fastdata.errors import CodecError
 
@@ -64,7 +64,8 @@ class Window(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Pixels [H, W, C] that hold a window. The first one stands at (top, left) of the image; each is `shrink` of it a side."""
+    """Pixels that hold a window, [H, W, C], or RGBA for RGB. The first stands at (top, left) of the image; each is `shrink` of it
+    a side."""
 
     pixels: Array
     top: int = 0
@@ -131,7 +132,7 @@ def decode_window(
     jpeg, top, left, tall, wide = jpeg_window(data, height, width, window)
     shrink = window.shrink if max(tall, wide) > 8 else 1  # of smaller images two scales have the same size
     size = -(-tall // shrink), -(-wide // shrink)
-    pixels = decode_jpeg(jpeg, gray=form.channels == 1, fast=window.fast, size=size, scratch=scratch)
+    pixels = decode_jpeg_into(scratch, jpeg, size, gray=form.channels == 1, fast=window.fast)
     return (Region(pixels, top, left, shrink),)
 
 

@@ -84,6 +84,10 @@ class JoinedImages:
     def jpegs(self) -> bool:
         return any(images.jpegs for images, _ in self._parts)
 
+    @property
+    def indexed(self) -> bool:
+        return all(images.indexed for images, _ in self._parts)
+
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
         images, local = self._find(index)
         return images.jpeg(local, data, window, cut=cut)

@@ -39,6 +39,10 @@ class Images(Protocol):
         """Whether these are JPEGs, or files that may be."""
 
     @property
+    def indexed(self) -> bool:
+        """Whether these are JPEGs that fastdata wrote, upright and with an index of their cells."""
+
+    @property
     def labels(self) -> Labels: ...
 
     @property
@@ -79,7 +83,7 @@ class StoreImages:
         self.store, self.size, self.mask = Store(path), size, mask
         self.variant = self.store.variant(size, mask=mask)
         self.form = self.variant.form
-        self.jpegs = self.form.codec == "jpeg"
+        self.jpegs = self.indexed = self.form.codec == "jpeg"
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
@@ -128,7 +132,7 @@ class FileImages:
     """Image files of any format, read when needed; RGB, upright. Sizes come from the headers."""
 
     form = PixelFormat("file", 3, "uint8")
-    jpegs = True
+    jpegs, indexed = True, False
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
         self.paths = [os.fspath(p) for p in paths]
@@ -250,14 +254,14 @@ class MemoryImages:
     def __init__(self, rest: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
         self.rest, self.form = rest, rest.form
         self.decoded = decoded and not rest.form.planes  # these are stored as they are used
-        self.jpegs = rest.jpegs and not self.decoded
+        self.jpegs, self.indexed = (held and not self.decoded for held in (rest.jpegs, rest.indexed))
         self.held = HeldRecords(sizes, self._pixels if self.decoded else rest.get, "img")
 
     def _pixels(self, index: int) -> Array:
         heights, widths = self.rest.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
         (region,) = self.rest.decode(index, self.rest.get(index), window, lambda size: np.empty(size, np.uint8))
-        return np.ascontiguousarray(region.pixels).view(np.uint8).reshape(-1)
+        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
 
     def __len__(self) -> int:
         return len(self.rest)

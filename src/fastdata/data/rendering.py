@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from fastdata.codec.pile import Pile, piled
 from fastdata.codec.pixels import PixelFormat
 from fastdata.codec.planes import BLACK, split_planes
-from fastdata.data.records import Images
+from fastdata.data.records import Images, Regions
 from fastdata.data.view import Sample, View, some
-from fastdata.errors import LoaderError
+from fastdata.errors import CodecError, LoaderError
 
 __all__ = ["Allocate", "Timing", "render_batch", "render_each", "render_masks", "stack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
+LEAST_BYTES = 1 << 21  # of scratch memory: of the largest pile
 _local = threading.local()
-_NONE: Array = np.empty(0, np.uint8)
 
 
 @dataclass
@@ -42,10 +44,9 @@ def render_batch(
     shapes = {sample.shape for sample in plan}
     if len(shapes) > 1:
         raise view.unequal(shapes)
-    out = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype))
-    timing = timing or Timing()
-    for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
-        _render(images, view, row, sample, target, timing)
+    out, timing = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype)), timing or Timing()
+    for k, regions in _decoded(images, rows, plan, timing):
+        _render(images.form, view, plan[k], regions, out[k], timing)
     return out
 
 
@@ -54,13 +55,14 @@ def render_masks(
 ) -> Array:
     """The masks of what `render_batch` makes of the same rows and plan, [n, H, W]; `outside`: of pixels beyond the image."""
     out, timing = allocate((len(rows), *plan[0].shape), np.dtype(masks.form.dtype)), timing or Timing()
-    for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
-        started = perf_counter()
-        (region,) = masks.decode(row, masks.get(row), sample.window, _scratch)
-        decoded = perf_counter()
-        view.pick(sample, region.pixels[:, :, 0], target, outside)
-        timing.decode_s += decoded - started
-        timing.resize_s += perf_counter() - decoded
+    with _scratch_memory() as scratch:
+        for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
+            started = perf_counter()
+            (region,) = masks.decode(row, masks.get(row), sample.window, scratch)
+            decoded = perf_counter()
+            view.pick(sample, region.pixels[:, :, 0], target, outside)
+            timing.decode_s += decoded - started
+            timing.resize_s += perf_counter() - decoded
     return out
 
 
@@ -72,31 +74,68 @@ def render_each(
     timing: Timing | None = None,
     before_transform: Callable[[int], None] = lambda k: None,
 ) -> list[Array]:
-    """The samples, [H, W, C] each, transformed."""
-    form, made, timing = images.form, [], timing or Timing()
-    for k, (row, sample) in enumerate(zip(rows.tolist(), plan, strict=True)):
-        pixels: Array = np.empty(_shape(form, sample), form.dtype)
-        _render(images, view, row, sample, pixels, timing)
+    """The samples, [H, W, C] each, transformed, in any order of time."""
+    form, made, timing = images.form, dict[int, Array](), timing or Timing()
+    for k, regions in _decoded(images, rows, plan, timing):
+        pixels: Array = np.empty(_shape(form, plan[k]), form.dtype)
+        _render(form, view, plan[k], regions, pixels, timing)
         if view.transform is not None:
             before_transform(k)
             pixels = _as_sample(view.transform(pixels), form.channels)
-        made.append(pixels)
-    return made
+        made[k] = pixels
+    return [made[k] for k in range(len(plan))]
 
 
-def _render(images: Images, view: View, row: int, sample: Sample, out: Array, timing: Timing) -> None:
+def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | None, out: Array, timing: Timing) -> None:
     started = perf_counter()
-    data = images.get(row)
-    bytes(data[:: mmap.PAGESIZE])  # waits for the disk here, not in the decoder
-    read = perf_counter()
-    inside = sample.window.height > 0 and sample.window.width > 0
-    regions = images.decode(row, data, sample.window, _scratch) if inside else None
-    decoded = perf_counter()
-    for k, (plane, black) in enumerate(_planes(images.form, sample, out)):
+    for k, (plane, black) in enumerate(_planes(form, sample, out)):
         view.render(sample, regions[k] if regions else None, plane, black)
+    timing.resize_s += perf_counter() - started
+
+
+def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
+    """Which sample, and pixels that hold its window, valid until the next are asked for; None: the window is empty."""
+    with _scratch_memory() as scratch:
+        alone = list(range(len(rows)))
+        if images.indexed:
+            piles, alone = _piled(images, rows, plan, timing)
+            for pile in piles:
+                started = perf_counter()
+                try:
+                    regions = pile.decode(gray=images.form.channels == 1, scratch=scratch)
+                except CodecError:  # of one of them, which says so when it is decoded by itself
+                    alone += pile.places
+                    continue
+                timing.decode_s += perf_counter() - started
+                for k, region in regions:
+                    yield k, (region,)
+        for k in alone:
+            row, window = int(rows[k]), plan[k].window
+            started = perf_counter()
+            data = _read(images, row)
+            read = perf_counter()
+            found = images.decode(row, data, window, scratch) if window.height > 0 and window.width > 0 else None
+            timing.read_s += read - started
+            timing.decode_s += perf_counter() - read
+            yield k, found
+
+
+def _piled(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> tuple[list[Pile], list[int]]:
+    started = perf_counter()
+    records = [_read(images, row) for row in rows.tolist()]
+    read = perf_counter()
+    heights, widths = (sides.tolist() for sides in images.sides(rows))
+    found = piled(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
     timing.read_s += read - started
-    timing.decode_s += decoded - read
-    timing.resize_s += perf_counter() - decoded
+    timing.decode_s += perf_counter() - read
+    return found
+
+
+def _read(images: Images, row: int) -> memoryview:
+    """The stored bytes, which the disk has given when this returns."""
+    data = images.get(row)
+    bytes(data[:: mmap.PAGESIZE])
+    return data
 
 
 def _shape(form: PixelFormat, sample: Sample) -> tuple[int, int, int]:
@@ -111,12 +150,27 @@ def _planes(form: PixelFormat, sample: Sample, out: Array) -> Sequence[tuple[Arr
     return tuple(zip(split_planes(out, *sample.shape), BLACK, strict=True)) if form.planes else ((out, 0),)
 
 
-def _scratch(size: int) -> Array:
-    """Flat memory of this thread, kept: a fresh array for each image would cost more in page faults than a core brings in."""
-    memory: Array = getattr(_local, "memory", _NONE)
-    if memory.size < size:
-        memory = _local.memory = np.empty(max(size, 1 << 20), np.uint8)
-    return memory
+class _Scratch:
+    """Flat memory that grows: a fresh array for each image would cost more in page faults than a core brings in."""
+
+    def __init__(self) -> None:
+        self.memory: Array = np.empty(0, np.uint8)
+
+    def __call__(self, size: int) -> Array:
+        if self.memory.size < size:
+            self.memory = np.empty(max(size, LEAST_BYTES), np.uint8)
+        return self.memory
+
+
+@contextmanager
+def _scratch_memory() -> Iterator[_Scratch]:
+    """The memory of this thread; another one for whoever needs some meanwhile, such as a transform that reads other samples."""
+    memory = getattr(_local, "memory", None) or _Scratch()
+    _local.memory = None
+    try:
+        yield memory
+    finally:
+        _local.memory = memory
 
 
 def _as_sample(made: Any, channels: int) -> Array:

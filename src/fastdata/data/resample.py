@@ -22,7 +22,8 @@ _bilinear = torch._C._nn.upsample_bilinear2d
 
 
 def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
-    """Fill `out`, [H, W, C], with the box (top, left, height, width) of `pixels`, [h, w, C] of the same dtype, uint8 or uint16.
+    """Fill `out`, [H, W, C], with the box (top, left, height, width) of `pixels`, [h, w, C] of the same dtype, uint8 or uint16; or
+    RGB with a box of RGBA.
 
     Bilinear. With `antialias`, sides that shrink are averaged with a triangle as wide as what they leave out, which is Pillow's
     BILINEAR but for rounding, a code or rarely two: torch's kernel for uint8 has Pillow's arithmetic, vectorised.
@@ -34,12 +35,25 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
         pixels = pixels[top:bottom, left:right]
     else:
         pixels = _shifted(pixels[top : bottom + 1, left : right + 1], y - top, x - left)[: math.ceil(height), : math.ceil(width)]
+    if pixels.shape[:2] == (height, width) == out.shape[:2]:
+        _put(pixels, out)
+        return
+    same = pixels.shape[2] == out.shape[2]
+    made = out if same else np.empty((*out.shape[:2], pixels.shape[2]), out.dtype)
     if averaged or pixels.shape[:2] != (height, width):
-        _resize(pixels, (height, width), out, _averaged if averaged else _bilinear)
-    elif pixels.shape == out.shape:
-        out[...] = pixels
+        _resize(pixels, (height, width), made, _averaged if averaged else _bilinear)
     else:
-        cv2.resize(pixels, out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
+        cv2.resize(pixels, made.shape[1::-1], dst=made, interpolation=cv2.INTER_LINEAR)
+    if not same:
+        _put(made, out)
+
+
+def _put(pixels: Array, out: Array) -> None:
+    """Pixels as they are, without the last channel of RGBA where `out` has three."""
+    if pixels.shape[2] == out.shape[2]:
+        out[...] = pixels
+    elif pixels.size:
+        cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=out)
 
 
 def pad(pixels: Array, box: Box, out: Array, black: int) -> None:
@@ -50,7 +64,7 @@ def pad(pixels: Array, box: Box, out: Array, black: int) -> None:
     canvas[...] = black
     to_y, to_x, y, x = max(-top, 0), max(-left, 0), max(top, 0), max(left, 0)
     inner = pixels[y : max(top + len(canvas), 0), x : max(left + canvas.shape[1], 0)]
-    canvas[to_y : to_y + len(inner), to_x : to_x + inner.shape[1]] = inner
+    _put(inner, canvas[to_y : to_y + len(inner), to_x : to_x + inner.shape[1]])
     if between:
         resample(canvas, (box[0] - top, box[1] - left, *out.shape[:2]), out, antialias=False)
 

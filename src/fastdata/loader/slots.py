@@ -8,6 +8,7 @@ is not counted: it has to clone what it keeps.
 
 from __future__ import annotations
 
+import math
 import mmap
 import warnings
 import weakref
@@ -38,7 +39,7 @@ class Span(NamedTuple):
 
     @property
     def stop(self) -> int:
-        return self.start + int(np.prod(self.shape)) * self.dtype.itemsize
+        return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 
 class Place:
