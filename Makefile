@@ -24,7 +24,7 @@ test: $(INSTALLED)
 	$(RUN) -m pytest -q
 
 test-dali: $(DALI)
-	$(RUN) -m pytest -q tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py
+	$(RUN) -m pytest -q tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check

@@ -1,4 +1,4 @@
-"""The Loader's backends on this machine: worker processes, DALI, and DALI with whole JPEGs instead of those cut before decode.
+"""The backends of the Loader on this machine: worker processes, DALI, both at once, and DALI with JPEGs that are not cut before.
 
 python benchmarks/backends.py STORE [--device cuda] [--seconds 2] [--rounds 5]        needs pip install '.[dali]'
 
@@ -21,7 +21,12 @@ from fastdata.loader import dali
 from fastdata.machine import available_cores
 
 ROWS = 64
-NAMES = {"torch": ("torch", True), "dali": ("dali", True), "dali, whole JPEGs": ("dali", False)}
+NAMES = {
+    "torch": ("torch", True),
+    "dali": ("dali", True),
+    "dali, whole JPEGs": ("dali", False),
+    "hybrid:0.25": ("hybrid:0.25", True),
+}
 
 
 class Contestant:

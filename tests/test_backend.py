@@ -34,7 +34,7 @@ def photos(**options):
 def test_torch_unless_asked_otherwise():
     loader = Loader(photos(), 8)
     assert (loader.backend, loader.backend_reason) == ("torch", "it was asked for")
-    with pytest.raises(ValueError, match=r'backend is .tensorflow., but must be "torch", "dali" or "auto"'):
+    with pytest.raises(ValueError, match=r'backend is .tensorflow., but must be "torch", "dali", "auto", or such as'):
         Loader(photos(), 8, backend="tensorflow")
 
 

@@ -74,7 +74,7 @@ def test_who_can_not_take_part_is_named(rehearsed):
     loaders = next(part["result"] for part in report["parts"] if part["name"] == "loaders")
     took = {row["name"] for row in loaders["rows"]}
     assert "`Loader`, backend torch" in took
-    assert len(took) + len(loaders["left_out"]) == 6
+    assert len(took) + len(loaders["left_out"]) == 8
     assert all(why and f"Left out: {name}: {why}" in text for name, why in loaders["left_out"].items())
 
 

@@ -24,7 +24,7 @@ from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.bench.harness import interleave
 from fastdata.data.random import uniforms
 
-BACKENDS = ("torch", "dali", "auto")
+BACKENDS = ("torch", "dali", "hybrid:0.25", "hybrid:0.5", "auto")
 AUTO, TORCH = "`Loader`, backend auto", "`Loader`, backend torch"
 PILLOW = "torchvision, Pillow in processes"
 OTHERS = {

@@ -50,7 +50,7 @@ PARTS = (
     Part("copies", "from the Loader's slots to the device", 45),
     Part("normalize", "integers become floats", 95),
     Part("resnet50", "training from JPEG records", 110),
-    Part("loaders", "backends of the Loader, and others", 120),
+    Part("loaders", "backends of the Loader, and others", 140),
     Part("resident", "small images that live on the device", 75),
     Part("many_cores", "processes and threads", 45),
 )

@@ -1,11 +1,12 @@
-"""Which backend a Loader has: the one that was asked for, or the one that is quicker on this machine."""
+"""Which backend a Loader has: the one that was asked for, or the quickest on this machine."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -15,12 +16,15 @@ from fastdata.errors import MissingExtraError
 from fastdata.loader.dali import check_dali
 from fastdata.loader.sizes import Size
 
-__all__ = ["asked_for", "choose_backend"]
+__all__ = ["asked_for", "choose_backend", "share_of"]
 
 BACKENDS = "torch", "dali"
 ROUNDS = 3
 SLICE_S = 0.5  # of each backend in each round, at least
 LIMIT_S = 10.0  # no round begins later
+SHARED_ON = ("cuda",)  # where DALI leaves cores for workers
+STEPS, LEAST = 16, Fraction(1, 16)  # of a share
+WORTH = 1.05  # how much quicker two decoders must be than one
 
 
 def asked_for(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
@@ -30,13 +34,24 @@ def asked_for(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
         ValueError: there is no such backend, it does not take this dataset, or it goes without `resident`.
         MissingExtraError: it is not installed.
     """
-    if backend not in (*BACKENDS, "auto"):
-        raise ValueError(f'backend is {backend!r}, but must be "torch", "dali" or "auto"')
+    share = share_of(backend)
+    if backend not in (*BACKENDS, "auto") and share is None:
+        raise ValueError(f'backend is {backend!r}, but must be "torch", "dali", "auto", or such as "hybrid:0.25"')
     if resident and backend != "torch":
         raise ValueError(f"resident decodes its images once, in worker processes: leave out backend={backend!r}, or resident")
-    if backend == "dali":
+    if backend == "dali" or share is not None:
         check_dali(dataset)
     return backend, "not chosen yet: that happens when the first pass begins" if backend == "auto" else "it was asked for"
+
+
+def share_of(backend: str) -> Fraction | None:
+    """The share of the batches that DALI makes, of a backend such as "hybrid:0.25"; None: it is another one."""
+    kind, _, share = backend.partition(":")
+    try:
+        found = Fraction(share) if kind == "hybrid" else Fraction(0)
+    except (ValueError, ZeroDivisionError):
+        return None
+    return found if 0 < found < 1 else None
 
 
 def choose_backend(loader: Any, rows: int, size: Size) -> tuple[str, str]:
@@ -58,20 +73,31 @@ def _chosen(loader: Any, rows: int, size: Size) -> tuple[str, str]:
     except (ValueError, MissingExtraError) as error:
         return "torch", f"DALI is out of the question: {error}"
     try:
-        rates = _measured(loader, rows, size)
+        rates = _measured(loader, rows, size, BACKENDS)
+        best, why = _told(rates)
+        if loader.device is not None and loader.device.type in SHARED_ON:
+            share = Fraction(round(STEPS * rates["dali"] / sum(rates.values())), STEPS)
+            both = f"hybrid:{float(min(max(share, LEAST), 1 - LEAST))}"
+            more = _measured(loader, rows, size, (best, both))
+            why = f"{why}; and then, {_told(more)[1]}"
+            best = both if more[both] > WORTH * more[best] else best
     except Exception as error:  # noqa: BLE001  the pass itself will say what is wrong, on this rank and on others that wait for this one
         return "torch", f"the backends could not be measured: {type(error).__name__}: {error}"
-    best = max(rates, key=lambda name: rates[name])
-    return best, "measured here: " + ", ".join(f"{name} {rates[name]:,.0f} images/s" for name in BACKENDS)
+    return best, f"measured here: {why}"
 
 
-def _measured(loader: Any, rows: int, size: Size) -> dict[str, float]:
-    """Images per second of both, in turns; medians."""
-    found: dict[str, list[float]] = {name: [] for name in BACKENDS}
+def _told(rates: dict[str, float]) -> tuple[str, str]:
+    """The quickest, and all in words."""
+    return max(rates, key=lambda name: rates[name]), ", ".join(f"{name} {rate:,.0f} images/s" for name, rate in rates.items())
+
+
+def _measured(loader: Any, rows: int, size: Size, backends: Sequence[str]) -> dict[str, float]:
+    """Images per second of some backends, in turns; medians."""
+    found: dict[str, list[float]] = {name: [] for name in backends}
     ahead = max(loader.num_workers, 1) * loader.prefetch_factor
     with ExitStack() as stack:
         passes = {}
-        for k, name in enumerate(BACKENDS):  # of other orders, so that none finds in the page cache what the other one read
+        for k, name in enumerate(backends):  # of other orders, so that none finds in the page cache what the other one read
             other = _like(loader, rows, size, name, seed=k)
             passes[name] = _endless(stack.enter_context(other))
         end = time.monotonic() + LIMIT_S

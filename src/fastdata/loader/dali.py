@@ -15,7 +15,7 @@ from fastdata.data.rendering import Timing
 from fastdata.errors import FastDataError
 from fastdata.loader.dali_decoder import DaliDecoder, import_dali
 from fastdata.loader.fetch import Fetch, Reply, Request
-from fastdata.loader.requests import Requests
+from fastdata.loader.requests import Source
 from fastdata.loader.slots import Slots
 
 __all__ = ["Dali", "check_dali", "why_not_dali"]
@@ -69,7 +69,7 @@ class Dali:
     def __init__(
         self,
         dataset: ImageDataset,
-        requests: Requests,
+        requests: Source,
         rows: int,
         num_workers: int,
         prefetch_factor: int,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastdata.errors import LoaderError
-from fastdata.loader.backend import asked_for, choose_backend
+from fastdata.loader.backend import asked_for, choose_backend, share_of
 from fastdata.loader.batch import Batch, Stats
 from fastdata.loader.counts import check_state, count_batches
 from fastdata.loader.dali import Dali
@@ -19,6 +19,7 @@ from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import Engine
 from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Reply
+from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.ranks import default_workers, find_part
 from fastdata.loader.requests import Requests
@@ -63,8 +64,9 @@ class Loader:
         device_prefetch: the most batches on their way to the device, or there, ahead of the consumer; none is waited for.
         pin_memory: None: when the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; the order,
-            boxes and states are the same, pixels within a code or two. "auto": the quicker one, measured for some seconds when
-            the first pass begins; then `loader.backend` says which it is, and `loader.backend_reason` why.
+            boxes and states are the same, pixels within a code or two. "hybrid:0.25": that share of the batches by DALI, always the
+            same ones, and the others by workers meanwhile. "auto": the quickest, measured for some seconds when the first pass
+            begins; then `loader.backend` says which it is, and `loader.backend_reason` why.
         resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu"), where batches are then made: the same ones, for
             images of one size that fit there, without a crop or with CenterCrop or RandomCrop. Workers decode them once, before the
             first batch, and anew for another size.
@@ -73,7 +75,7 @@ class Loader:
 
     Raises:
         ValueError: a wrong argument.
-        MissingExtraError: backend="dali", and DALI is not installed.
+        MissingExtraError: backend="dali" or "hybrid", and DALI is not installed.
         LoaderError: while iterating, a batch can't be made, or a worker died.
     """
 
@@ -260,8 +262,10 @@ class Loader:
         options: dict[str, Any] = {"pin_memory": self.pin_memory, "device": self.device}
         if self.backend == "dali":
             return Dali(self.dataset, self._requests, *counts, **options)
-        ahead = 0 if self.device is None else self.device_prefetch
-        return Workers.start(self.dataset, self._requests, *counts, **options, ahead=ahead)
+        options["ahead"] = 0 if self.device is None else self.device_prefetch
+        if share := share_of(self.backend):
+            return Hybrid(self.dataset, self._requests, share, *counts, **options)
+        return Workers.start(self.dataset, self._requests, *counts, **options)
 
     def _rows(self) -> int:
         """The most samples of a batch."""

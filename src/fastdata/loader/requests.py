@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,12 +15,27 @@ from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.slots import Slots
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "Source"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SAMPLER_STREAM = 1 << 62  # no sample has this number
 AHEAD = 16_384  # samples whose order is computed at once: numpy's cost per call is spread over many batches
+
+
+class Source(Protocol):
+    """Where an engine draws its requests from."""
+
+    slots: Slots | None
+
+    @property
+    def sizes(self) -> Sizes: ...
+
+    def fill(self) -> None: ...
+
+    def again(self) -> None: ...
+
+    def __iter__(self) -> Iterator[Request]: ...
 
 
 class Requests:
@@ -35,7 +50,6 @@ class Requests:
 
     Attributes:
         slots: to take one for each request from, or None.
-        sizes: of the epochs.
     """
 
     def __init__(self, order: EpochOrder, part: Part, global_batch_size: int, stop: int, sampler: Iterable[int] | None) -> None:
@@ -48,9 +62,13 @@ class Requests:
     def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
         """Go on from another place; the generation tells replies to earlier requests apart."""
         self.generation += 1
-        self._begun, self._epoch, self._start, self.sizes = (epoch, start, sizes), epoch, start, sizes
+        self._begun, self._epoch, self._start, self._sizes = (epoch, start, sizes), epoch, start, sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        return self._sizes
 
     def again(self) -> None:
         """Go on from where the last restart began."""
@@ -61,6 +79,10 @@ class Requests:
             self.fill()
             request = self._ready.popleft()
             yield request if self.slots is None else request._replace(slot=self.slots.take())
+
+    def number(self, request: Request) -> int:
+        """Of its batch, counted from the first one of epoch 0."""
+        return request.epoch * -(-self._stop // self._batch) + request.start // self._batch
 
     def take(self) -> list[Request]:
         """The next requests, several of one epoch, without slots."""
@@ -79,7 +101,7 @@ class Requests:
         whole = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
         stop = self._start = start + whole * batch if whole else self._stop
         indices, repeats, valid = self._samples(start, stop)
-        size, seed, real = self.sizes.at(epoch), self._order.seed, rows if whole else valid
+        size, seed, real = self._sizes.at(epoch), self._order.seed, rows if whole else valid
         for k, first in enumerate(range(start, stop, batch)):
             part, last = slice(k * rows, (k + 1) * rows), min(first + batch, stop)
             again = None if repeats is None else repeats[part]

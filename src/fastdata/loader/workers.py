@@ -16,7 +16,7 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.gpu.ahead import arrived
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
-from fastdata.loader.requests import Requests
+from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared import SharedArray
 
@@ -63,7 +63,7 @@ class Workers:
     def __init__(
         self,
         dataset: Any,
-        requests: Requests,
+        requests: Source,
         rows: int,
         num_workers: int,
         prefetch_factor: int,
@@ -106,7 +106,7 @@ class Workers:
             self.slots.pin(self._device)  # after the fork: what is page-locked may be missing in a child
 
     @classmethod
-    def start(cls, dataset: Any, requests: Requests, *args: Any, **options: Any) -> Workers:
+    def start(cls, dataset: Any, requests: Source, *args: Any, **options: Any) -> Workers:
         """Workers that are at work; a second set where the first hangs.
 
         Raises:
