@@ -25,7 +25,7 @@ from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
-from fastdata.train.step import Rule, Step
+from fastdata.train.step import Step
 
 __all__ = ["Trainer"]
 
@@ -124,8 +124,8 @@ class Trainer:
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
         self._watch = Watch(self.device, benchmark=cudnn_benchmark)
-        watched, rule = self._watch.loss(loss_fn), Rule(precision, clip_norm, clip_value)
-        self._step = Step(called, watched, self.optimizer, rule, world=self.world, device=self.device, ema=self.ema)
+        watched = self._watch.loss(loss_fn)
+        self._step = Step(called, watched, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
         self.best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
