@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.checkpoint.states import restore_random
 from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
 from fastdata.monitor.meter import Meter, untried
@@ -277,7 +276,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
         place = self._pass.state() if self._pass else self._resumed
-        return capture(self, best=self.best.value, scaler=self._step.scaler, place=place)
+        return capture(self, scaler=self._step.scaler, place=place)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -285,11 +284,8 @@ class Trainer:
         Raises:
             FastDataError: it is of something else.
         """
-        mine = restore(self, state, scaler=self._step.scaler)
-        self.best.value, self.best.improved = state["best"], False
-        self._saved, self._pass, self._resumed = counters(self), None, mine["place"]
-        if mine["random"]:
-            restore_random(mine["random"])
+        self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler)
+        self._saved = counters(self)
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
