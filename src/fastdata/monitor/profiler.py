@@ -69,8 +69,7 @@ class StepProfiler:
         events = self._torch.key_averages()
         gpu = torch.cuda.is_available()
         spent = {event.key: event.device_time_total if gpu else event.cpu_time_total for event in events if event.key in SPANS}
-        host = {event.key: event.cpu_time_total for event in events if event.key in SPANS}
-        spent |= {name: host.get(name, 0.0) for name in ("data",)}  # the device has no part in it
+        spent["data"] = sum(event.cpu_time_total for event in events if event.key == "data")  # the device has no part in it
         total = sum(spent.values()) or 1
         shares = ", ".join(f"{name} {spent.get(name, 0) / total:.0%}" for name in SPANS)
         by = "self_device_time_total" if gpu else "self_cpu_time_total"

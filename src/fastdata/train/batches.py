@@ -64,7 +64,6 @@ class Epoch:
         return [generator.get_state() for generator in self._generators]
 
     def _count_left(self) -> int | None:
-        """Batches to come, or None if the loader does not know."""
         if self.used and hasattr(self._loader, "epoch_stop"):  # the batches before may have been of another number of ranks
             done = self._loader.state_dict()["consumed"]
             return int(-(-(self._loader.epoch_stop - done) // self._loader.global_batch_size))
@@ -127,7 +126,6 @@ def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any
 
 
 def first(batch: Any) -> Tensor | None:
-    """The first tensor of a batch."""
     if isinstance(batch, Tensor):
         return batch
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()

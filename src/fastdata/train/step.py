@@ -149,7 +149,6 @@ class Step:
         return found
 
     def _norm(self, grads: list[Tensor]) -> Tensor:
-        """Of all of them together."""
         if self._alike and grads:  # what get_total_norm does, which looks for groups of devices in 25 us
             norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
             return norm
