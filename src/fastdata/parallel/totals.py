@@ -31,7 +31,7 @@ class Totals:
     def number(self, value: Tensor | float) -> Tensor:
         """A copy on the device, without a wait."""
         if isinstance(value, Tensor):
-            return value.to(self._device, self.dtype).clone()
+            return value.to(self._device, self.dtype, copy=True)
         return torch.full((), value, dtype=self.dtype, device=self._device)  # a tensor of a number would be copied, and wait
 
     def add(self, losses: Sequence[Tensor], counts: Sequence[Tensor | float], found: Tensor) -> None:
@@ -59,6 +59,6 @@ class Totals:
     def read(self) -> tuple[float, float, int]:
         """Losses, counts and skipped updates of all ranks since the last call. The host waits here."""
         self._add_up()
-        losses, counts, skipped = self._world.sum(self._sums.clone()).tolist()
+        losses, counts, skipped = self._world.sum(self._sums).tolist()
         self._sums.zero_()
         return losses, counts, round(skipped / self._world.size)

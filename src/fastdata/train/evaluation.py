@@ -53,8 +53,7 @@ class Evaluation:
         """The mean loss and metrics: sums over all ranks, divided by the counts."""
         step, number = self._step, self._step.totals.number
         totals = torch.zeros(1 + len(self._metrics), 2, dtype=step.totals.dtype, device=step.device)
-        step.world.agree(model.buffers())
-        with _evaluating(model):
+        with self._evaluating(model):
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
@@ -68,8 +67,7 @@ class Evaluation:
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
         """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
         ids, outputs = list[Any](), list[Tensor]()
-        self._step.world.agree(model.buffers())
-        with _evaluating(model):
+        with self._evaluating(model):
             for batch, valid in self._batches(loader):
                 with self._step.autocast():
                     made = forward(model, batch)
@@ -84,20 +82,20 @@ class Evaluation:
             raise FastDataError("predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader")
         return rows[numbers.argsort(stable=True)] if len(numbers) else rows
 
+    @contextmanager
+    def _evaluating(self, model: nn.Module) -> Iterator[None]:
+        self._step.world.agree(model.buffers())
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
         for batch in loader:
             yield ready(batch, self._step.device, channels_last=self._channels_last)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
