@@ -22,7 +22,6 @@ class StepProfiler:
     """Watches `updates` updates after three others.
 
     Args:
-        updates: how many.
         folder: where trace.json goes (and python.prof, with `python`); for chrome://tracing or Perfetto.
         python: profile Python's functions too, by cProfile.
         rank: those above 0 write into a folder of their own, such as rank1.

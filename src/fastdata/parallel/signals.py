@@ -10,11 +10,7 @@ __all__ = ["Termination"]
 
 
 class Termination:
-    """A context in which the first SIGTERM only sets `asked`, and a second one acts as before. In the main thread; else no effect.
-
-    Attributes:
-        asked: whether it came.
-    """
+    """A context in which the first SIGTERM only sets `asked`, and a second acts as before. In the main thread; else no effect."""
 
     def __init__(self) -> None:
         self.asked = False

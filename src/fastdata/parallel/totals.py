@@ -16,15 +16,11 @@ PENDING = 64  # updates that are added up at once
 
 
 class Totals:
-    """Losses, their counts and updates skipped, of all ranks, since they were last read.
-
-    Attributes:
-        dtype: of the sums: the widest that the device has.
-    """
+    """Losses, their counts and updates skipped, of all ranks, since they were last read."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self._world, self._device = world, device
-        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64  # the widest that there is
         self._sums = torch.zeros(3, dtype=self.dtype, device=device)
         self._pending, self._found = list[tuple[Tensor, Tensor | float, Tensor]](), list[Tensor]()
 

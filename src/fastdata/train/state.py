@@ -18,7 +18,6 @@ COUNTERS = ("update", "epoch", "epoch_open", "validated")
 
 
 def counters(trainer: Trainer) -> tuple[int, ...]:
-    """How far it is."""
     return tuple(getattr(trainer, name) for name in COUNTERS)
 
 

@@ -72,7 +72,6 @@ class Step:
         self._counts: list[Tensor | float] = []
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """What the model runs in."""
         if self._dtype is None and not torch.is_autocast_enabled(self.device.type):
             return nullcontext()
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)

@@ -275,8 +275,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
-        place = self._pass.state() if self._pass else self._resumed
-        return capture(self, scaler=self._step.scaler, place=place)
+        return capture(self, scaler=self._step.scaler, place=self._pass.state() if self._pass else self._resumed)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
