@@ -206,7 +206,7 @@ def test_an_error_of_writing_is_raised_at_the_next_save(tmp_path: Path, kind: st
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
     try:
         made.save()
-        made._checkpoints._writer.join()  # type: ignore[union-attr]
+        made._checkpoints._writer.exception()  # type: ignore[union-attr]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     next(steps)

@@ -199,7 +199,7 @@ def test_a_model_in_two_parts_that_the_loss_calls_by_itself():
 
     batches, reference = cut(data(16), (8, 8)), net()
     parts = nn.ModuleDict({"body": net()[:2], "head": net()[2]})
-    trainer(parts, MOMENTUM, loss_fn, device="cpu").fit(batches, epochs=1)
+    trainer(parts, MOMENTUM, loss_fn, device="cpu").fit(batches, batches, epochs=1)
     plain(reference, MOMENTUM(reference.parameters()), batches)
     assert (values(parts) - values(reference)).abs().max() < 1e-12
 

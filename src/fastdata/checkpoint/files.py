@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 import warnings
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,8 @@ class Checkpoints:
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
         self._folder, self._world, self._keep = folder, world, keep_last
-        self._writer: threading.Thread | None = None
+        self._writer: Future[None] | None = None
         self._then: Callable[[], None]
-        self._error: BaseException | None = None
         if world.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob("*.part"):
@@ -56,33 +55,28 @@ class Checkpoints:
         """Write a state, which may change as soon as this returns; `then` is told, in this thread, when it is complete."""
         self.wait()
         if self._world.rank == 0:
-            copied = _copied(state)
             self._then = lambda: then(self.path(update))
-            self._writer = threading.Thread(target=self._write, args=(update, copied, best), name="checkpoint")
-            self._writer.start()
+            thread = ThreadPoolExecutor(1, "checkpoint")
+            self._writer = thread.submit(self._write, update, _copied(state), best)
+            thread.shutdown(wait=False)  # it ends when it has written
 
     def wait(self) -> None:
         """Until what is being written is complete."""
         if self._writer is None:
             return
-        self._writer.join()
-        self._writer = None
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._writer = self._writer.exception(), None
+        if error is not None:
             raise FastDataError(f"a checkpoint could not be written into {self._folder}: {error}") from error
         self._then()
 
     def _write(self, update: int, state: dict[str, Any], best: bool) -> None:
-        try:
-            if best:  # first: whoever goes on from the other takes it for written
-                _replace(self._folder / BEST, state)
-            _replace(self.path(update), state)
-            numbers = self.numbers()
-            newer = numbers.index(update)  # damaged, or of a run that went back
-            for other in numbers[:newer] + numbers[newer + self._keep :]:
-                self.path(other).unlink(missing_ok=True)
-        except BaseException as error:  # noqa: BLE001  raised by wait()
-            self._error = error
+        if best:  # first: whoever goes on from the other takes it for written
+            _replace(self._folder / BEST, state)
+        _replace(self.path(update), state)
+        numbers = self.numbers()
+        newer = numbers.index(update)  # damaged, or of a run that went back
+        for other in numbers[:newer] + numbers[newer + self._keep :]:
+            self.path(other).unlink(missing_ok=True)
 
     def newest(self) -> dict[str, Any] | None:
         """The state to go on from, the same on all ranks, or None. One that can't be read is passed over, with a warning."""
@@ -103,23 +97,19 @@ class Checkpoints:
         """Its update, it, and what is wrong."""
         numbers = self.numbers()
         for update in numbers:
+            path = self.path(update)
             try:
-                _check(self.path(update))
-                return update, _read(self.path(update)), None
+                with zipfile.ZipFile(path) as file:  # torch.load does not compare checksums
+                    if (part := file.testzip()) is not None:
+                        raise FastDataError(f"{part} is damaged")
+                return update, _read(path), None
             except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
-                warnings.warn(f"{self.path(update)} can't be read ({error}): going on from an older one", stacklevel=3)
+                warnings.warn(f"{path} can't be read ({error}): going on from an older one", stacklevel=3)
         return None, None, f"no checkpoint in {self._folder} can be read: remove them to start anew" if numbers else None
 
 
 def _read(path: Path, **options: Any) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True, **options)
-
-
-def _check(path: Path) -> None:
-    """Compare the checksums, which torch.load leaves alone."""
-    with zipfile.ZipFile(path) as file:
-        if (part := file.testzip()) is not None:
-            raise FastDataError(f"{part} is damaged")
 
 
 def _replace(path: Path, state: dict[str, Any]) -> None:

@@ -10,7 +10,21 @@ import torch
 from fastdata.gpu.ahead import Ahead, arrived
 from fastdata.gpu.copies import Copier, Copy
 
-__all__ = ["Prefetcher"]
+__all__ = ["Prefetcher", "places", "set_epoch"]
+
+
+def places(loader: Any) -> tuple[Any, ...]:
+    """The loader, and what of it may have an epoch or a random generator too."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader, or else its sampler or batch sampler, which epoch comes next. One without epochs hears nothing."""
+    for place in places(loader):
+        if hasattr(place, "set_epoch"):
+            place.set_epoch(epoch)
+            return
 
 
 class Prefetcher:
@@ -83,12 +97,7 @@ class Prefetcher:
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader, or else its sampler or batch sampler, which epoch comes next. One without epochs hears nothing."""
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        places: Any = self.loader, getattr(self.loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
-        for place in places:
-            if hasattr(place, "set_epoch"):
-                place.set_epoch(epoch)
-                break
+        set_epoch(self.loader, epoch)
         self._state = None
 
     def _state_dict(self) -> Any:

@@ -19,8 +19,6 @@ class Best:
             raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
 
     def see(self, results: Mapping[str, float]) -> None:
-        if not self._name:
-            return
-        new = results[self._name]
+        new = results.get(self._name, math.nan)
         if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
             self.value, self.improved = new, True

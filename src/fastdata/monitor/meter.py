@@ -53,10 +53,13 @@ class Meter:
     """
 
     def __init__(self, folder: Path | None, *, shown: bool, tensorboard: bool, next_switch: str) -> None:
-        self._shown, self._next_switch = shown, next_switch
-        self._folder = folder
+        self._folder, self._shown, self._next_switch = folder, shown, next_switch
         self._log: TextIO | None = None  # opened by the first record
-        self._writer = _summary_writer() if tensorboard and folder is not None else None
+        self._writer: Any = None
+        if tensorboard and folder is not None:
+            with needs("tensorboard"):
+                from torch.utils.tensorboard import SummaryWriter
+            self._writer = SummaryWriter
         self._board: Any = None
         self._bar: Any = None
         self.epoch_span, self.span = Span(time.perf_counter()), Span(time.perf_counter())
@@ -76,9 +79,8 @@ class Meter:
         try:
             yield
         finally:
-            passed = time.perf_counter() - started
-            self.span.wait_s += passed
-            self.epoch_span.wait_s += passed
+            for span in (self.span, self.epoch_span):
+                span.wait_s += time.perf_counter() - started
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -126,8 +128,8 @@ class Meter:
         """An epoch is over: one line of it, which names the bottleneck. Returns its record."""
         self._close_bar()
         record = self.epoch_span.record()
-        values = "".join(f", {name} {value:.4g}" for name, value in results.items())
-        self.tell(f"epoch {epoch}: {line(record)}{'; evaluation: ' + values[2:] if values else ''}. {self._advice(record['wait'])}")
+        values = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
+        self.tell(f"epoch {epoch}: {line(record)}{'; evaluation: ' + values if values else ''}. {self._advice(record['wait'])}")
         return {**record, **{f"eval_{name}": value for name, value in results.items()}}
 
     def _advice(self, wait: float) -> str:
@@ -138,7 +140,7 @@ class Meter:
         return f"The loader is the bottleneck: try {said}."
 
     def tell(self, text: str) -> None:
-        if self._shown and text:
+        if self._shown:
             tqdm.write(text)
 
     def _close_bar(self) -> None:
@@ -157,12 +159,6 @@ class Meter:
             self._log = None
             if find_spec("matplotlib"):
                 draw_log(self._folder / LOG, self._folder / "train.png")
-
-
-def _summary_writer() -> Any:
-    with needs("tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter
 
 
 def line(record: dict[str, Any]) -> str:

@@ -22,7 +22,6 @@ class StepProfiler:
     """Watches `updates` updates after three others.
 
     Args:
-        updates: how many.
         folder: where trace.json goes (and python.prof, with `python`); for chrome://tracing or Perfetto.
         python: profile Python's functions too, by cProfile.
         rank: those above 0 write into a folder of their own, such as rank1.
@@ -69,8 +68,7 @@ class StepProfiler:
         events = self._torch.key_averages()
         gpu = torch.cuda.is_available()
         spent = {event.key: event.device_time_total if gpu else event.cpu_time_total for event in events if event.key in SPANS}
-        host = {event.key: event.cpu_time_total for event in events if event.key in SPANS}
-        spent |= {name: host.get(name, 0.0) for name in ("data",)}  # the device has no part in it
+        spent["data"] = sum(event.cpu_time_total for event in events if event.key == "data")  # the device has no part in it
         total = sum(spent.values()) or 1
         shares = ", ".join(f"{name} {spent.get(name, 0) / total:.0%}" for name in SPANS)
         by = "self_device_time_total" if gpu else "self_cpu_time_total"

@@ -19,7 +19,6 @@ class Watch:
     """Looks at the inputs and at the loss function of a run on a GPU; on the CPU there is nothing to see.
 
     Args:
-        device: of the model.
         benchmark: let cuDNN measure its algorithms, which it does anew for each shape of input: so it ends after three.
     """
 

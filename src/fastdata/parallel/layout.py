@@ -41,9 +41,9 @@ def lay_out(
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     average = None if ema is None else copy.deepcopy(_inside(model))
     kinds = tuple(recompute)
-    for module in [module for module in model.modules() if isinstance(module, kinds) and not hasattr(module, "recomputes")]:
-        kind: Any = type(module)
-        module.__class__ = _recomputing(kind)
+    for module in model.modules():
+        if isinstance(module, kinds) and not hasattr(module, "recomputes"):
+            module.__class__ = _recomputing(type(module))  # type: ignore[arg-type]  # it is hashable
     if compile:
         model.compile(mode=compile if isinstance(compile, str) else None)  # in place: the keys stay as they are
     called = _parallel(model, world) if wrap is None else wrap(model)
@@ -80,6 +80,7 @@ def _inside(model: nn.Module) -> nn.Module:
 def _recomputing(base: Any) -> type[nn.Module]:
     """A class of modules that keep their inputs only, and run again in the backward pass."""
 
+    @functools.wraps(base, updated=())
     class Recomputing(base):  # type: ignore[misc]
         recomputes = True
 
@@ -88,5 +89,4 @@ def _recomputing(base: Any) -> type[nn.Module]:
                 return super().forward(*args, **kwargs)
             return checkpoint(super().forward, *args, use_reentrant=False, **kwargs)
 
-    Recomputing.__name__, Recomputing.__qualname__, Recomputing.__module__ = base.__name__, base.__qualname__, base.__module__
     return Recomputing

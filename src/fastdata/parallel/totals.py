@@ -16,22 +16,18 @@ PENDING = 64  # updates that are added up at once
 
 
 class Totals:
-    """Losses, their counts and updates skipped, of all ranks, since they were last read.
-
-    Attributes:
-        dtype: of the sums: the widest that the device has.
-    """
+    """Losses, their counts and updates skipped, of all ranks, since they were last read."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self._world, self._device = world, device
-        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64  # the widest that there is
         self._sums = torch.zeros(3, dtype=self.dtype, device=device)
         self._pending, self._found = list[tuple[Tensor, Tensor | float, Tensor]](), list[Tensor]()
 
     def number(self, value: Tensor | float) -> Tensor:
         """A copy on the device, without a wait."""
         if isinstance(value, Tensor):
-            return value.to(self._device, self.dtype).clone()
+            return value.to(self._device, self.dtype, copy=True)
         return torch.full((), value, dtype=self.dtype, device=self._device)  # a tensor of a number would be copied, and wait
 
     def add(self, losses: Sequence[Tensor], counts: Sequence[Tensor | float], found: Tensor) -> None:
@@ -59,6 +55,6 @@ class Totals:
     def read(self) -> tuple[float, float, int]:
         """Losses, counts and skipped updates of all ranks since the last call. The host waits here."""
         self._add_up()
-        losses, counts, skipped = self._world.sum(self._sums.clone()).tolist()
+        losses, counts, skipped = self._world.sum(self._sums).tolist()
         self._sums.zero_()
         return losses, counts, round(skipped / self._world.size)

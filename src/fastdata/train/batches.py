@@ -12,6 +12,7 @@ from torch import Tensor
 from fastdata.checkpoint.states import random_state, restore_random
 from fastdata.errors import FastDataError
 from fastdata.gpu.copies import rebuilt
+from fastdata.gpu.prefetcher import places, set_epoch
 
 __all__ = ["Epoch", "first", "ready"]
 
@@ -39,7 +40,9 @@ class Epoch:
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.used, self.over = int(place["used"]) if place else 0, False
         self._then = random_state() if self.used else None
-        _set_epoch(loader, number)
+        found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
+        self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
+        set_epoch(loader, number)
         if place:
             self._go_to(place)
         self._began = {"random": None if self._stateful else random_state(), "own": self._own()}
@@ -47,20 +50,20 @@ class Epoch:
         self.left = self._count_left()
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
-        if self.used and self._stateful != (place["loader"] is not None):
-            raise FastDataError("this epoch was begun with another kind of loader: go on with one like that")
-        if self.used and self._stateful:
-            self._loader.load_state_dict(place["loader"])
-        elif self.used:
-            restore_random(place["random"])
-        for generator, state in zip(_generators(self._loader), place["own"], strict=False):
+        if self.used:
+            if self._stateful != (place["loader"] is not None):
+                raise FastDataError("this epoch was begun with another kind of loader: go on with one like that")
+            if self._stateful:
+                self._loader.load_state_dict(place["loader"])
+            else:
+                restore_random(place["random"])
+        for generator, state in zip(self._generators, place["own"], strict=False):
             generator.set_state(state)
 
     def _own(self) -> list[Tensor]:
-        return [] if self._stateful else [generator.get_state() for generator in _generators(self._loader)]
+        return [generator.get_state() for generator in self._generators]
 
     def _count_left(self) -> int | None:
-        """Batches to come, or None if the loader does not know."""
         if self.used and hasattr(self._loader, "epoch_stop"):  # the batches before may have been of another number of ranks
             done = self._loader.state_dict()["consumed"]
             return int(-(-(self._loader.epoch_stop - done) // self._loader.global_batch_size))
@@ -87,14 +90,14 @@ class Epoch:
         ahead = list(itertools.islice(batches, int(self.left is None)))  # it was drawn before the one in front of it was used
         if self._then:
             restore_random(self._then)
-        yield from self._looking_ahead(ahead, batches) if self.left is None else self._counted(batches, self.left)
+        yield from self._looking_ahead(ahead, batches) if self.left is None else self._counted(batches)
         if not self.used:
             raise FastDataError("the loader gave no batches; a generator does so once only: pass what makes a new one each epoch")
 
-    def _counted(self, batches: Iterator[Any], left: int) -> Iterator[tuple[Any, bool]]:
-        for batch in batches:
-            self.used, left = self.used + 1, left - 1
-            yield batch, left == 0
+    def _counted(self, batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+        for count, batch in enumerate(batches, 1):
+            self.used += 1
+            yield batch, count == self.left
 
     def _looking_ahead(self, ahead: list[Any], batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
         while ahead:
@@ -102,25 +105,6 @@ class Epoch:
             batch, ahead = ahead[0], list(itertools.islice(batches, 1))
             self.used += 1
             yield batch, not ahead
-
-
-def _places(loader: Any) -> tuple[Any, ...]:
-    """What may have an epoch or a generator."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
-
-
-def _set_epoch(loader: Any, number: int) -> None:
-    for part in _places(loader):
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(number)
-            return
-
-
-def _generators(loader: Any) -> list[torch.Generator]:
-    """Each once."""
-    found = (getattr(part, "generator", None) for part in _places(loader))
-    return list({id(own): own for own in found if isinstance(own, torch.Generator)}.values())
 
 
 def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any, int | None]:
@@ -142,7 +126,6 @@ def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any
 
 
 def first(batch: Any) -> Tensor | None:
-    """The first tensor of a batch."""
     if isinstance(batch, Tensor):
         return batch
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,9 @@ class _Heard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._model[key]  # type: ignore[index]
+
 
 class Evaluation:
     """Runs a model over a set, in eval mode, without gradients, under the precision of training.
@@ -48,24 +52,22 @@ class Evaluation:
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """The mean loss and metrics: sums over all ranks, divided by the counts."""
         step, number = self._step, self._step.totals.number
-        totals = torch.zeros(2, 1 + len(self._metrics), dtype=step.totals.dtype, device=step.device)
-        step.world.agree(model.buffers())
-        with _evaluating(model):
+        totals = torch.zeros(1 + len(self._metrics), 2, dtype=step.totals.dtype, device=step.device)
+        with self._evaluating(model):
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
                     results = [step.checked(step.loss_fn(heard, batch))]
                     results += [f(heard.outputs, batch) for f in self._metrics.values()]
                 if valid != 0:
-                    totals += torch.stack([torch.stack([number(v) for v in column]) for column in zip(*results, strict=True)])
-        sums, counts = step.world.sum(totals).tolist()
-        return {name: a / n if n else float("nan") for name, a, n in zip(("loss", *self._metrics), sums, counts, strict=True)}
+                    totals += torch.stack([number(value) for pair in results for value in pair]).view_as(totals)
+        pairs = zip(("loss", *self._metrics), step.world.sum(totals).tolist(), strict=True)
+        return {name: value / count if count else math.nan for name, (value, count) in pairs}
 
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
         """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
         ids, outputs = list[Any](), list[Tensor]()
-        self._step.world.agree(model.buffers())
-        with _evaluating(model):
+        with self._evaluating(model):
             for batch, valid in self._batches(loader):
                 with self._step.autocast():
                     made = forward(model, batch)
@@ -80,20 +82,20 @@ class Evaluation:
             raise FastDataError("predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader")
         return rows[numbers.argsort(stable=True)] if len(numbers) else rows
 
+    @contextmanager
+    def _evaluating(self, model: nn.Module) -> Iterator[None]:
+        self._step.world.agree(model.buffers())
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
         for batch in loader:
             yield ready(batch, self._step.device, channels_last=self._channels_last)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,8 @@ class Run:
     def __init__(
         self,
         trainer: Trainer,
-        train: Iterable[Any],
-        val: Iterable[Any] | None,
+        train: Any,
+        val: Any,
         *,
         epochs: int | None,
         max_steps: int | None,
@@ -38,13 +37,13 @@ class Run:
         self.trainer, self.train, self.eval_every = trainer, train, eval_every
         self.val = None if trainer.profiling else val
         self.epochs, self.max_steps = (math.inf if limit is None else limit for limit in (epochs, max_steps))
-        self.verdict, self.termination = GO_ON, Termination() if trainer.dir else None
+        self.verdict, self.termination = GO_ON, Termination()
 
     def go(self) -> dict[str, float]:
         trainer = self.trainer
         trainer.resume()
         self._check_schedule()
-        with self.termination or nullcontext():
+        with self.termination if trainer.dir else nullcontext():  # without checkpoints it ends at once
             try:
                 while self._goes_on():
                     self._epoch()
@@ -60,17 +59,15 @@ class Run:
 
     def _check_schedule(self) -> None:
         """What would go wrong hours from now."""
-        train: Any = self.train
         updates = self.max_steps
         with suppress(TypeError):  # a DataLoader may have len() without an answer
-            updates = min(updates, self.epochs * math.ceil(len(train) / self.trainer.accumulate))
+            updates = min(updates, self.epochs * math.ceil(len(self.train) / self.trainer.accumulate))
         if not self.trainer.profiling:
             self.trainer.schedule.check(updates, evaluated=self.val is not None)
 
     def _goes_on(self) -> bool:
-        trainer = self.trainer
-        more = trainer.epoch < self.epochs and trainer.update < self.max_steps
-        return self.verdict == GO_ON and (more or trainer.epoch_open)
+        more = self.trainer.epoch < self.epochs and self.trainer.update < self.max_steps
+        return self.verdict == GO_ON and (more or self.trainer.epoch_open)
 
     def _epoch(self) -> None:
         """The rest of an epoch, up to its evaluation, unless something ends the run before."""
@@ -102,8 +99,6 @@ class Run:
 
     def _ask(self) -> None:
         """The ranks end at the same update: a signal or a hook may have reached only one."""
-        asked = self.termination is not None and self.termination.asked
-        verdict = TERMINATE if asked else STOP if self.trainer.stopping else self.verdict
+        self.verdict = TERMINATE if self.termination.asked else STOP if self.trainer.stopping else self.verdict
         if self.trainer.world.size > 1:
-            verdict = int(self.trainer.world.most(torch.tensor([verdict]), on_hosts=True))
-        self.verdict = verdict
+            self.verdict = int(self.trainer.world.most(torch.tensor(self.verdict), on_hosts=True))

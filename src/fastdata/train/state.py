@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastdata.checkpoint.states import load_states, random_state, states
+from fastdata.checkpoint.states import load_states, random_state, restore_random, states
 from fastdata.errors import FastDataError
 
 if TYPE_CHECKING:
@@ -18,11 +18,10 @@ COUNTERS = ("update", "epoch", "epoch_open", "validated")
 
 
 def counters(trainer: Trainer) -> tuple[int, ...]:
-    """How far it is."""
     return tuple(getattr(trainer, name) for name in COUNTERS)
 
 
-def capture(trainer: Trainer, *, best: float | None, scaler: Any, place: Any) -> dict[str, Any]:
+def capture(trainer: Trainer, *, scaler: Any, place: Any) -> dict[str, Any]:
     """The state of a trainer. All ranks call it together. place: where this rank stands in its epoch."""
     model, optimizer = states(trainer.model, trainer.optimizer)
     return {
@@ -34,13 +33,13 @@ def capture(trainer: Trainer, *, best: float | None, scaler: Any, place: Any) ->
         "schedule": trainer.schedule.state_dict(),
         **dict(zip(COUNTERS, counters(trainer), strict=True)),
         "results": trainer.results,
-        "best": best,
+        "best": trainer.best.value,
         "ranks": trainer.world.gather({"random": random_state(), "place": place}),
     }
 
 
-def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Mapping[str, Any]:
-    """Set a trainer to a state. Returns what its own rank saved; of another number of ranks, without random numbers."""
+def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Any:
+    """Set a trainer to a state. Returns where its rank stood in the epoch; of another number of ranks, where rank 0 did."""
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         found = f"has {', '.join(map(str, [*state][:8]))}" if isinstance(state, Mapping) else f"is a {type(state).__name__}"
         raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but {found}")
@@ -55,5 +54,9 @@ def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Mappi
     for name in COUNTERS:
         setattr(trainer, name, state[name])
     trainer.results = dict(state["results"])
-    ranks, world = state["ranks"], trainer.world
-    return ranks[world.rank] if len(ranks) == world.size else {**ranks[0], "random": None}
+    trainer.best.value, trainer.best.improved = state["best"], False
+    if len(state["ranks"]) != trainer.world.size:
+        return state["ranks"][0]["place"]
+    mine = state["ranks"][trainer.world.rank]
+    restore_random(mine["random"])
+    return mine["place"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,9 @@ from fastdata.optim.ema import EMA
 from fastdata.parallel.totals import Totals
 from fastdata.parallel.world import World
 
-__all__ = ["PRECISIONS", "Rule", "Step"]
+__all__ = ["Step"]
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Rule(NamedTuple):
-    """How gradients are made: see `Trainer`."""
-
-    precision: str = "fp32"
-    clip_norm: float | None = None
-    clip_value: float | None = None
 
 
 class Step:
@@ -49,17 +41,18 @@ class Step:
         model: nn.Module,
         loss_fn: Any,
         optimizer: torch.optim.Optimizer,
-        rule: Rule,
-        *,
         world: World,
         device: torch.device,
-        ema: EMA | None = None,
+        ema: EMA | None,
+        precision: str,
+        clip_norm: float | None,
+        clip_value: float | None,
     ) -> None:
         self.model, self.loss_fn, self.optimizer, self.device, self.world = model, loss_fn, optimizer, device, world
-        if rule.precision not in PRECISIONS:
-            raise ValueError(f"precision is {rule.precision!r}, but must be one of {', '.join(PRECISIONS)}")
-        self._rule, self._ema, self._dtype = rule, ema, PRECISIONS[rule.precision]
-        self.scaler = torch.amp.GradScaler(device.type, enabled=rule.precision == "fp16")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision is {precision!r}, but must be one of {', '.join(PRECISIONS)}")
+        self._ema, self._dtype, self._clip_norm, self._clip_value = ema, PRECISIONS[precision], clip_norm, clip_value
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         self.totals = Totals(world, device)
         weights = [p for group in optimizer.param_groups for p in group["params"]]
@@ -79,7 +72,6 @@ class Step:
         self._counts: list[Tensor | float] = []
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """What the model runs in."""
         if self._dtype is None and not torch.is_autocast_enabled(self.device.type):
             return nullcontext()
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
@@ -135,8 +127,7 @@ class Step:
 
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)
         weights = [p for group in self.optimizer.param_groups for p in group["params"]]
         grads = [p.grad for p in weights if p.grad is not None]
         if len(self._losses) > 1 and grads:
@@ -150,14 +141,13 @@ class Step:
         if self.scaler.is_enabled():
             for flag in self.scaler._found_inf_per_device(self.optimizer).values():
                 flag.copy_(found)  # all ranks change their scale alike
-        if self._rule.clip_norm is not None:
-            clip_grads_with_norm_(weights, self._rule.clip_norm, norm)
-        if self._rule.clip_value is not None:
-            clip_grad_value_(weights, self._rule.clip_value)
+        if self._clip_norm is not None:
+            clip_grads_with_norm_(weights, self._clip_norm, norm)
+        if self._clip_value is not None:
+            clip_grad_value_(weights, self._clip_value)
         return found
 
     def _norm(self, grads: list[Tensor]) -> Tensor:
-        """Of all of them together."""
         if self._alike and grads:  # what get_total_norm does, which looks for groups of devices in 25 us
             norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
             return norm
@@ -169,11 +159,10 @@ class Step:
             self.optimizer.grad_scale, self.optimizer.found_inf = None, found.to(torch.float32)  # type: ignore[attr-defined]
         if not (self._fused and self._stepped):  # torch's fused SGD leaves its buffers unset if its first step is skipped
             if found.item():  # the host waits here
-                self.optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave weights without a gradient alone
+                self.optimizer.zero_grad()  # torch's optimizers leave weights without a gradient alone
             else:
                 self._stepped = True
         self.optimizer.step()
         if self._fused:
             del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
-        if self.scaler.is_enabled():
-            self.scaler.update()
+        self.scaler.update()

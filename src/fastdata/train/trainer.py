@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.checkpoint.states import restore_random
 from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
 from fastdata.monitor.meter import Meter, untried
@@ -25,7 +24,7 @@ from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
-from fastdata.train.step import Rule, Step
+from fastdata.train.step import Step
 
 __all__ = ["Trainer"]
 
@@ -124,8 +123,8 @@ class Trainer:
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
         self._watch = Watch(self.device, benchmark=cudnn_benchmark)
-        watched, rule = self._watch.loss(loss_fn), Rule(precision, clip_norm, clip_value)
-        self._step = Step(called, watched, self.optimizer, rule, world=self.world, device=self.device, ema=self.ema)
+        watched = self._watch.loss(loss_fn)
+        self._step = Step(called, watched, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
         self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
         self.best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
@@ -276,8 +275,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
-        place = self._pass.state() if self._pass else self._resumed
-        return capture(self, best=self.best.value, scaler=self._step.scaler, place=place)
+        return capture(self, scaler=self._step.scaler, place=self._pass.state() if self._pass else self._resumed)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -285,11 +283,8 @@ class Trainer:
         Raises:
             FastDataError: it is of something else.
         """
-        mine = restore(self, state, scaler=self._step.scaler)
-        self.best.value, self.best.improved = state["best"], False
-        self._saved, self._pass, self._resumed = counters(self), None, mine["place"]
-        if mine["random"]:
-            restore_random(mine["random"])
+        self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler)
+        self._saved = counters(self)
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
