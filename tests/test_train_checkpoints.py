@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import resource
+import shutil
 import sys
 import warnings
 from functools import partial
@@ -254,7 +255,35 @@ def test_best_has_the_weights_that_were_evaluated(tmp_path: Path) -> None:
     made = trainer(tmp_path, metrics={"value": value}, best="value:min", hooks=hooks)
     made.fit([BATCH] * 10, [BATCH], epochs=1, eval_every=2)
     best = read(tmp_path, "best.pt")
-    assert (best["update"], best["best"]) == (4, 1.0) and torch.equal(best["model"]["0.weight"], weights[1])
+    assert (best["update"], best["best"]["value"]) == (4, 1.0) and torch.equal(best["model"]["0.weight"], weights[1])
+
+
+def test_the_best_value_of_another_rule_is_forgotten(tmp_path: Path) -> None:
+    def value(outputs: Any, batch: Any) -> tuple[float, int]:
+        return 1e-9, 1
+
+    metrics = {"value": value}
+    trainer(tmp_path, metrics=metrics, best="value:min").fit([BATCH] * 2, [BATCH], epochs=1)
+    before = read(tmp_path, "best.pt")
+    trainer(tmp_path, metrics=metrics, best="loss:min").fit([BATCH] * 2, [BATCH], epochs=2)
+    best = read(tmp_path, "best.pt")
+    assert (before["best"]["value"], before["update"]) == (pytest.approx(1e-9), 2)
+    assert best["best"]["rule"] == "loss:min" and best["best"]["value"] > 1e-9 and best["update"] == 4
+
+
+def test_an_epoch_that_was_trained_before_is_not_called_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def first(made: Any, path: Path) -> None:
+        kept = tmp_path / "b/checkpoints" / path.name
+        if path.stem.endswith("3") and not kept.exists():  # after the last update, before the end of the epoch
+            kept.parent.mkdir(parents=True)
+            shutil.copy(path, kept)
+
+    trainer(tmp_path / "a", save_every=1, hooks={"save": first}).fit([BATCH] * 3, [BATCH], epochs=1)
+    assert read(tmp_path / "b", "update-00000003.pt")["epoch_open"]
+    capsys.readouterr()
+    Trainer(model(), loss, partial(torch.optim.SGD, lr=0.1), dir=tmp_path / "b").fit([BATCH] * 3, [BATCH], epochs=1)
+    said = "".join(capsys.readouterr())
+    assert "epoch 1: trained before this run was resumed; evaluation: loss" in said and "bottleneck" not in said
 
 
 def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None:

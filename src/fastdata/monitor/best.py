@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 __all__ = ["Best"]
 
@@ -12,6 +13,7 @@ class Best:
     """The best value of one metric: "top1:max" or "loss:min"; None: of none."""
 
     def __init__(self, rule: str | None, names: tuple[str, ...]) -> None:
+        self.rule = rule
         self.value: float | None = None
         self.improved = False  # since the last checkpoint
         self._name, _, self._mode = (rule or "").partition(":")
@@ -22,3 +24,10 @@ class Best:
         new = results.get(self._name, math.nan)
         if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
             self.value, self.improved = new, True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rule": self.rule, "value": self.value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A value of another rule is forgotten."""
+        self.value, self.improved = state["value"] if state["rule"] == self.rule else None, False

@@ -129,7 +129,11 @@ class Meter:
         self._close_bar()
         record = self.epoch_span.record()
         values = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
-        self.tell(f"epoch {epoch}: {line(record)}{'; evaluation: ' + values if values else ''}. {self._advice(record['wait'])}")
+        evaluation = f"; evaluation: {values}" if values else ""
+        if record["loss"] is None:
+            self.tell(f"epoch {epoch}: trained before this run was resumed{evaluation}.")
+        else:
+            self.tell(f"epoch {epoch}: {line(record)}{evaluation}. {self._advice(record['wait'])}")
         return {**record, **{f"eval_{name}": value for name, value in results.items()}}
 
     def _advice(self, wait: float) -> str:

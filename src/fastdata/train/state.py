@@ -33,7 +33,7 @@ def capture(trainer: Trainer, *, scaler: Any, place: Any) -> dict[str, Any]:
         "schedule": trainer.schedule.state_dict(),
         **dict(zip(COUNTERS, counters(trainer), strict=True)),
         "results": trainer.results,
-        "best": trainer.best.value,
+        "best": trainer.best.state_dict(),
         "ranks": trainer.world.gather({"random": random_state(), "place": place}),
     }
 
@@ -54,7 +54,7 @@ def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Any:
     for name in COUNTERS:
         setattr(trainer, name, state[name])
     trainer.results = dict(state["results"])
-    trainer.best.value, trainer.best.improved = state["best"], False
+    trainer.best.load_state_dict(state["best"])
     if len(state["ranks"]) != trainer.world.size:
         return state["ranks"][0]["place"]
     mine = state["ranks"][trainer.world.rank]
