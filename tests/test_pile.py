@@ -87,6 +87,14 @@ def test_cells_of_equal_width_tables_and_scale_share_a_pile(monkeypatch: pytest.
     assert _decoded([INSIDE] * 5, False, False)[2] == 3
 
 
+def test_no_pile_is_higher_than_a_jpeg_can_be() -> None:
+    data, window = memoryview(encode_jpeg(picture(1, 64, 64))), Window(20, 20, 9, 9, 8)
+    piles, alone = piled([data] * 5000, [(64, 64)] * 5000, [window] * 5000)  # of 80,000 rows together
+    regions = [region for pile in piles for _, region in pile.decode(gray=False, scratch=_fresh)]
+    assert len(piles) == 2 and not alone and len(regions) == 5000
+    assert all(np.array_equal(region.pixels, regions[0].pixels) for region in regions)
+
+
 def test_a_whole_image_or_an_empty_window_is_left_alone() -> None:
     record = memoryview(encode_jpeg(picture(0, 40, 50)))
     for window in (Window(0, 0, 40, 50), Window(0, 0, 0, 10), Window(5, 5, 10, 0)):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.codec.cut import Cells, find_cells, joined
-from fastdata.codec.jpeg import decode_jpeg_into
+from fastdata.codec.jpeg import MAX_SIDE, decode_jpeg_into
 from fastdata.codec.pixels import Region, Window
 
 __all__ = ["Pile", "piled"]
@@ -58,7 +58,7 @@ def piled(
         windows: what is wanted of each, perhaps nothing.
     """
     piles: list[Pile] = []
-    open_piles: dict[Any, tuple[Pile, int]] = {}  # and the pixels that each still takes
+    open_piles: dict[Any, tuple[Pile, int]] = {}  # and the rows that each still takes
     alone = []
     for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
         part = window.height > 0 and window.width > 0 and window[2:4] != size
@@ -67,13 +67,12 @@ def piled(
             alone.append(place)
             continue
         shrink = window.shrink if max(cells.height, cells.width) > LEAST_SHRUNK else 1
-        pixels = cells.end * cells.width // shrink**2
         kind = (cells.grid.before, cells.grid.after, cells.width, shrink, window.fast, place if cells.bounded else None)
         pile, room = open_piles.get(kind, (None, 0))
-        if pile is None or pixels > room:
-            pile, room = Pile(shrink, window.fast, [], []), MOST_PIXELS
+        if pile is None or cells.end > room:
+            pile, room = Pile(shrink, window.fast, [], []), min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
             piles.append(pile)
         pile.places.append(place)
         pile.cells.append(cells)
-        open_piles[kind] = pile, room - pixels
+        open_piles[kind] = pile, room - cells.end
     return piles, alone
