@@ -24,9 +24,8 @@ PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
 SAMPLINGS = {
     "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
-    "4:2:2": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
 }
-MCU = {"4:2:0": 16, "4:2:2": 16, "4:4:4": 8, "grey": 8}
+MCU = {"4:2:0": 16, "4:4:4": 8, "grey": 8}
 
 
 def _encoded(image: Array, sampling: str, quality: int = 90, cells: int = 0) -> bytes:
@@ -155,6 +154,14 @@ def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> No
         (region,) = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
         assert (region.top, region.left) == (0, 0)
         np.testing.assert_array_equal(region.pixels[:, :, :3], _pillow(data))
+
+
+def test_other_samplings_are_not_cut() -> None:
+    """libjpeg interpolates the colours of 4:2:2 at smaller scales too, so more than a pixel beside the box would count."""
+    image = cv2.cvtColor(picture(2, 70, 90), cv2.COLOR_RGB2BGR)
+    for sampling in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440):
+        params = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling]
+        assert cut_jpeg(jpeg._with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
 
 
 def test_a_record_of_another_size_is_an_error() -> None:

@@ -56,7 +56,7 @@ def wanted(share, epochs=(0, 1)):
 
 
 @given(
-    st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50),
+    st.fractions(Fraction(1, 64), Fraction(63, 64), max_denominator=64),
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=60),
     st.sets(st.integers(0, 60)),
 )
@@ -79,12 +79,24 @@ def test_engines_that_run_ahead_as_they_like_get_their_own_requests_in_order(sha
         request = ahead[turn].popleft() if ahead[turn] else next(halves[turn])
         split.delivered()
         assert (request.epoch, request.start, request.generation) == (epoch, place, requests.generation)
+        assert max(map(len, split._waiting)) <= 64 * (1 + max(map(len, ahead)))
         epoch, place = (epoch, request.stop) if request.stop < COUNT else (epoch + 1, 0)
 
 
 def test_what_is_no_share_is_no_backend():
     assert (share_of("hybrid:0.25"), share_of("hybrid:1/3"), share_of("dali")) == (Fraction(1, 4), Fraction(1, 3), None)
-    for wrong in ("hybrid", "hybrid:", "hybrid:0", "hybrid:1", "hybrid:-0.5", "hybrid:half", "hybrid:1/0", "other:0.5"):
+    for wrong in (
+        "hybrid",
+        "hybrid:",
+        "hybrid:0",
+        "hybrid:1",
+        "hybrid:-0.5",
+        "hybrid:half",
+        "hybrid:1/0",
+        "hybrid:0.01",
+        "other:0.5",
+        None,
+    ):
         with pytest.raises(ValueError, match=r'must be "torch", "dali", "auto", or such as "hybrid:0.25"'):
             Loader(photos(), 8, backend=wrong)
 
@@ -118,6 +130,20 @@ def test_a_resumed_run_and_one_that_changes_its_mind_have_the_same_batches():
         assert sha(first) == sha(want[:BATCHES])
 
 
+def test_on_a_device_with_a_sampler_and_another_size_in_between():
+    pytest.importorskip("nvidia.dali")
+    sampler, found = [*range(COUNT), *range(10)], {}
+    for backend in ("torch", "dali", "hybrid:0.5"):
+        options = {"batch_size": 8, "seed": 5, "sampler": sampler, "drop_last": True, "num_workers": 1, "device": "cpu"}
+        with Loader(photos(), **options, backend=backend) as loader:
+            batches = iter(loader)
+            first = [next(batches), next(batches)]
+            loader.set_size(crop=32)  # with batches of both engines under way
+            found[backend] = first + list(batches)
+    assert [b[0].shape[-1] for b in found["hybrid:0.5"]] == [48] * 2 + [32] * 4
+    assert sha(found["hybrid:0.5"]) == sha(found["dali" if k % 2 else "torch"][k] for k in range(6))
+
+
 def test_a_killed_worker_ends_the_pass_with_an_error_and_the_next_one_works():
     pytest.importorskip("nvidia.dali")
     with Loader(photos(), **OPTIONS, backend="hybrid:0.5", num_workers=1) as loader:
@@ -149,6 +175,8 @@ def test_auto_may_share_where_dali_has_a_device_of_its_own(monkeypatch):
     pytest.importorskip("nvidia.dali")
     monkeypatch.setattr(backends, "SHARED_ON", ("cpu",))
     monkeypatch.setattr(backends, "SLICE_S", 0.05)
+    started, start = [], backends._like
+    monkeypatch.setattr(backends, "_like", lambda *given, **options: started.append(given[3]) or start(*given, **options))
     for worth, kind in ((0.0, "hybrid:"), (1e9, "")):
         monkeypatch.setattr(backends, "WORTH", worth)
         with Loader(photos(), **OPTIONS, backend="auto", num_workers=1, device="cpu") as loader:
@@ -156,3 +184,4 @@ def test_auto_may_share_where_dali_has_a_device_of_its_own(monkeypatch):
             assert loader.backend.startswith(kind) if kind else loader.backend in ("torch", "dali")
             assert "hybrid:" in loader.backend_reason and "and then" in loader.backend_reason
             assert images.dtype == torch.uint8 and len(images) == 8
+            assert started[-2].startswith("hybrid:"), "its workers are forked before DALI has threads"

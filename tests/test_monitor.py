@@ -116,10 +116,10 @@ def test_the_loader_says_what_to_change(capsys):
     meter.begin(0, 0, 1, Loader())
     with meter.waiting():
         time.sleep(0.05)
-    meter.read(1.0, 1.0, 0, lr=0.1)
+    meter.updated()
     meter.end(1, {})
     meter.begin(1, 0, 1, [])
-    meter.read(1.0, 1.0, 0, lr=0.1)
+    meter.updated()
     meter.epoch_span.started -= 10
     meter.end(2, {})
     meter.close()

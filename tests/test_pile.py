@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset
 from fastdata.codec import pile
-from fastdata.codec.jpeg import decode_jpeg_into, encode_jpeg
+from fastdata.codec.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.codec.pile import piled
 from fastdata.codec.pixels import Window
-from fastdata.errors import FormatError
+from fastdata.errors import CodecError, FormatError
 from stores import square, store
 from support import Array, picture
 
@@ -119,6 +119,25 @@ def test_a_transform_may_read_other_samples_of_the_same_thread() -> None:
     samples, _ = plain.read_batch(np.arange(9), seed=0, epoch=0)
     found, _ = mixing.read_batch(np.arange(9), seed=0, epoch=0)
     np.testing.assert_array_equal(found, samples // 2 + samples[0] // 2)
+
+
+@given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int, int]]) -> None:
+    records = [bytearray(encode_jpeg(picture(k, 64, 64))) for k in range(4)]
+    start = records[harmed].index(b"\xff\xda") + 14
+    for at, value in bytes_of_it:
+        records[harmed][start + at % (len(records[harmed]) - start)] = value
+    piles, _ = piled([memoryview(bytes(record)) for record in records], [(64, 64)] * 4, [Window(20, 20, 20, 20)] * 4)
+    assert len(piles) == 1
+    try:
+        found = piles[0].decode(gray=False, scratch=_fresh)
+    except CodecError:
+        return
+    for place, region in found:
+        if place != harmed:
+            whole = decode_jpeg(bytes(records[place]))
+            np.testing.assert_array_equal(region.pixels[4:24, 4:24, :3], whole[20:40, 20:40])
 
 
 def test_one_damaged_record_is_named_and_the_others_of_its_pile_are_not() -> None:

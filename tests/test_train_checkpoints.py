@@ -182,7 +182,7 @@ def test_nothing_readable_is_no_new_run(tmp_path: Path) -> None:
 def test_a_file_of_something_else(tmp_path: Path, other: Any) -> None:
     (tmp_path / "checkpoints").mkdir()
     torch.save(other, tmp_path / "checkpoints/update-00000001.pt")
-    with pytest.raises(FastDataError, match="not a state of format 1"):
+    with pytest.raises(FastDataError, match="not a state of format 2"):
         trainer(tmp_path).fit([BATCH], epochs=1)
 
 
@@ -207,7 +207,7 @@ def test_an_error_of_writing_is_raised_at_the_next_save(tmp_path: Path, kind: st
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
     try:
         made.save()
-        made._checkpoints._writer.exception()  # type: ignore[union-attr]
+        made._checkpoints._written.exception()  # type: ignore[union-attr]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     next(steps)
@@ -284,6 +284,39 @@ def test_an_epoch_that_was_trained_before_is_not_called_slow(tmp_path: Path, cap
     Trainer(model(), loss, partial(torch.optim.SGD, lr=0.1), dir=tmp_path / "b").fit([BATCH] * 3, [BATCH], epochs=1)
     said = "".join(capsys.readouterr())
     assert "epoch 1: trained before this run was resumed; evaluation: loss" in said and "bottleneck" not in said
+
+
+def test_an_epoch_whose_updates_were_all_skipped_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def nan(model: Any, batch: Any) -> Any:
+        return loss(model, batch)[0] * torch.nan, 4
+
+    Trainer(model(), nan, partial(torch.optim.SGD, lr=0.1)).fit([BATCH] * 3, epochs=1)
+    said = "".join(capsys.readouterr())
+    assert "3 updates skipped: not finite" in said and "resumed" not in said
+
+
+IN_A_THREAD = """
+import sys, threading, time
+from functools import partial
+import torch
+from fastdata import Trainer
+
+class Slow:
+    def __len__(self): return 3
+    def __iter__(self):
+        for _ in range(3):
+            time.sleep(0.2)  # the main thread has ended by then
+            yield torch.ones(4, 3)
+
+trainer = Trainer(torch.nn.Linear(3, 1), lambda model, batch: (model(batch).sum(), 4), partial(torch.optim.SGD, lr=0.1),
+                  dir=sys.argv[1], progress=False)
+threading.Thread(target=trainer.fit, args=(Slow(),), kwargs={"epochs": 1}).start()
+"""
+
+
+def test_a_run_in_another_thread_saves_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    assert run(sys.executable, "-c", IN_A_THREAD, tmp_path).returncode == 0
+    assert read(tmp_path, "update-00000003.pt")["update"] == 3
 
 
 def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Checkpoints:
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
         self._folder, self._world, self._keep = folder, world, keep_last
-        self._writer: Future[None] | None = None
+        self._written: Future[None] | None = None
         self._then: Callable[[], None]
         if world.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
@@ -56,27 +57,30 @@ class Checkpoints:
         self.wait()
         if self._world.rank == 0:
             self._then = lambda: then(self.path(update))
-            thread = ThreadPoolExecutor(1, "checkpoint")
-            self._writer = thread.submit(self._write, update, _copied(state), best)
-            thread.shutdown(wait=False)  # it ends when it has written
+            self._written = Future()
+            threading.Thread(target=self._write, args=(self._written, update, _copied(state), best), name="checkpoint").start()
 
     def wait(self) -> None:
         """Until what is being written is complete."""
-        if self._writer is None:
+        if self._written is None:
             return
-        error, self._writer = self._writer.exception(), None
+        error, self._written = self._written.exception(), None
         if error is not None:
             raise FastDataError(f"a checkpoint could not be written into {self._folder}: {error}") from error
         self._then()
 
-    def _write(self, update: int, state: dict[str, Any], best: bool) -> None:
-        if best:  # first: whoever goes on from the other takes it for written
-            _replace(self._folder / BEST, state)
-        _replace(self.path(update), state)
-        numbers = self.numbers()
-        newer = numbers.index(update)  # damaged, or of a run that went back
-        for other in numbers[:newer] + numbers[newer + self._keep :]:
-            self.path(other).unlink(missing_ok=True)
+    def _write(self, written: Future[None], update: int, state: dict[str, Any], best: bool) -> None:
+        try:
+            if best:  # first: whoever goes on from the other takes it for written
+                _replace(self._folder / BEST, state)
+            _replace(self.path(update), state)
+            numbers = self.numbers()
+            newer = numbers.index(update)  # damaged, or of a run that went back
+            for other in numbers[:newer] + numbers[newer + self._keep :]:
+                self.path(other).unlink(missing_ok=True)
+            written.set_result(None)
+        except BaseException as error:  # noqa: BLE001  raised by wait()
+            written.set_exception(error)
 
     def newest(self) -> dict[str, Any] | None:
         """The state to go on from, the same on all ranks, or None. One that can't be read is passed over, with a warning."""

@@ -177,7 +177,7 @@ def _parse(header: bytes) -> Grid | None:
     height, width = _SIDES.unpack_from(header, frame + 5)
     components, factors = header[frame + 9], header[frame + 11]  # the first component's; those of the others are 1
     across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
-    if not across or not down:
+    if (across, down) not in ((1, 1), (2, 2)):  # 4:4:4 or grey, 4:2:0: of others, neighbours matter at smaller scales too
         return None
     return Grid(
         before=SOI + header[: frame + 5],

@@ -13,14 +13,13 @@ import numpy as np
 
 from fastdata.codec.cut import Cells, find_cells, joined
 from fastdata.codec.jpeg import MAX_SIDE, decode_jpeg_into
-from fastdata.codec.pixels import Region, Window
+from fastdata.codec.pixels import LEAST_SHRUNK, Region, Window
 
 __all__ = ["Pile", "piled"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_PIXELS = 500_000  # of a pile, as decoded: more would leave the cache before they are used
-LEAST_SHRUNK = 8  # pixels: of smaller pictures two scales have the same size
 
 
 class Pile(NamedTuple):

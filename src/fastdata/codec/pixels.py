@@ -20,11 +20,22 @@ from fastdata.codec.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg
 from fastdata.codec.planes import encode_planes, planes_to_rgb, split_planes
 from fastdata.errors import CodecError
 
-__all__ = ["CODECS", "PixelFormat", "Region", "Window", "decode_record", "decode_window", "encode_record", "jpeg_window"]
+__all__ = [
+    "CODECS",
+    "LEAST_SHRUNK",
+    "PixelFormat",
+    "Region",
+    "Window",
+    "decode_record",
+    "decode_window",
+    "encode_record",
+    "jpeg_window",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CODECS = ("jpeg", "rgb", "png", "yuv420")
+LEAST_SHRUNK = 8  # pixels: of smaller pictures two scales have the same size
 
 
 @dataclass(frozen=True)
@@ -130,7 +141,7 @@ def decode_window(
     if form.codec != "jpeg":
         return (Region(decode_record(data, form, height, width)),)
     jpeg, top, left, tall, wide = jpeg_window(data, height, width, window)
-    shrink = window.shrink if max(tall, wide) > 8 else 1  # of smaller images two scales have the same size
+    shrink = window.shrink if max(tall, wide) > LEAST_SHRUNK else 1
     size = -(-tall // shrink), -(-wide // shrink)
     pixels = decode_jpeg_into(scratch, jpeg, size, gray=form.channels == 1, fast=window.fast)
     return (Region(pixels, top, left, shrink),)

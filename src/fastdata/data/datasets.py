@@ -22,7 +22,8 @@ class LMDBDataset(ImageDataset):
         crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
         hflip, vflip: probability of a flip.
         transform: a function of your own, from and to a uint8 (or uint16) array [H, W, C], after crop and flips, in the worker.
-            Under the Loader, what it draws from random, numpy.random or torch is then seeded by (seed, epoch, sample) too.
+            It may meet the samples of a batch in any order. Under the Loader, what it draws from random, numpy.random or torch is
+            seeded by (seed, epoch, sample) too.
 
     Raises:
         StoreError: there is no such store, or it is not finished, or has no such size.

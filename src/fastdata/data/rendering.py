@@ -96,23 +96,20 @@ def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | No
 def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
     """Which sample, and pixels that hold its window, valid until the next are asked for; None: the window is empty."""
     with _scratch_memory() as scratch:
-        alone = list(range(len(rows)))
-        if images.indexed:
-            piles, alone = _piled(images, rows, plan, timing)
-            for pile in piles:
-                started = perf_counter()
-                try:
-                    regions = pile.decode(gray=images.form.channels == 1, scratch=scratch)
-                except CodecError:  # of one of them, which says so when it is decoded by itself
-                    alone += pile.places
-                    continue
-                timing.decode_s += perf_counter() - started
-                for k, region in regions:
-                    yield k, (region,)
+        piles, alone, records = _piled(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), {})
+        for pile in piles:
+            started = perf_counter()
+            try:
+                regions = pile.decode(gray=images.form.channels == 1, scratch=scratch)
+            except CodecError:  # of one of them, which says so when it is decoded by itself
+                regions, alone = [], [*alone, *pile.places]
+            timing.decode_s += perf_counter() - started
+            for k, region in regions:
+                yield k, (region,)
         for k in alone:
             row, window = int(rows[k]), plan[k].window
             started = perf_counter()
-            data = _read(images, row)
+            data = records[k] if k in records else _read(images, row)
             read = perf_counter()
             found = images.decode(row, data, window, scratch) if window.height > 0 and window.width > 0 else None
             timing.read_s += read - started
@@ -120,15 +117,18 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
             yield k, found
 
 
-def _piled(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> tuple[list[Pile], list[int]]:
+def _piled(
+    images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
+) -> tuple[list[Pile], list[int], dict[int, memoryview]]:
+    """What is decoded together, what alone, and the records of all."""
     started = perf_counter()
     records = [_read(images, row) for row in rows.tolist()]
     read = perf_counter()
     heights, widths = (sides.tolist() for sides in images.sides(rows))
-    found = piled(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
+    piles, alone = piled(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
     timing.read_s += read - started
     timing.decode_s += perf_counter() - read
-    return found
+    return piles, alone, dict(enumerate(records))
 
 
 def _read(images: Images, row: int) -> memoryview:

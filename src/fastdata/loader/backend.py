@@ -24,6 +24,7 @@ SLICE_S = 0.5  # of each backend in each round, at least
 LIMIT_S = 10.0  # no round begins later
 SHARED_ON = ("cuda",)  # where DALI leaves cores for workers
 STEPS, LEAST = 16, Fraction(1, 16)  # of a share
+MOST_UNEVEN = Fraction(1, 64)
 WORTH = 1.05  # how much quicker two decoders must be than one
 
 
@@ -34,13 +35,15 @@ def asked_for(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
         ValueError: there is no such backend, it does not take this dataset, or it goes without `resident`.
         MissingExtraError: it is not installed.
     """
-    share = share_of(backend)
+    share = share_of(str(backend))
     if backend not in (*BACKENDS, "auto") and share is None:
-        raise ValueError(f'backend is {backend!r}, but must be "torch", "dali", "auto", or such as "hybrid:0.25"')
+        raise ValueError(
+            f'backend is {backend!r}, but must be "torch", "dali", "auto", or such as "hybrid:0.25", from 1/64 to 63/64'
+        )
     if resident and backend != "torch":
         raise ValueError(f"resident decodes its images once, in worker processes: leave out backend={backend!r}, or resident")
     if backend == "dali" or share is not None:
-        check_dali(dataset)
+        check_dali(dataset, backend)
     return backend, "not chosen yet: that happens when the first pass begins" if backend == "auto" else "it was asked for"
 
 
@@ -51,7 +54,7 @@ def share_of(backend: str) -> Fraction | None:
         found = Fraction(share) if kind == "hybrid" else Fraction(0)
     except (ValueError, ZeroDivisionError):
         return None
-    return found if 0 < found < 1 else None
+    return found if MOST_UNEVEN <= found <= 1 - MOST_UNEVEN else None  # beyond, one engine would draw the requests of many epochs
 
 
 def choose_backend(loader: Any, rows: int, size: Size) -> tuple[str, str]:
@@ -78,7 +81,7 @@ def _chosen(loader: Any, rows: int, size: Size) -> tuple[str, str]:
         if loader.device is not None and loader.device.type in SHARED_ON:
             share = Fraction(round(STEPS * rates["dali"] / sum(rates.values())), STEPS)
             both = f"hybrid:{float(min(max(share, LEAST), 1 - LEAST))}"
-            more = _measured(loader, rows, size, (best, both))
+            more = _measured(loader, rows, size, (both, best))  # whose workers are forked before DALI has threads
             why = f"{why}; and then, {_told(more)[1]}"
             best = both if more[both] > WORTH * more[best] else best
     except Exception as error:  # noqa: BLE001  the pass itself will say what is wrong, on this rank and on others that wait for this one

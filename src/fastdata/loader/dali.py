@@ -29,7 +29,7 @@ def why_not_dali(dataset: Any) -> str | None:
     return dataset.no_jpegs() if isinstance(dataset, ImageDataset) else f"a {type(dataset).__name__} has no images"
 
 
-def check_dali(dataset: Any) -> None:
+def check_dali(dataset: Any, backend: str = "dali") -> None:
     """Raises unless DALI is there and can decode the images of this dataset.
 
     Raises:
@@ -37,7 +37,9 @@ def check_dali(dataset: Any) -> None:
         MissingExtraError: DALI is not installed.
     """
     if reason := why_not_dali(dataset):
-        raise ValueError(f'backend is "dali", which decodes JPEGs, but of this dataset it can\'t: {reason}; use backend="torch"')
+        raise ValueError(
+            f'backend is "{backend}", and DALI decodes JPEGs, but of this dataset it can\'t: {reason}; use backend="torch"'
+        )
     import_dali()
 
 

@@ -27,7 +27,8 @@ class Split:
 
     Args:
         requests: of both.
-        share: of the batches, that engine 1 makes.
+        share: of the batches, that engine 1 makes. An engine that runs ahead leaves up to 1 / share requests to the other one for
+            each of its own.
     """
 
     def __init__(self, requests: Requests, share: Fraction) -> None:
@@ -134,5 +135,7 @@ class Hybrid:
         return self._workers.died(error)
 
     def close(self) -> None:
-        self._dali.close()
-        self._workers.close()
+        try:
+            self._dali.close()
+        finally:
+            self._workers.close()

@@ -65,8 +65,8 @@ class Loader:
         pin_memory: None: when the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; the order,
             boxes and states are the same, pixels within a code or two. "hybrid:0.25": that share of the batches by DALI, always the
-            same ones, and the others by workers meanwhile. "auto": the quickest, measured for some seconds when the first pass
-            begins; then `loader.backend` says which it is, and `loader.backend_reason` why.
+            same ones, and the others by workers meanwhile. "auto": the quickest (hybrid on a GPU only), measured for some seconds
+            when the first pass begins; then `loader.backend` says which it is, and `loader.backend_reason` why.
         resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu"), where batches are then made: the same ones, for
             images of one size that fit there, without a crop or with CenterCrop or RandomCrop. Workers decode them once, before the
             first batch, and anew for another size.

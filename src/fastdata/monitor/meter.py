@@ -33,6 +33,7 @@ class Span:
     losses: float = 0.0
     counts: float = 0.0
     skipped: int = 0
+    updates: int = 0
 
     def record(self) -> dict[str, Any]:
         """The mean loss, updates skipped, samples a second, the same without waiting, and the share of waiting."""
@@ -97,6 +98,7 @@ class Meter:
         self.epoch_span.rows += rows
 
     def updated(self) -> None:
+        self.epoch_span.updates += 1
         if self._bar is not None:
             self._bar.update()
 
@@ -130,7 +132,7 @@ class Meter:
         record = self.epoch_span.record()
         values = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
         evaluation = f"; evaluation: {values}" if values else ""
-        if record["loss"] is None:
+        if not self.epoch_span.updates:
             self.tell(f"epoch {epoch}: trained before this run was resumed{evaluation}.")
         else:
             self.tell(f"epoch {epoch}: {line(record)}{evaluation}. {self._advice(record['wait'])}")

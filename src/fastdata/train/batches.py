@@ -40,9 +40,9 @@ class Epoch:
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.used, self.over = int(place["used"]) if place else 0, False
         self._then = random_state() if self.used else None
+        set_epoch(loader, number)  # which may make a generator anew
         found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
         self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
-        set_epoch(loader, number)
         if place:
             self._go_to(place)
         self._began = {"random": None if self._stateful else random_state(), "own": self._own()}

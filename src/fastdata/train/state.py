@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["capture", "counters", "restore"]
 
-FORMAT = 1
+FORMAT = 2
 COUNTERS = ("update", "epoch", "epoch_open", "validated")
 
 
