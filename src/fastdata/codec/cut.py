@@ -55,7 +55,6 @@ class Cells(NamedTuple):
     Attributes:
         rows: the bytes of each row of cells.
         lengths: bytes of each cell, one row after another.
-        end: where the cells end, below: at `height`, but for the last row of cells of an image, which may reach beyond it.
         bounded: pixels of the box depend on the image ending above or below it: no cells of another image may stand there.
     """
 
@@ -66,8 +65,12 @@ class Cells(NamedTuple):
     left: int
     height: int
     width: int
-    end: int
     bounded: bool
+
+    @property
+    def end(self) -> int:
+        """Where the cells end, below: at `height`, but for the last row of cells of an image, which may reach beyond it."""
+        return len(self.rows) * self.grid.cell_height
 
 
 def find_cells(
@@ -114,7 +117,6 @@ def find_cells(
         left=column * wide,
         height=min(row_end * tall, full_height) - row * tall,
         width=min(column_end * wide, full_width) - column * wide,
-        end=(row_end - row) * tall,
         bounded=top < margin or top + height + margin > full_height,
     )
 

@@ -96,7 +96,7 @@ def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | No
 def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
     """Which sample, and pixels that hold its window, valid until the next are asked for; None: the window is empty."""
     with _scratch_memory() as scratch:
-        piles, alone, records = _piled(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), {})
+        piles, alone, records = _piled(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), [])
         for pile in piles:
             started = perf_counter()
             try:
@@ -109,7 +109,7 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
         for k in alone:
             row, window = int(rows[k]), plan[k].window
             started = perf_counter()
-            data = records[k] if k in records else _read(images, row)
+            data = records[k] if records else _read(images, row)
             read = perf_counter()
             found = images.decode(row, data, window, scratch) if window.height > 0 and window.width > 0 else None
             timing.read_s += read - started
@@ -117,9 +117,7 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
             yield k, found
 
 
-def _piled(
-    images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
-) -> tuple[list[Pile], list[int], dict[int, memoryview]]:
+def _piled(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> tuple[list[Pile], list[int], list[memoryview]]:
     """What is decoded together, what alone, and the records of all."""
     started = perf_counter()
     records = [_read(images, row) for row in rows.tolist()]
@@ -128,7 +126,7 @@ def _piled(
     piles, alone = piled(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
     timing.read_s += read - started
     timing.decode_s += perf_counter() - read
-    return piles, alone, dict(enumerate(records))
+    return piles, alone, records
 
 
 def _read(images: Images, row: int) -> memoryview:

@@ -24,7 +24,7 @@ AHEAD = 16_384  # samples whose order is computed at once: numpy's cost per call
 
 
 class Source(Protocol):
-    """Where an engine draws its requests from."""
+    """Where an engine draws its requests from: all that there are, or its share of them."""
 
     slots: Slots | None
 
@@ -50,6 +50,7 @@ class Requests:
 
     Attributes:
         slots: to take one for each request from, or None.
+        sizes: of the epochs.
     """
 
     def __init__(self, order: EpochOrder, part: Part, global_batch_size: int, stop: int, sampler: Iterable[int] | None) -> None:
@@ -62,13 +63,9 @@ class Requests:
     def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
         """Go on from another place; the generation tells replies to earlier requests apart."""
         self.generation += 1
-        self._begun, self._epoch, self._start, self._sizes = (epoch, start, sizes), epoch, start, sizes
+        self._begun, self._epoch, self._start, self.sizes = (epoch, start, sizes), epoch, start, sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
-
-    @property
-    def sizes(self) -> Sizes:
-        return self._sizes
 
     def again(self) -> None:
         """Go on from where the last restart began."""
@@ -101,7 +98,7 @@ class Requests:
         whole = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
         stop = self._start = start + whole * batch if whole else self._stop
         indices, repeats, valid = self._samples(start, stop)
-        size, seed, real = self._sizes.at(epoch), self._order.seed, rows if whole else valid
+        size, seed, real = self.sizes.at(epoch), self._order.seed, rows if whole else valid
         for k, first in enumerate(range(start, stop, batch)):
             part, last = slice(k * rows, (k + 1) * rows), min(first + batch, stop)
             again = None if repeats is None else repeats[part]
