@@ -83,7 +83,7 @@ def test_optional_packages_are_not_imported_at_module_level() -> None:
 
 
 def test_files_stay_small() -> None:
-    assert {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 300} == {}
+    assert {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 400} == {}
 
 
 def _loaded_by(code: str) -> set[str]:
