@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop, Trainer, prep
-from fastdata.loader.batch import Stats
+from fastdata.loader.stats import Stats
 from support import write_pictures
 
 

@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 import fastdata
-from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
-from fastdata.loader.batch import Batch
+from fastdata import Batch, CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
 from stores import COUNT, once, script, sha, square, store
 from support import until
 

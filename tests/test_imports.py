@@ -29,7 +29,7 @@ ARROWS = {
     "monitor": {"errors"},
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
-    "bench": {"__init__", "errors", "machine", "codec", "store", "data", "loader"},
+    "bench": {"__init__", "errors", "machine", "codec", "store", "data", "gpu", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
     "__main__": {"cli"},
 }
@@ -106,6 +106,7 @@ def test_public_names() -> None:
     assert fastdata.__all__ == [
         "ArrayDataset",
         "Augment",
+        "Batch",
         "CenterCrop",
         "CodecError",
         "FastDataError",

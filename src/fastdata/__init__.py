@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ArrayDataset": "data.arrays",
     "Augment": "gpu.augment",
+    "Batch": "gpu.batch",
     "CenterCrop": "data.crops",
     "GPUNormalize": "gpu.normalize",
     "LMDBDataset": "data.datasets",
@@ -42,6 +43,7 @@ _HOMES = {
 __all__ = [
     "ArrayDataset",
     "Augment",
+    "Batch",
     "CenterCrop",
     "CodecError",
     "FastDataError",
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
     from fastdata.gpu.augment import Augment
+    from fastdata.gpu.batch import Batch
     from fastdata.gpu.bias import drop_dead_bias
     from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize

@@ -28,7 +28,7 @@ from fastdata.data.datasets import LMDBDataset
 from fastdata.data.images import ImageDataset
 from fastdata.data.ram import RAMDataset
 from fastdata.errors import LoaderError
-from fastdata.loader.batch import Batch
+from fastdata.gpu.batch import Batch
 from fastdata.loader.fetch import quiet_worker, ready_to_fork
 from fastdata.loader.loader import Loader
 

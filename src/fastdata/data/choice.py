@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,23 @@ __all__ = ["checked", "part_of", "places", "told_apart"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def checked(index: int, count: int) -> int:
-    """The index, counted from the front."""
-    if not -count <= index < count:
-        raise IndexError(f"index {index}, but the dataset has {count} samples")
-    return index % count
+def checked(index: Any, count: int) -> int:
+    """Count an index from the front.
+
+    Raises:
+        TypeError: it is no whole number.
+        IndexError: the dataset has no such sample.
+    """
+    try:
+        number = operator.index(index)
+    except TypeError:
+        raise TypeError(
+            f"a dataset takes one whole number in [ ], found {index!r:.60}: use dataset.subset(...) for a dataset of several, "
+            "[dataset[k] for k in ...] for a list, and a Loader for batches"
+        ) from None
+    if not -count <= number < count:
+        raise IndexError(f"index {number}, but the dataset has {count} samples")
+    return number % count
 
 
 def places(indices: Any, count: int) -> Array:

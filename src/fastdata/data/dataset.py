@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
 from fastdata.data.rendering import Allocate, Timing
+from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
 
@@ -82,6 +83,7 @@ class SlotDataset(Dataset[Any]):
         raise TypeError(f"the crop of a {type(self).__name__} has one size: make another dataset")
 
     def __len__(self) -> int:
+        warn_if_unsharded()
         return len(self._all) if self._chosen is None else len(self._chosen.array)
 
     @property

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
+from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.errors import FormatError, StoreError
 from fastdata.machine import free_memory
 from fastdata.shared import SharedArray
@@ -150,6 +151,7 @@ class TableDataset(Dataset[Item]):
         return held if self._chosen is None else held[self._rows(np.arange(len(self)))]
 
     def __len__(self) -> int:
+        warn_if_unsharded()
         return self._count if self._chosen is None else len(self._chosen.array)
 
     def __getitem__(self, index: int) -> Item:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from fastdata.codec.tokenizer import Spec, load
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
 from fastdata.data.token_memory import RowCopier, Runs, TokenMemory
+from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.errors import FormatError
 from fastdata.shared import SharedArray
 from fastdata.store.store import Store
@@ -114,6 +115,7 @@ class TokenDataset(Dataset[Any]):
         return self.num_tokens > (self.block_size if self.mode == "random" else 1)
 
     def __len__(self) -> int:
+        warn_if_unsharded()
         if self.mode == "document":
             return self.num_documents
         if self.mode == "random":

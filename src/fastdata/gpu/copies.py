@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, cuda
 
+from fastdata.gpu.batch import Batch
+
 __all__ = ["Copier", "Copy", "rebuilt", "together"]
 
 GAP = 64  # bytes: what lies less far behind another tensor travels with that one
@@ -179,7 +181,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     """Those of a batch that `rebuilt` changes."""
     if isinstance(value, Tensor):
         yield value
-    elif not hasattr(value, "to") and isinstance(value, Mapping | tuple | list):
+    elif isinstance(value, Batch) or (not hasattr(value, "to") and isinstance(value, Mapping | tuple | list)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(part)
 
@@ -188,6 +190,8 @@ def rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.device
     """The same batch with other tensors; what else can move moves to the device."""
     if isinstance(value, Tensor):
         return _like(value, change(value))
+    if isinstance(value, Batch):
+        return _like(value, Batch.of((rebuilt(part, change, device) for part in value), value.valid, value.ids, value.position))
     if hasattr(value, "to"):
         return value.to(device, non_blocking=True)
     if isinstance(value, MutableMapping):

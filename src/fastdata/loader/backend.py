@@ -16,7 +16,7 @@ from fastdata.errors import MissingExtraError
 from fastdata.loader.dali import check_dali
 from fastdata.loader.sizes import Size
 
-__all__ = ["asked_for", "choose_backend", "share_of"]
+__all__ = ["choose_backend", "requested_backend", "share_of"]
 
 BACKENDS = "torch", "dali"
 ROUNDS = 3
@@ -28,7 +28,7 @@ MOST_UNEVEN = Fraction(1, 64)
 WORTH = 1.05  # how much quicker two decoders must be than one
 
 
-def asked_for(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
+def requested_backend(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
     """The argument `backend` of a Loader, and what to say about it.
 
     Raises:

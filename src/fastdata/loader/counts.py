@@ -19,14 +19,28 @@ class Counts(NamedTuple):
 
 
 def count_batches(
-    dataset: Any, batch_size: int | None, global_batch_size: int | None, sampler: Any, part: Part, *, drop_last: bool
+    dataset: Any,
+    batch_size: int | None,
+    global_batch_size: int | None,
+    sampler: Any,
+    batch_sampler: Any,
+    part: Part,
+    *,
+    drop_last: bool,
 ) -> Counts:
-    """The counts of a Loader with these arguments; with a sampler, those of this rank alone.
+    """The counts of a Loader with these arguments; with a sampler, those of this rank alone; with a batch sampler, in batches.
 
     Raises:
         ValueError: they make no batch.
         TypeError: this is no dataset.
     """
+    fine = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not fine or isinstance(dataset, str | bytes):
+        raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {dataset!r:.80}")
+    if batch_sampler is not None:
+        if len(batch_sampler) == 0:
+            raise ValueError("batch_sampler has no batches")
+        return Counts(len(batch_sampler), 1, len(batch_sampler))
     world = 1 if sampler is not None else part.world_size
     if (batch_size is None) == (global_batch_size is None):
         raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
@@ -38,9 +52,6 @@ def count_batches(
         raise ValueError(f"{name} is {total}, but must be a positive multiple of the {ranks} ranks")
     if sampler is not None:
         total //= ranks
-    fine = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    if not fine or isinstance(dataset, str | bytes):
-        raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {dataset!r:.80}")
     num_samples = len(sampler if sampler is not None else dataset)
     stop = num_samples - num_samples % total if drop_last else num_samples
     if stop == 0:
@@ -55,7 +66,8 @@ def check_state(state: Mapping[str, Any], mine: Mapping[str, Any], sampler: Any)
     for name in ("seed", "shuffle", "num_samples", "sampler"):
         if state[name] != mine[name]:
             raise ValueError(f"the state was taken with {name} {state[name]}, this loader has {mine[name]}: make them equal")
-    own = getattr(sampler, "generator", None) is not None and not hasattr(sampler, "set_epoch")
+    inner = (sampler, getattr(sampler, "sampler", None))
+    own = any(getattr(part, "generator", None) is not None and not hasattr(part, "set_epoch") for part in inner)
     if own and (state["epoch"] or state["consumed"]):
         raise ValueError(
             "the sampler has a generator of its own, which is not where it was: leave generator out, and the Loader seeds it"

@@ -6,7 +6,7 @@ import gc
 import pickle
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -76,10 +76,16 @@ class Reply(NamedTuple):
 
 
 class Fetch(torch.utils.data.Dataset[Any]):
-    """A dataset that takes whole requests, as torch's DataLoader hands them to `__getitems__`."""
+    """A dataset that takes whole requests, as torch's DataLoader hands them to `__getitems__`.
 
-    def __init__(self, dataset: Any, place: Place | None = None) -> None:
-        self.dataset, self.place = dataset, place
+    Args:
+        dataset: what to read.
+        place: where the slots are, for datasets that write into them.
+        collate: makes a batch of a list of items, for others; None: torch's default_collate.
+    """
+
+    def __init__(self, dataset: Any, place: Place | None = None, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self.dataset, self.place, self._collate = dataset, place, collate or default_collate
         self._sized: dict[Size, Any] = {}
 
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
@@ -124,7 +130,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
                 for index, seed in zip(indices, seeds, strict=True):
                     reseed(seed)
                     items.append(self.dataset[index])
-        return Reply(request, images=False), default_collate(items)
+        return Reply(request, images=False), self._collate(items)
 
     def at(self, size: Size) -> Any:
         """The dataset with that size."""

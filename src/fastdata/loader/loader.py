@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
-from fastdata.loader.backend import asked_for, choose_backend, share_of
-from fastdata.loader.batch import Batch, Stats
-from fastdata.loader.counts import check_state, count_batches
+from fastdata.gpu.batch import Batch
+from fastdata.loader.backend import choose_backend, requested_backend, share_of
+from fastdata.loader.counts import check_state
 from fastdata.loader.dali import Dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import Engine
 from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
-from fastdata.loader.order import EpochOrder
-from fastdata.loader.ranks import default_workers, find_part
+from fastdata.loader.order import Part
+from fastdata.loader.plan import Plan, Planner
+from fastdata.loader.ranks import default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sizes import Sizes
+from fastdata.loader.stats import Stats
+from fastdata.loader.unwrap import unwrapped
 from fastdata.loader.workers import Workers
 
 __all__ = ["Loader"]
@@ -44,16 +49,21 @@ class Loader:
     how much memory that is, and who waits for whom.
 
     The order, the crops and the flips depend on (seed, epoch, sample), never on the number of workers or ranks, nor on an
-    interruption. Each full pass advances the epoch by one. Leaving a pass early does not: the next one starts the epoch again.
+    interruption. Every `iter(loader)` after one that has handed out a batch is a new epoch, as with torch's DataLoader, also if
+    the earlier pass was left before its end; `set_epoch` and `load_state_dict` override this.
 
     Args:
-        dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset.
+        dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
+            datasets become datasets of fastdata, which are quicker.
         batch_size: per rank, as in torch.
         global_batch_size: over all ranks instead; what stays the same when a run resumes on another number of ranks.
         shuffle: a new order each epoch.
         sampler: this rank's indices instead, from any torch Sampler. Its `set_epoch`, if any, is called; what it draws from torch's
             default generator is seeded by (seed, epoch); a generator of its own is its own affair. Its list is drawn when a pass
             begins.
+        batch_sampler: this rank's batches instead, lists of indices, as torch's BatchSampler or a sampler that groups by length
+            gives them; without batch_size. Epochs and random numbers are as with `sampler`.
+        collate_fn: makes a batch of a list of items, for a dataset that is not fastdata's; None: torch's default_collate.
         num_workers: processes that make batches; 0: none; None: the cores at hand, shared with the other ranks of this machine.
             Batches of tokens are always made in this process.
         device: None for CPU tensors; "cuda" for batches on the device, copied beside its work and whole for the stream that is
@@ -71,12 +81,14 @@ class Loader:
             images of one size that fit there, without a crop or with CenterCrop or RandomCrop. Workers decode them once, before the
             first batch, and anew for another size.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
-        rank, world_size: None: from torch.distributed if it is initialised, else from the environment, else 0 of 1.
+        rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
+            (RANK and WORLD_SIZE, or Lightning's NODE_RANK and LOCAL_RANK), else 0 of 1.
 
     Raises:
         ValueError: a wrong argument.
         MissingExtraError: backend="dali" or "hybrid", and DALI is not installed.
-        LoaderError: while iterating, a batch can't be made, or a worker died.
+        LoaderError: while iterating, a batch can't be made, or a worker died; torch.distributed and the environment contradict each
+            other, or WORLD_SIZE is above 1 and nothing says which rank this is.
     """
 
     def __init__(
@@ -87,6 +99,8 @@ class Loader:
         global_batch_size: int | None = None,
         shuffle: bool = False,
         sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int | None = None,
         device: str | torch.device | None = None,
         seed: int = 0,
@@ -100,8 +114,8 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self.dataset, self.shuffle, self.sampler, self.seed, self.drop_last = dataset, shuffle, sampler, seed, drop_last
-        self.part = find_part(rank, world_size)
+        self.dataset = dataset = unwrapped(dataset)
+        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
         device = one_device(device, resident)
         self.device, self.resident = None if device is None else torch.device(device), resident is not None
         if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
@@ -113,31 +127,96 @@ class Loader:
         self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        if sampler is not None and (shuffle or not hasattr(sampler, "__len__")):
-            raise ValueError("sampler decides the order: it needs a len(), and goes without shuffle=True")
-        counts = count_batches(dataset, batch_size, global_batch_size, sampler, self.part, drop_last=drop_last)
-        self.num_samples, self.global_batch_size, self.epoch_stop = counts
-        default = 0 if is_direct(dataset) else default_workers(self.part, len(self))
-        self.num_workers = default if num_workers is None else num_workers
-        if self.num_workers < 0 or prefetch_factor < 1:
+        if collate_fn is not None and (isinstance(dataset, SlotDataset) or is_direct(dataset)):
+            raise ValueError(
+                f"collate_fn is for datasets of others; batches of a {type(dataset).__name__} are made as one: give the dataset a "
+                "transform, or change the batch in the loop"
+            )
+        self._collate_fn = collate_fn
+        self._planner = Planner(
+            dataset,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+        )
+        if (num_workers or 0) < 0 or prefetch_factor < 1:
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
-        self.backend, self.backend_reason = asked_for(backend, dataset, resident=self.resident)
-        self._epoch, self._consumed = 0, 0
+        self._num_workers = num_workers
+        self.backend, self.backend_reason = requested_backend(backend, dataset, resident=self.resident)
         self._sizes = Sizes.of(schedule)
         self._sizes.check(dataset)
         if self.resident:
             check_resident(dataset, self._sizes)
-        self._in_flight = self._place()  # what the workers' next batch is
-        self._resumed = False
+        self._epoch, self._consumed = 0, 0
+        self._begun = False  # whether a batch was handed out since the place was set
         self._pass = 0
         self._stats = Stats()
-        order = EpochOrder(self.num_samples, seed, shuffle and not getattr(dataset, "any_order", False))
-        self._requests = Requests(order, self.part, self.global_batch_size, self.epoch_stop, sampler)
         self._engine: Engine | None = None
+        self._plan: Plan | None = None
+        with suppress(LoaderError):  # which rank this is may be known later only
+            self._planned()
+        self._in_flight = self._place()  # what the workers' next batch is
+
+    def _planned(self) -> Plan:
+        """What this rank delivers. Until a batch is handed out, the ranks are looked up anew: a launcher may set them up late."""
+        if self._plan is None or not self._begun:
+            plan = self._planner.plan(self._plan)
+            if plan is not self._plan:
+                self.close()
+                self._plan = plan
+        return self._plan
+
+    @property
+    def part(self) -> Part:
+        """Which rank this loader delivers to, and of how many."""
+        return self._planned().part
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, on all ranks; with a sampler, on this one; with a batch sampler, the batches."""
+        return self._planned().counts.num_samples
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a batch, on all ranks; with a sampler, on this one; 1 with a batch sampler, which counts in batches."""
+        return self._planned().counts.global_batch_size
+
+    @property
+    def epoch_stop(self) -> int:
+        """How many of `num_samples` an epoch delivers: all of them, without drop_last."""
+        return self._planned().counts.epoch_stop
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that make batches."""
+        if self._num_workers is not None:
+            return self._num_workers
+        return 0 if is_direct(self.dataset) else default_workers(self.part, len(self))
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
         return -(-self.epoch_stop // self.global_batch_size)
+
+    def __repr__(self) -> str:
+        sizes = {"batch_size": self.batch_size, "global_batch_size": self._planner.global_batch_size}
+        how = [f"{name}={size}" for name, size in sizes.items() if size is not None] or ["batch_sampler"]
+        how += [name for name in ("shuffle", "drop_last", "resident") if getattr(self, name)]
+        how += [f"device={self.device}"] * (self.device is not None) + [f"epoch={self._epoch}"]
+        return f"Loader({self.dataset!r:.120}, {', '.join(how)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._engine is not None:
+            raise TypeError(
+                "a running Loader has worker processes and shared memory, which can't be pickled: pickle its state_dict(), or "
+                "close() it first"
+            )
+        return self.__dict__
 
     @property
     def epoch(self) -> int:
@@ -145,16 +224,20 @@ class Loader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass delivers this epoch, from its beginning; a pass that is under way is over.
+        """Deliver this epoch next, from its beginning; a pass that has handed out batches is over.
 
         Right after `load_state_dict`, the epoch that it resumes goes on where it was.
         """
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}, but must not be negative")
-        if self._resumed and epoch == self._epoch:
-            return
-        self._epoch, self._consumed, self._resumed = epoch, 0, False
-        self._pass += 1
+        if self._begun or epoch != self._epoch:
+            self._move_to(epoch, 0)
+
+    def _move_to(self, epoch: int, consumed: int) -> None:
+        """The next batch is this one. A pass that has handed out batches is over; one that has not begins there."""
+        self._epoch, self._consumed = epoch, consumed
+        self._pass += self._begun
+        self._begun = False
 
     def set_size(self, size: int | None = None, *, crop: int | None = None) -> None:
         """From the next batch on, read this stored size, and crop to this side; None: the dataset's own. The workers stay.
@@ -178,7 +261,7 @@ class Loader:
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
             "global_batch_size": self.global_batch_size,
-            "sampler": self.sampler is not None,
+            "sampler": "batch_sampler" if self._planner.batch_sampler is not None else self._planner.sampler is not None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -187,13 +270,12 @@ class Loader:
         Raises:
             ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler can't be resumed.
         """
-        check_state(state, self.state_dict(), self.sampler)
-        self._epoch, self._consumed = int(state["epoch"]), int(state["consumed"])
+        check_state(state, self.state_dict(), self._planner.any_sampler)
         self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})
-        if self._consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
-            self._epoch, self._consumed = self._epoch + 1, 0
-        self._resumed = True
-        self._pass += 1
+        epoch, consumed = int(state["epoch"]), int(state["consumed"])
+        if consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
+            epoch, consumed = epoch + 1, 0
+        self._move_to(epoch, consumed)
 
     def stats(self) -> Stats:
         """What was delivered so far, and where the time went."""
@@ -204,9 +286,9 @@ class Loader:
         return stats
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._resumed:
-            self._consumed = 0
-        self._resumed = False
+        if self._begun:
+            self._next_epoch()
+        self._planned()
         self._pass += 1
         if self._engine is not None and not self._engine.alive():
             self.close()  # one died since the last batch: this pass starts new ones
@@ -215,14 +297,18 @@ class Loader:
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self.backend == "auto":
             self.backend, self.backend_reason = choose_backend(self, self._rows(), self._sizes.at(self._epoch))
-        if self.sampler is not None:
+        if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
             if self._engine is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
             yield self._batch(*self._receive())  # in no name, so that who lets go of a batch frees it
-        self._epoch, self._consumed = self._epoch + 1, 0
-        self._in_flight = (self._epoch, 0, self._in_flight[2])  # set_size may have been called since
+        self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        if self._consumed >= self.epoch_stop:  # its first batches are on their way
+            self._in_flight = (self._epoch + 1, 0, self._in_flight[2])  # set_size may have been called since
+        self._epoch, self._consumed, self._begun = self._epoch + 1, 0, False
 
     def _goes_on(self, this_pass: int) -> bool:
         if this_pass != self._pass:
@@ -230,6 +316,10 @@ class Loader:
                 "this pass was left when another began, or by set_epoch or load_state_dict; a loader delivers one pass at a time"
             )
         return self._consumed < self.epoch_stop
+
+    @property
+    def _requests(self) -> Requests:
+        return self._planned().requests
 
     def _place(self) -> tuple[int, int, Sizes]:
         return self._epoch, self._consumed, self._sizes
@@ -265,23 +355,28 @@ class Loader:
         options["ahead"] = 0 if self.device is None else self.device_prefetch
         if share := share_of(self.backend):
             return Hybrid(self.dataset, self._requests, share, *counts, **options)
+        options["collate"] = self._collate_fn
         return Workers.start(self.dataset, self._requests, *counts, **options)
 
     def _rows(self) -> int:
-        """The most samples of a batch."""
-        return -(-min(self.global_batch_size, self.epoch_stop) // (1 if self.sampler is not None else self.part.world_size))
+        """The most samples of a batch; of a batch sampler, in the epoch that begins: larger ones are copied."""
+        if self._planner.batch_sampler is not None:
+            return max(len(indices) for indices, _ in self._requests.batches())
+        ranks = 1 if self._planner.sampler is not None else self.part.world_size
+        return -(-min(self.global_batch_size, self.epoch_stop) // ranks)
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request
-        self._consumed = request.stop
+        self._consumed, self._begun = request.stop, True
         self._in_flight = self._place()
         self._stats.batches += 1
         self._stats.samples += request.valid
-        if type(data) not in (tuple, list, torch.Tensor):
-            return data
-        batch: Any = data if type(data) is torch.Tensor else Batch(data)
-        batch.valid, batch.ids, batch.position = request.valid, request.indices, (request.epoch, request.stop)
-        return batch
+        rows = request.valid, request.indices, (request.epoch, request.stop)
+        if type(data) in (tuple, list):
+            return Batch.of(data, *rows)
+        if type(data) is torch.Tensor:
+            data.valid, data.ids, data.position = rows  # type: ignore[attr-defined]
+        return data
 
     def close(self) -> None:
         """End the workers. Another pass starts new ones; batches that are still held keep their memory."""
@@ -289,7 +384,9 @@ class Loader:
             self._engine.close()
             if self._engine.slots is not None:
                 self._stats.copies += self._engine.slots.copies
-        self._engine = self._requests.slots = None
+        self._engine = None
+        if self._plan is not None:
+            self._plan.requests.slots = None
 
     def __enter__(self) -> Loader:
         return self

@@ -3,26 +3,76 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import torch
 
+from fastdata.errors import LoaderError
 from fastdata.loader.order import Part
 from fastdata.machine import available_cores
 
 __all__ = ["default_workers", "find_part"]
 
+T = TypeVar("T")
+
 
 def find_part(rank: int | None, world_size: int | None) -> Part:
-    """The arguments, else torch.distributed if it is initialised, else the environment, else rank 0 of 1."""
+    """Find out which rank this process is, and of how many.
+
+    The arguments count first, then torch.distributed if it is initialized, then the environment: RANK and WORLD_SIZE, as torchrun
+    and Accelerate set them, or WORLD_SIZE with NODE_RANK and LOCAL_RANK, as Lightning does. Without any of these it is rank 0 of 1.
+
+    Raises:
+        ValueError: the arguments make no sense.
+        LoaderError: torch.distributed and the environment contradict each other, or nothing says which of several ranks this is.
+    """
     if (rank is None) != (world_size is None):
         raise ValueError("give both rank and world_size, or neither")
-    if rank is None or world_size is None:
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", 0))
-        world_size = torch.distributed.get_world_size() if distributed else int(os.environ.get("WORLD_SIZE", 1))
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
-    return Part(rank, world_size)
+    if rank is not None and world_size is not None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
+        return Part(rank, world_size)
+    size = _number("WORLD_SIZE", 1)
+    told = _number("RANK", _rank_by_node(size))
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        found = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        if "WORLD_SIZE" in os.environ and told is not None and (told, size) != (found.rank, found.world_size):
+            raise LoaderError(
+                f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
+                f"environment say rank {told} of {size}: give the Loader rank= and world_size="
+            )
+        return found
+    if told is None:
+        raise LoaderError(
+            f"WORLD_SIZE is {size}, but nothing says which rank this process is: without that, all would read the same samples. "
+            "Initialize torch.distributed before the loader is used, set RANK, or give the Loader rank= and world_size="
+        )
+    if not 0 <= told < size:
+        raise LoaderError(f"the environment says RANK {told} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
+    return Part(told, size)
+
+
+def _rank_by_node(size: int) -> int | None:
+    """The rank where only the rank on this node is told, as Lightning tells it; None: it does not follow from that."""
+    if size == 1:
+        return 0
+    if "LOCAL_RANK" not in os.environ or "NODE_RANK" not in os.environ:
+        return None
+    node, per_node = _number("NODE_RANK", 0), _number("LOCAL_WORLD_SIZE", None)
+    if node and per_node is None:
+        return None
+    return node * (per_node or 0) + _number("LOCAL_RANK", 0)
+
+
+def _number(name: str, default: T) -> int | T:
+    """A whole number of the environment."""
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError as error:
+        raise LoaderError(f"the environment variable {name} is {text!r}, but must be a whole number") from error
 
 
 def default_workers(part: Part, batches: int) -> int:

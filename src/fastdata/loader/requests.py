@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,15 +49,25 @@ class Requests:
         global_batch_size: samples of a batch on all ranks.
         stop: where an epoch ends.
         sampler: this rank's indices, instead of `order` and `part`.
+        batch_sampler: this rank's batches, lists of indices, instead of all these; a place is then the number of a batch.
 
     Attributes:
         slots: to take one for each request from, or None.
         sizes: of the epochs.
     """
 
-    def __init__(self, order: EpochOrder, part: Part, global_batch_size: int, stop: int, sampler: Iterable[int] | None) -> None:
+    def __init__(
+        self,
+        order: EpochOrder,
+        part: Part,
+        global_batch_size: int,
+        stop: int,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+    ) -> None:
         self._order, self._part, self._batch, self._stop = order, part, global_batch_size, stop
         self._sampler: Any = sampler
+        self._batch_sampler: Any = batch_sampler
         self.slots: Slots | None = None
         self.generation = 0
         self.restart(0, 0, Sizes.of(None))
@@ -66,6 +78,7 @@ class Requests:
         self._begun, self._epoch, self._start, self.sizes = (epoch, start, sizes), epoch, start, sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
+        self._drawn_batches: list[Any] | None = None
 
     def again(self) -> None:
         """Go on from where the last restart began."""
@@ -92,7 +105,10 @@ class Requests:
         if self._ready:
             return
         if self._start >= self._stop:
-            self._epoch, self._start, self._drawn = self._epoch + 1, 0, None
+            self._epoch, self._start, self._drawn, self._drawn_batches = self._epoch + 1, 0, None, None
+        if self._batch_sampler is not None:
+            self._ready.append(self._drawn_request())
+            return
         epoch, start, batch = self._epoch, self._start, self._batch
         rows = batch if self._sampler is not None else batch // self._part.world_size
         whole = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
@@ -103,6 +119,28 @@ class Requests:
             part, last = slice(k * rows, (k + 1) * rows), min(first + batch, stop)
             again = None if repeats is None else repeats[part]
             self._ready.append(Request(self.generation, epoch, first, last, indices[part], again, real, size, seed))
+
+    def _drawn_request(self) -> Request:
+        """The next batch of the batch sampler."""
+        batches, k = self.batches(), self._start
+        self._start += 1
+        indices, repeats = batches[k]
+        size, seed = self.sizes.at(self._epoch), self._order.seed
+        return Request(self.generation, self._epoch, k, k + 1, indices, repeats, len(indices), size, seed)
+
+    def batches(self) -> list[Any]:
+        """What the batch sampler gives for this epoch: of each batch, its indices and how often each came before, int64 [2, n]."""
+        if self._drawn_batches is None:
+            with self._own_generators(self._batch_sampler):
+                lists = [_indices(batch, "batch_sampler") for batch in self._batch_sampler]
+            if len(lists) != self._stop:
+                raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {self._stop}")
+            if not all(map(len, lists)):
+                raise LoaderError("batch_sampler gave an empty batch")
+            drawn = np.concatenate(lists)
+            ends = np.cumsum([len(batch) for batch in lists])[:-1]
+            self._drawn_batches = np.split(np.stack([drawn, occurrences(drawn)]), ends, axis=1)
+        return self._drawn_batches
 
     def _samples(self, start: int, stop: int) -> tuple[Array, Array | None, int]:
         """This rank's samples of a part of the epoch, how often each came before if a sampler draws them, and how many are real."""
@@ -115,15 +153,30 @@ class Requests:
         return indices, repeats, stop - start
 
     def _draw(self) -> Array:
-        """Indices of an epoch, and how often each came before in it: int64 [2, n].
-
-        The generators that a sampler may draw from are seeded by (seed, epoch), so that a resumed epoch has the same list.
-        """
-        if hasattr(self._sampler, "set_epoch"):
-            self._sampler.set_epoch(self._epoch)
-        with lent_generators() as reseed:
-            reseed(loose_seeds(self._order.seed, self._epoch, [SAMPLER_STREAM])[0])
-            indices = np.fromiter((int(k) for k in self._sampler), np.int64)
+        """Indices of an epoch, and how often each came before in it: int64 [2, n]."""
+        with self._own_generators(self._sampler):
+            indices = _indices(self._sampler, "sampler")
         if len(indices) < self._stop:
             raise LoaderError(f"the sampler ended after {len(indices)} indices, but its len() is {len(self._sampler)}")
         return np.stack([indices, occurrences(indices)])
+
+    @contextmanager
+    def _own_generators(self, sampler: Any) -> Iterator[None]:
+        """Tell a sampler the epoch, and seed what it may draw from by (seed, epoch): a resumed epoch has the same list."""
+        parts: tuple[Any, ...] = (sampler, getattr(sampler, "sampler", None))
+        for part in parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(self._epoch)
+                break
+        with lent_generators() as reseed:
+            reseed(loose_seeds(self._order.seed, self._epoch, [SAMPLER_STREAM])[0])
+            yield
+
+
+def _indices(drawn: Iterable[Any], name: str) -> Array:
+    """The indices that a sampler gives, int64."""
+    try:
+        return np.fromiter((operator.index(k) for k in drawn), np.int64)
+    except TypeError as error:
+        what = "lists of indices" if name == "batch_sampler" else "one index after another; lists of them go to batch_sampler="
+        raise LoaderError(f"{name} must give {what}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import wait
 from typing import Any
@@ -58,6 +59,7 @@ class Workers:
         pin_memory: page-lock the batches, where there is a GPU.
         device: where the loader copies them to.
         ahead: batches that it copies ahead of the consumer.
+        collate: makes batches of the items of a foreign dataset; None: torch's default_collate.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Workers:
         pin_memory: bool,
         device: torch.device | None,
         ahead: int = 0,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self._device = device if device is not None and device.type == "cuda" else None
         self._told: BaseException | None = None
@@ -91,7 +94,7 @@ class Workers:
         requests.slots = self.slots
         requests.fill()  # an error of a sampler comes before there are workers
         loader = DataLoader(
-            Fetch(dataset, self.slots.place if self.slots else None),
+            Fetch(dataset, self.slots.place if self.slots else None, collate),
             batch_sampler=requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
             num_workers=num_workers,
             collate_fn=as_is,

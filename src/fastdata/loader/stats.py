@@ -1,37 +1,18 @@
-"""What a Loader yields and counts."""
+"""What a Loader counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from fastdata.data.rendering import Timing
 
-__all__ = ["Batch", "Stats"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["Stats"]
 
 QUICKER = {
     "read_s": "RAMDataset, which keeps the bytes in memory",
     "decode_s": "a smaller --size of the store, a codec without decoding (rgb), or more workers",
     "resize_s": "antialias=False, or a smaller --size of the store",
 }
-
-
-class Batch(tuple[Any, ...]):
-    """What a Loader yields: it unpacks as `images, targets = batch`.
-
-    Attributes:
-        valid: rows that are real. Fewer than the rows only at the end of an epoch over several ranks.
-        ids: the dataset's indices of the rows, int64 numpy.
-        position: (epoch, samples of it consumed by all ranks, this batch included): where a run would resume.
-    """
-
-    valid: int
-    ids: Array
-    position: tuple[int, int]
 
 
 @dataclass

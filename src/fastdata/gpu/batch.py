@@ -1,0 +1,114 @@
+"""Batch: the tuple that a Loader yields, which says what its rows are wherever it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils import _pytree as pytree  # torch has no public name for it
+from torch.utils.weak import WeakTensorKeyDictionary
+
+__all__ = ["Batch"]
+
+
+class _Rows(NamedTuple):
+    """What a batch says of its rows."""
+
+    valid: int | None = None
+    ids: Any = None
+    position: tuple[int, int] | None = None
+
+
+class Batch(tuple[Any, ...]):
+    """What a Loader yields: it unpacks as `images, targets = batch`.
+
+    The attributes stay when a client moves the batch with `.to`, maps a function over it as a pytree (torchvision's transforms do),
+    copies or pickles it, or builds a new one of the same type from items of which at least one is the same tensor.
+
+    Attributes:
+        valid: rows that are real. Fewer than the rows only at the end of an epoch over several ranks.
+        ids: the dataset's indices of the rows, int64 numpy.
+        position: (epoch, samples of it consumed by all ranks, this batch included): where a run would resume. With a
+            `batch_sampler`, (epoch, batches consumed).
+    """
+
+    valid: int | None
+    ids: Any
+    position: tuple[int, int] | None
+
+    def __new__(cls, items: Iterable[Any] = ()) -> Batch:
+        batch = super().__new__(cls, items)
+        rows = (_ROWS.get(item) for item in batch if isinstance(item, Tensor))
+        batch.valid, batch.ids, batch.position = next(filter(None, rows), _Rows())
+        return batch
+
+    @classmethod
+    def of(cls, items: Iterable[Any], valid: int | None, ids: Any, position: tuple[int, int] | None) -> Batch:
+        """Make a batch with these attributes."""
+        batch = super().__new__(cls, items)
+        batch.valid, batch.ids, batch.position = rows = _Rows(valid, ids, position)
+        for item in batch:
+            if isinstance(item, Tensor):
+                _ROWS[item] = rows
+        return batch
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """Move or convert every tensor, nested ones too, as `Tensor.to` does with these arguments."""
+        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)  # type: ignore[no-any-return]
+
+    def pin_memory(self) -> Batch:
+        """Copy every tensor into page-locked memory."""
+        return pytree.tree_map_only(Tensor, Tensor.pin_memory, self)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        rows = "" if self.ids is None else f"; ids={_shortened(self.ids)}, valid={self.valid}, position={self.position}"
+        return f"Batch({', '.join(map(_described, self))}{rows})"
+
+
+_ROWS: Any = WeakTensorKeyDictionary()  # what the batch said that a tensor came in
+
+
+class _Context:
+    """The attributes on their way through a pytree. All are equal: they are no part of its structure."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self.rows = rows
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Context)
+
+    def __hash__(self) -> int:
+        return hash(_Context)
+
+
+def _flatten(batch: Batch) -> tuple[list[Any], _Context]:
+    return list(batch), _Context(_Rows(batch.valid, batch.ids, batch.position))
+
+
+def _flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], _Context]:
+    items, context = _flatten(batch)
+    return [(pytree.SequenceKey(k), item) for k, item in enumerate(items)], context
+
+
+def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
+    return Batch.of(items, *context.rows)
+
+
+pytree.register_pytree_node(
+    Batch, _flatten, _unflatten, serialized_type_name="fastdata.Batch", flatten_with_keys_fn=_flatten_with_keys
+)
+
+
+def _described(item: Any) -> str:
+    if isinstance(item, Tensor):
+        return f"{str(item.dtype).removeprefix('torch.')} {list(item.shape)}"
+    if isinstance(item, dict):
+        return "{" + ", ".join(f"{key}: {_described(value)}" for key, value in item.items()) + "}"
+    text = repr(item)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _shortened(ids: Any) -> str:
+    first = ", ".join(map(str, ids[:3].tolist()))
+    return f"[{first}]" if len(ids) <= 3 else f"[{first}, ... {len(ids)} in all]"
