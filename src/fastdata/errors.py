@@ -13,10 +13,22 @@ Wrong arguments stay `ValueError` and `TypeError`. A message says what was asked
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["CodecError", "FastDataError", "FormatError", "LoaderError", "MissingExtraError", "PrepError", "StoreError", "needs"]
+__all__ = [
+    "CodecError",
+    "FastDataError",
+    "FormatError",
+    "LoaderError",
+    "MissingExtraError",
+    "PrepError",
+    "StoreError",
+    "needs",
+    "warn_user",
+]
 
 
 class FastDataError(Exception):
@@ -61,3 +73,11 @@ def needs(package: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError:
         raise MissingExtraError(package) from None
+
+
+def warn_user(message: str) -> None:
+    """Warn with the line of the caller's caller that is neither fastdata's nor torch's, once for each line as Python does it."""
+    frame, stacklevel = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("fastdata", "torch"):
+        frame, stacklevel = frame.f_back, stacklevel + 1
+    warnings.warn(message, stacklevel=stacklevel)

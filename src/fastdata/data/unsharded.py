@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from types import FrameType
 from typing import Any
 
 from torch import distributed
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from fastdata.errors import warn_user
 
 __all__ = ["warn_if_unsharded"]
 
@@ -21,29 +22,24 @@ def warn_if_unsharded() -> None:
     """
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return
-    caller = _caller_of_plain_sampler(sys._getframe(2))
-    if caller is None:
+    if not _drawn_by_dataloader(sys._getframe(2)):
         return
-    stacklevel = 3
-    while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("torch."):
-        caller, stacklevel = caller.f_back, stacklevel + 1
     ranks = distributed.get_world_size()
-    warnings.warn(
+    warn_user(
         f"this DataLoader reads the whole dataset on each of the {ranks} ranks: an epoch of training has every sample {ranks} "
         "times. Use fastdata.Loader, which splits it, or DataLoader(sampler=DistributedSampler(dataset)). For evaluation on one "
-        "rank, or of everything on each rank, it is fine as it is",
-        stacklevel=stacklevel,
+        "rank, or of everything on each rank, it is fine as it is"
     )
 
 
-def _caller_of_plain_sampler(frame: FrameType | None) -> FrameType | None:
-    """The frame of the DataLoader that draws from the sampler in `frame`; None: something else draws from it."""
+def _drawn_by_dataloader(frame: FrameType | None) -> bool:
+    """Whether `frame` is a pass over one of torch's plain samplers that the DataLoader draws from, with nothing in between."""
     if frame is None or not _is_pass_over(frame, (RandomSampler, SequentialSampler)):
-        return None
+        return False
     caller = frame.f_back
     if caller is not None and _is_pass_over(caller, (BatchSampler,)):
         caller = caller.f_back
-    return caller if caller is not None and caller.f_globals.get("__name__") == "torch.utils.data.dataloader" else None
+    return caller is not None and caller.f_globals.get("__name__") == "torch.utils.data.dataloader"
 
 
 def _is_pass_over(frame: FrameType, kinds: tuple[Any, ...]) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from fastdata.errors import warn_user
 from fastdata.loader.counts import Counts, count_batches
 from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.ranks import find_part
@@ -96,8 +96,7 @@ class Planner:
         if type(self.batch_sampler) is BatchSampler:
             sampler = self.batch_sampler.sampler
         if part.world_size > 1 and type(sampler) in PLAIN_SAMPLERS:
-            warnings.warn(
+            warn_user(
                 f"a {type(sampler).__name__} gives each of the {part.world_size} ranks the same samples: use a DistributedSampler, "
-                "or leave it out, and the Loader splits the samples",
-                stacklevel=4,
+                "or leave it out, and the Loader splits the samples"
             )

@@ -1,0 +1,106 @@
+"""A Batch keeps what it says of its rows, whatever torch or a client does with it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import TensorDataset
+
+from fastdata import Batch, CenterCrop, LMDBDataset, Loader, Prefetcher
+from stores import square
+
+
+def batch_of(**options):
+    with Loader(LMDBDataset(square(), crop=CenterCrop(8)), 8, num_workers=0, rank=0, world_size=5, **options) as loader:
+        return list(loader)[-1]  # two rows of 42: only one rank has two
+
+
+def says(batch):
+    assert type(batch) is Batch
+    return batch.valid, batch.ids.tolist(), batch.position
+
+
+WAYS = {
+    "to": lambda batch: batch.to("cpu"),
+    "to a dtype": lambda batch: batch.to(torch.float32),
+    "to, as Lightning does": lambda batch: batch.to("cpu", non_blocking=True),
+    "tree_map": lambda batch: pytree.tree_map(lambda tensor: tensor.clone(), batch),
+    "tree_map_only": lambda batch: pytree.tree_map_only(torch.Tensor, lambda tensor: tensor * 2, batch),
+    "pickle": lambda batch: pickle.loads(pickle.dumps(batch)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "built anew from its tensors": lambda batch: type(batch)(item for item in batch),
+    "built anew with one new tensor": lambda batch: type(batch)([batch[0].float(), batch[1]]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_keeps_its_attributes(way):
+    batch = batch_of()
+    assert batch.valid is not None and batch.position == (0, 42) and len(batch.ids) == 1
+    assert says(WAYS[way](batch)) == says(batch)
+
+
+def test_to_is_what_each_tensor_does():
+    batch = batch_of()
+    moved = batch.to(torch.float64)
+    for old, new in zip(batch, moved, strict=True):
+        assert torch.equal(old.to(torch.float64), new) and new.dtype == torch.float64
+    assert moved[0].is_contiguous(memory_format=torch.channels_last)
+    assert batch.to("meta")[0].device.type == "meta"
+    nested = Batch.of([{"a": torch.ones(2)}, [torch.zeros(1)], "name"], 2, np.arange(2), (0, 2)).to(torch.int8)
+    assert nested[0]["a"].dtype == nested[1][0].dtype == torch.int8 and nested[2] == "name" and nested.valid == 2
+
+
+def test_it_is_a_node_of_a_pytree():
+    batch = batch_of()
+    leaves, spec = pytree.tree_flatten({"batch": batch})
+    assert [leaf is item for leaf, item in zip(leaves, batch, strict=True)] == [True, True]
+    assert says(pytree.tree_unflatten(leaves, spec)["batch"]) == says(batch)
+    added = pytree.tree_map(torch.add, batch, Batch.of(batch, 0, None, None))  # attributes are no part of the structure
+    assert torch.equal(added[0], batch[0] + batch[0])
+    paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(batch)[0]]
+    assert paths == ["[0]", "[1]"]
+
+
+def test_it_can_be_passed_to_a_compiled_function():
+    batch = batch_of()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def summed(batch):
+        images, targets = batch
+        return images.float().sum() + targets.sum()
+
+    assert summed(batch) == batch[0].float().sum() + batch[1].sum()
+
+
+def test_one_that_is_made_by_hand_says_nothing():
+    batch = Batch([torch.ones(2), torch.zeros(2)])
+    assert (batch.valid, batch.ids, batch.position) == (None, None, None)
+    first = batch_of()
+    assert Batch([first[0][:1], first[1][:1]]).ids is None, "other rows are not those that the ids name"
+
+
+def test_saving_a_tensor_of_it_saves_only_the_tensor():
+    file = io.BytesIO()
+    torch.save(batch_of()[0], file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True).shape[1:] == (3, 8, 8)
+
+
+def test_a_prefetcher_keeps_them():
+    with Loader(TensorDataset(torch.arange(10)), 4, num_workers=0) as loader:
+        found = [(batch.valid, batch.ids.tolist(), batch.position) for batch in Prefetcher(loader, "cpu")]
+    assert found == [(4, [0, 1, 2, 3], (0, 4)), (4, [4, 5, 6, 7], (0, 8)), (2, [8, 9], (0, 10))]
+
+
+def test_its_repr_is_short():
+    text = repr(batch_of())
+    assert text == f"Batch(uint8 [1, 3, 8, 8], int64 [1]; ids=[{batch_of().ids[0]}], valid=1, position=(0, 42))"
+    assert len(repr(Batch.of([torch.ones(1000, 3), {"x": torch.ones(1000)}, "n" * 500], 1000, np.arange(1000), (0, 1000)))) < 200

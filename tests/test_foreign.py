@@ -1,0 +1,271 @@
+"""Others' datasets, samplers and functions under a Loader; and ours in others' hands."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, Sampler, Subset, TensorDataset
+from torch.utils.data import random_split as torch_split
+
+from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RandomResizedCrop
+from stores import COUNT, sha, store
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def ours(crop=16):
+    return LMDBDataset(store(), size=64, crop=RandomResizedCrop(crop), hflip=0.5)
+
+
+def ids(loader):
+    return [batch.ids.tolist() for batch in loader]
+
+
+# collate_fn
+
+
+def padded(items):
+    width = max(len(tokens) for tokens, _ in items)
+    rows = torch.zeros(len(items), width, dtype=torch.int64)
+    for row, (tokens, _) in zip(rows, items, strict=True):
+        row[: len(tokens)] = tokens
+    return rows, torch.tensor([label for _, label in items])
+
+
+class Sentences(torch.utils.data.Dataset):
+    """Of different lengths, with a random first word."""
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, k):
+        tokens = torch.full((1 + k % 5,), k)
+        tokens[0] = random.randrange(1000)
+        return tokens, k
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_collate_fn_makes_the_batches_of_other_datasets(workers):
+    with Loader(Sentences(), 4, shuffle=True, seed=1, num_workers=workers, collate_fn=padded) as loader:
+        found = [(rows, labels, batch.ids) for batch in loader for rows, labels in [batch]]
+        again = [batch[0] for batch in loader]
+    for rows, labels, indices in found:
+        assert labels.tolist() == indices.tolist() and rows.shape[1] == max(1 + k % 5 for k in indices)
+        for row, k in zip(rows, indices.tolist(), strict=True):
+            assert row[1:].tolist() == [k] * (k % 5) + [0] * (rows.shape[1] - 1 - k % 5)
+    with Loader(Sentences(), 4, shuffle=True, seed=1, num_workers=2 - workers, collate_fn=padded) as loader:
+        assert all(torch.equal(a, b[0]) for (a, _, _), b in zip(found, loader, strict=True))
+    assert not all(torch.equal(a[0], b) for a, b in zip(found, again, strict=True)), "the next epoch draws others"
+
+
+def test_collate_fn_may_return_anything():
+    with Loader(Sentences(), 4, num_workers=1, collate_fn=lambda items: {"labels": [k for _, k in items]}) as loader:
+        assert next(iter(loader)) == {"labels": [0, 1, 2, 3]}
+
+
+def test_collate_fn_of_our_datasets_is_refused():
+    with pytest.raises(ValueError, match="collate_fn is for datasets of others; batches of a LMDBDataset are made as one"):
+        Loader(ours(), 4, collate_fn=padded)
+
+
+# batch_sampler
+
+
+class ByLength(Sampler):
+    """Batches of similar length, in a random order."""
+
+    def __init__(self, lengths):
+        self.lengths = lengths
+
+    def __len__(self):
+        return -(-len(self.lengths) // 6)
+
+    def __iter__(self):
+        order = np.argsort(self.lengths, kind="stable")
+        batches = [order[k : k + 6].tolist() for k in range(0, len(order), 6)]
+        for k in torch.randperm(len(batches)).tolist():
+            yield batches[k]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_sampler_decides_what_is_in_a_batch(workers):
+    lengths = [(5 * k) % COUNT for k in range(COUNT)]
+    with Loader(ours(), batch_sampler=ByLength(lengths), seed=3, num_workers=workers) as loader:
+        assert len(loader) == 7 and loader.num_workers == workers
+        epochs = [sha(itertools.islice(loader, len(loader))) for _ in range(3)]
+        states = [loader.state_dict()] + [loader.state_dict() for _ in loader]
+    assert all(sorted(k for batch in epoch for k in batch[0]) == list(range(COUNT)) for epoch in epochs)
+    assert all(np.ptp([lengths[k] for k in batch[0]]) == 5 for epoch in epochs for batch in epoch)
+    assert [batch[2] for batch in epochs[1]] == [(1, k) for k in range(1, 8)], "epochs are counted in batches"
+    assert len({str(epoch) for epoch in epochs}) == 3
+    for k in (1, 4, 7):
+        with Loader(ours(), batch_sampler=ByLength(lengths), seed=3, num_workers=2 - workers) as loader:
+            loader.load_state_dict({**states[k], "epoch": 1} if k < 7 else {**states[k], "epoch": 2})
+            assert sha(loader) == (epochs[1][k:] if k < 7 else epochs[2])
+
+
+def test_batches_of_different_lengths_and_repeated_samples():
+    lists = [[0, 1, 2, 3, 4, 5, 6, 7, 8], [1], [1, 1, 40]]
+    with Loader(ours(), batch_sampler=lists, num_workers=2) as loader:
+        first, second, third = loader
+        assert [batch.valid for batch in (first, second, third)] == [9, 1, 3] and ids([first, second, third]) == lists
+        looks = {row.contiguous().numpy().tobytes() for batch in (first, second, third) for row in batch[0]}
+        assert len(looks) == 13, "a sample that comes again looks different"
+    assert first[1].tolist() == loader.dataset.targets[lists[0]].tolist()
+
+
+def test_torchs_batch_samplers_and_their_epochs():
+    data = TensorDataset(torch.arange(20))
+    sampler = DistributedSampler(data, 2, 1, seed=4)
+    batches = BatchSampler(sampler, 3, drop_last=True)
+    with Loader(data, batch_sampler=batches, rank=1, world_size=2, num_workers=0) as loader:
+        for epoch in range(3):
+            found = ids(loader)
+            other = DistributedSampler(data, 2, 1, seed=4)
+            other.set_epoch(epoch)
+            assert found == list(BatchSampler(other, 3, drop_last=True))
+
+
+def test_a_batch_sampler_over_tables_and_tokens_alike():
+    class Direct(TensorDataset):
+        def locate(self, indices, *, seed, epoch, repeats):
+            return indices
+
+        def gather(self, rows, *, pin):
+            return tuple(column[torch.from_numpy(rows)] for column in self.tensors)
+
+    lists = [[3, 1], [0], [2, 4, 5]]
+    with Loader(Direct(torch.arange(6) * 10), batch_sampler=lists) as loader:
+        assert [batch[0].tolist() for batch in loader] == [[30, 10], [0], [20, 40, 50]]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batch_sampler": [[0]], "batch_size": 4}, "leave out batch_size"),
+        ({"batch_sampler": [[0]], "shuffle": True, "drop_last": True, "sampler": [0]}, "leave out sampler, shuffle, drop_last"),
+        ({"batch_sampler": iter([[0]])}, r"batch_sampler needs a len\(\)"),
+        ({"batch_sampler": []}, "batch_sampler has no batches"),
+        (
+            {"sampler": BatchSampler(range(4), 2, False), "batch_size": 2},
+            "sampler is a BatchSampler, .*: pass it as batch_sampler=",
+        ),
+    ],
+)
+def test_arguments_that_do_not_go_together(options, match):
+    with pytest.raises(ValueError, match=match):
+        Loader(ours(), num_workers=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batch_sampler": [[0], []]}, "empty batch"),
+        ({"batch_sampler": [0, 1]}, "batch_sampler must give lists of indices"),
+        (
+            {"sampler": [[0, 1], [2]], "batch_size": 2},
+            "sampler must give one index after another; lists of them go to batch_sampler=",
+        ),
+        ({"batch_sampler": type("S", (list,), {"__len__": lambda self: 3})([[0], [1]])}, r"gave 2 batches, but its len\(\) is 3"),
+    ],
+)
+def test_what_a_sampler_gives_is_checked(options, match):
+    with pytest.raises(LoaderError, match=match):
+        list(Loader(ours(), num_workers=0, **options))
+
+
+def test_a_state_of_a_batch_sampler_fits_no_other_loader():
+    state = Loader(ours(), batch_sampler=[[0], [1]], num_workers=0).state_dict()
+    with pytest.raises(ValueError, match="sampler"):
+        Loader(ours().subset([0, 1]), 1, num_workers=0).load_state_dict(state)
+
+
+# torch's wrappers around our datasets
+
+
+def test_a_subset_of_torchs_keeps_the_fast_path_and_its_indices():
+    chosen = [5, 3, 40, 3]
+    with Loader(Subset(ours(), chosen), 4, num_workers=0, seed=1) as loader:
+        assert isinstance(loader.dataset, LMDBDataset)
+        (batch,) = loader
+    with Loader(ours().subset(chosen), 4, num_workers=0, seed=1) as loader:
+        assert sha(loader) == sha([batch])
+    assert batch.ids.tolist() == [0, 1, 2, 3] and batch[1].tolist() == ours().targets[chosen].tolist()
+    train, _ = torch_split(Subset(ours(), range(10, 30)), [12, 8], torch.Generator().manual_seed(1))
+    with Loader(train, 12, num_workers=0) as loader:
+        assert next(iter(loader))[1].tolist() == ours().targets[10:30][train.indices].tolist()
+
+
+def test_a_concatenation_of_torchs_keeps_the_fast_path():
+    other = LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5)
+    both = ConcatDataset([ours(), Subset(other, range(7))])
+    with Loader(both, 7, num_workers=0, seed=1) as loader:
+        assert type(loader.dataset).__name__ == "ImageDataset" and len(loader.dataset) == COUNT + 7
+        found = sha(loader)
+    with Loader(ours() + other.subset(range(7)), 7, num_workers=0, seed=1) as loader:
+        assert sha(loader) == found
+
+
+def test_what_has_no_fast_path_stays_as_it_is():
+    class Changed(Subset):
+        def __getitem__(self, k):
+            return super().__getitem__(k)[1]
+
+        def __getitems__(self, indices):
+            return [self[k] for k in indices]
+
+    for dataset in (
+        Changed(ours(), [1, 2]),
+        ConcatDataset([ours(), TensorDataset(torch.zeros(3, 3, 16, 16), torch.zeros(3, dtype=torch.int64))]),
+        ConcatDataset([ours(), ours().with_crop(CenterCrop(16))]),
+        Subset(TensorDataset(torch.arange(5)), [1, 2]),
+    ):
+        with Loader(dataset, 2, num_workers=0) as loader:
+            assert loader.dataset is dataset and next(iter(loader)) is not None
+
+
+# ours in others' hands
+
+
+def test_an_index_that_is_no_number_says_what_to_use():
+    dataset = ours()
+    for index in (slice(0, 3), [1, 2], "a", 1.0, None):
+        with pytest.raises(TypeError, match=r"a dataset takes one whole number .* dataset\.subset\(\.\.\.\)"):
+            dataset[index]
+    for index in (np.int64(3), torch.tensor(3), 3):
+        assert torch.equal(dataset.with_crop(CenterCrop(8))[index][0], dataset.with_crop(CenterCrop(8))[3][0])
+    with pytest.raises(IndexError, match="index 42, but the dataset has 42 samples"):
+        dataset[42]
+
+
+def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
+    with Loader(ours(), 8, shuffle=True, seed=2, num_workers=1) as loader:
+        other = pickle.loads(pickle.dumps(loader))
+        with other:
+            want = sha(loader)
+            assert sha(other) == want
+        for spoil in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(
+                TypeError, match=r"a running Loader .* can't be pickled: pickle its state_dict\(\), or close\(\) it first"
+            ):
+                spoil(loader)
+        loader.close()
+        with pickle.loads(pickle.dumps(loader)) as third:
+            assert third.epoch == 1
+
+
+def test_a_loader_has_no_public_sampler():
+    """Lightning takes whatever has one for torch's DataLoader, and asks for more of it."""
+    assert not hasattr(Loader(ours(), 8, num_workers=0), "sampler")
+
+
+def test_its_repr_fits_a_line():
+    assert repr(Loader(ours(), 8, shuffle=True, num_workers=0)).endswith(", batch_size=8, shuffle, epoch=0)")
+    assert len(repr(Loader(TensorDataset(torch.zeros(10000, 3)), 8, num_workers=0))) < 250
+    assert "batch_sampler" in repr(Loader(ours(), batch_sampler=[[0]], num_workers=0))

@@ -1,0 +1,213 @@
+"""Which rank a Loader delivers to: found late, and never guessed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from fastdata import Loader, LoaderError
+from stores import folder, once, square
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE")
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Sets these variables, and no other that says anything of ranks."""
+
+    def set_to(**values):
+        for name in NAMES:
+            monkeypatch.delenv(name, raising=False)
+            if name in values:
+                monkeypatch.setenv(name, values[name])
+
+    set_to()
+    yield set_to
+    monkeypatch.undo()
+
+
+def loader(**options):
+    return Loader(TensorDataset(torch.arange(40)), 5, **{"num_workers": 0, **options})
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, (2, 4)),  # torchrun, Accelerate
+        ({"WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": "1"}, (1, 2)),  # Lightning on one node
+        ({"WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, (7, 8)),
+        ({"WORLD_SIZE": "1"}, (0, 1)),
+        ({"WORLD_SIZE": ""}, (0, 1)),
+        ({"RANK": "0"}, (0, 1)),
+    ],
+)
+def test_the_environment_of_launchers(environment, values, part):
+    made = loader()
+    environment(**values)  # after the loader is made
+    assert (made.part.rank, made.part.world_size) == part
+    assert len(made) == -(-40 // (5 * part[1]))
+    assert np.concatenate([batch.ids for batch in made]).tolist() == list(range(part[0], 40, part[1]))
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, but nothing says which rank"),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "nothing says which rank"),
+        ({"WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_RANK": "3"}, "nothing says which rank"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK 2 and WORLD_SIZE 2, but ranks count from 0"),
+        ({"RANK": "3"}, "RANK 3 and WORLD_SIZE 1"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE is 'two', but must be a whole number"),
+    ],
+)
+def test_what_does_not_tell_the_rank_is_an_error_and_no_guess(environment, values, match):
+    environment(**values)
+    made = loader()  # torch.distributed may say it later
+    for use in (len, iter, lambda loader: loader.part, lambda loader: loader.state_dict()):
+        with pytest.raises(LoaderError, match=match):
+            use(made)
+    assert "TensorDataset" in repr(made)
+    assert loader(rank=1, world_size=2).part.rank == 1, "arguments count first"
+    environment()
+    assert len(made) == 8
+
+
+def test_a_change_between_passes_is_followed_and_one_within_a_pass_is_not(environment):
+    made = loader()
+    batches = iter(made)
+    first = next(batches)  # to give a lazy layer its shape, before the processes start
+    environment(RANK="1", WORLD_SIZE="2")
+    assert len(made) == 8 and next(batches).ids.tolist() == [5, 6, 7, 8, 9] and first.position == (0, 5)
+    assert np.concatenate([batch.ids for batch in made]).tolist() == list(range(1, 40, 2)) and len(made) == 4
+
+
+LATE = """
+import json, os, sys
+import torch.distributed as dist
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, BatchSampler, RandomSampler
+from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError
+import warnings
+
+def main(path, rank, meeting):
+    rank = int(rank)
+    os.environ.update(WORLD_SIZE="2", NODE_RANK="0", LOCAL_RANK=str(rank))  # as Lightning's children find it
+    dataset = LMDBDataset(path, crop=CenterCrop(16)).subset(range(41))
+    found = {"parts": []}
+    with Loader(dataset, 4, shuffle=True, num_workers=1) as loader:
+        if rank == 0:
+            del os.environ["WORLD_SIZE"]  # the first process has nothing yet
+            found["len before"] = len(loader)
+        dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
+        found["batches"] = [(batch.ids.tolist(), batch.valid) for batch in loader]
+        found["len"] = len(loader)
+    os.environ.update(WORLD_SIZE="2", RANK=str(1 - rank))
+    try:
+        len(Loader(dataset, 4))
+    except LoaderError as error:
+        found["contradiction"] = str(error)
+    found["arguments"] = Loader(dataset, 4, rank=0, world_size=1, num_workers=0).part.world_size
+    del os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+    def warned(make, workers=0):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in make():
+                break
+        return [[str(each.message), each.filename == __file__] for each in caught if "rank" in str(each.message)]
+
+    sampler = DistributedSampler(dataset)
+    found["plain"] = warned(lambda: DataLoader(dataset, 4))
+    found["shuffled"] = warned(lambda: DataLoader(dataset, 4, shuffle=True))
+    found["one by one"] = warned(lambda: DataLoader(dataset, None))
+    found["split"] = warned(lambda: DataLoader(dataset, 4, sampler=sampler))
+    found["ours"] = warned(lambda: Loader(dataset, 4, shuffle=True, num_workers=0))
+    found["sharded"] = warned(lambda: DataLoader(dataset, batch_sampler=Sharded(RandomSampler(dataset), 4, False)))
+    found["plain sampler"] = warned(lambda: Loader(dataset, 4, sampler=RandomSampler(dataset), num_workers=0))
+    gathered = [None, None]
+    dist.all_gather_object(gathered, found)
+    dist.destroy_process_group()
+    print(json.dumps(gathered))
+
+class Sharded(BatchSampler):
+    "Every second batch, as Accelerate's BatchSamplerShard does it."
+    def __iter__(self):
+        rank = dist.get_rank()
+        for k, batch in enumerate(BatchSampler(self.sampler, self.batch_size, False)):
+            if k % 2 == rank:
+                yield batch
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def both_ranks():
+    path, meeting = folder() / "script.py", folder() / "meeting"
+    path.write_text(LATE)
+    command = [sys.executable, str(path), str(square())]
+    ranks = [subprocess.Popen([*command, str(r), str(meeting)], stdout=subprocess.PIPE, text=True) for r in range(2)]
+    first, _ = (rank.communicate(timeout=100)[0] for rank in ranks)
+    return json.loads(first.splitlines()[-1])
+
+
+def test_ranks_that_are_set_up_after_the_loader_is_made_share_the_data(both_ranks):
+    assert both_ranks[0]["len before"] == 11 and [found["len"] for found in both_ranks] == [6, 6]
+    assert once([ids[:valid] for found in both_ranks for ids, valid in found["batches"]], 41)
+
+
+def test_a_contradiction_is_an_error(both_ranks):
+    for rank, found in enumerate(both_ranks):
+        assert (
+            f"this is rank {rank} of 2, but RANK and WORLD_SIZE in the environment say rank {1 - rank} of 2"
+            in found["contradiction"]
+        )
+        assert found["arguments"] == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "shuffled", "one by one"])
+def test_a_torch_dataloader_that_reads_everything_on_every_rank_says_so(both_ranks, kind):
+    for found in both_ranks:
+        ((message, at_the_users_line),) = found[kind]
+        assert "this DataLoader reads the whole dataset on each of the 2 ranks" in message and at_the_users_line
+
+
+@pytest.mark.parametrize("kind", ["split", "ours", "sharded"])
+def test_what_splits_the_data_is_not_warned_of(both_ranks, kind):
+    assert [found[kind] for found in both_ranks] == [[], []]
+
+
+def test_a_sampler_that_knows_no_ranks_is_warned_of(both_ranks):
+    for found in both_ranks:
+        ((message, at_the_users_line),) = found["plain sampler"]
+        assert "a RandomSampler gives each of the 2 ranks the same samples" in message and at_the_users_line
+
+
+def test_only_samplers_that_give_all_ranks_the_same_are_warned_of(recwarn):
+    data = TensorDataset(torch.arange(8))
+    ranks = {"rank": 0, "world_size": 2, "num_workers": 0}
+    fine = [{"sampler": DistributedSampler(data, 2, 0)}, {"sampler": range(4)}]
+    for options in fine:
+        len(Loader(data, 2, **options, **ranks))
+    assert not recwarn.list
+    for sampler in (SequentialSampler(data), WeightedRandomSampler([1.0] * 8, 8)):
+        with pytest.warns(UserWarning, match=f"a {type(sampler).__name__} gives each of the 2 ranks"):
+            Loader(data, 2, sampler=sampler, **ranks)
+    with pytest.warns(UserWarning, match="a RandomSampler gives each"):
+        Loader(data, batch_sampler=BatchSampler(RandomSampler(data), 2, drop_last=False), **ranks)
+    Loader(data, 2, sampler=RandomSampler(data), num_workers=0)
