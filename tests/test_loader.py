@@ -640,6 +640,28 @@ def test_a_worker_that_hangs_when_it_is_forked_is_replaced_once_and_then_an_erro
     assert found == works and ("forkserver" in error) != works
 
 
+CYCLE = """
+import gc, json, sys, time
+from fastdata import CenterCrop, LMDBDataset, Loader
+
+class Box:
+    pass
+
+box = Box()
+box.itself, box.loader = box, Loader(LMDBDataset(sys.argv[1], size=64, crop=CenterCrop(16)), 8, num_workers=2)
+list(box.loader)
+started = time.monotonic()
+del box
+gc.collect()
+print(json.dumps(time.monotonic() - started))
+"""
+
+
+def test_workers_of_a_loader_in_a_reference_cycle_end_at_once():
+    """Every Trainer of Lightning's is one, and so is every traceback. torch waits for each worker in vain, five seconds long."""
+    assert script(CYCLE, store()) < 4
+
+
 # Where it runs
 
 

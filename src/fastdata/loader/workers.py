@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import wait
@@ -105,6 +106,10 @@ class Workers:
         )
         with ready_to_fork(), _on_cpu():
             self._batches: Any = iter(loader)
+        if (
+            num_workers
+        ):  # in a reference cycle, the iterator's queues would be finalized first, and each worker waited for in vain, 5 s
+            weakref.finalize(self, self._batches._shutdown_workers).atexit = False
         if self.slots is not None and pin_memory and self._device is not None:
             self.slots.pin(self._device)  # after the fork: what is page-locked may be missing in a child
 
