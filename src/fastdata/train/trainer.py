@@ -59,7 +59,10 @@ class Trainer:
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
         dir: for checkpoints and the log; None: no files, and no resume.
-        metrics: {name: function(outputs, batch) -> (sum, count)}, for `evaluate`; outputs are what `loss_fn` got from the model.
+        metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
+            model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
+            rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
+            batch[1]); a pair (object, function(outputs, batch)) says with what else.
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
         profile: so many updates under torch.profiler, after three others; then `fit` ends.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
@@ -97,7 +100,7 @@ class Trainer:
         compile: bool | str = False,
         ema: float | None = None,
         dir: str | Path | None = None,
-        metrics: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
         hooks: Mapping[str, Callable[..., Any]] | None = None,
