@@ -11,8 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
+<<<<<<< HEAD
 from fastdata.monitor.metrics import Metrics
 from fastdata.train.batches import first, ready
+=======
+from fastdata.train.batches import ready
+from fastdata.train.losses import sum_and_count
+>>>>>>> main
 from fastdata.train.step import Step
 
 __all__ = ["Evaluation"]
@@ -57,7 +62,7 @@ class Evaluation:
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
-                    results = [step.checked(step.loss_fn(heard, batch))]
+                    results = [sum_and_count(step.loss_fn(heard, batch))]
                     results += self._metrics.pairs(heard.outputs, batch, _rows(batch))
                 if valid != 0:
                     self._metrics.see(heard.outputs, batch)
