@@ -44,10 +44,14 @@ class Evaluation:
     Args:
         step: whose loss function, precision and ranks are used.
         metrics: as `Metrics` takes them.
+
+    Attributes:
+        see: is called with each batch, as the loader made it, and its number.
     """
 
     def __init__(self, step: Step, metrics: Mapping[str, Any], *, channels_last: bool) -> None:
         self._step, self._metrics, self._channels_last = step, Metrics(metrics), channels_last
+        self.see: Callable[[Any, int], None] = lambda batch, number: None
 
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """The mean loss and metrics: sums over all ranks, divided by the counts, and what objects compute."""
@@ -100,7 +104,8 @@ class Evaluation:
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
-        for batch in loader:
+        for number, batch in enumerate(loader):
+            self.see(batch, number)
             yield ready(batch, self._step.device, channels_last=self._channels_last)
 
 
