@@ -19,7 +19,7 @@ ARROWS = {
     "machine": set(),
     "shared": {"errors"},
     "codec": {"errors"},
-    "store": {"errors", "codec"},
+    "store": {"errors", "machine", "codec"},
     "prepare": {"__init__", "errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data", "gpu"},
