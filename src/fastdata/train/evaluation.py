@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
 from fastdata.train.batches import ready
+from fastdata.train.losses import sum_and_count
 from fastdata.train.step import Step
 
 __all__ = ["Evaluation"]
@@ -57,7 +58,7 @@ class Evaluation:
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
-                    results = [step.checked(step.loss_fn(heard, batch))]
+                    results = [sum_and_count(step.loss_fn(heard, batch))]
                     results += [f(heard.outputs, batch) for f in self._metrics.values()]
                 if valid != 0:
                     totals += torch.stack([number(value) for pair in results for value in pair]).view_as(totals)

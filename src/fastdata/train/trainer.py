@@ -34,9 +34,14 @@ HOOKS = ("step", "epoch", "eval", "save")
 class Trainer:
     """Trains a model on batches of any iterable.
 
-    ``loss_fn(model, batch) -> (loss_sum, count)``: the sum of the losses of a batch, a tensor, and how many were summed: samples,
-    or tokens that count. The gradient of an update is sum / count over all its micro-batches on all ranks. So `accumulate`, a short
-    batch and any number of ranks give what one big batch gives, except through layers that look at a whole batch, as BatchNorm.
+    ``loss_fn(model, batch) -> losses``: one loss for each sample or token, float [B] or [B, T], which is what torch's losses give
+    with ``reduction="none"``. Where some of them don't count it returns ``(losses, mask)``, with a mask of bools of the same shape,
+    such as ``targets != -100``. ``(loss_sum, count)``, a tensor [] and how many were summed, serves for all else, such as weighted
+    losses. A single number is refused: means of batches can't be put together again.
+
+    The gradient of an update is the sum of the losses that count / their number, over all its micro-batches on all ranks. So
+    `accumulate`, a short batch and any number of ranks give what one big batch gives, except through layers that look at a whole
+    batch, as BatchNorm.
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there; SIGTERM saves
     one, and ends the process with exit code 75.
@@ -79,7 +84,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], tuple[Tensor, Any]],
+        loss_fn: Callable[[Any, Any], Tensor | tuple[Tensor, Any]],
         optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
         *,
         device: str | torch.device | None = None,
@@ -181,7 +186,8 @@ class Trainer:
             self._meter.count(getattr(batch, "valid", len(tensor)) * self.world.size)
         with self._step.span("copy"):
             batch, valid = ready(batch, self.device, channels_last=self._channels_last)
-        self._step.add(batch, valid=valid, last=last)
+        check = self.update == 0 or (self.update + 1) % self._log_every == 0  # when the host waits for the device anyway
+        self._step.add(batch, valid=valid, last=last, check=check)
 
     def _updated(self) -> None:
         self.update += 1
