@@ -155,7 +155,7 @@ def _arguments() -> list[str]:
 @cli.command()
 @STORE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with everything that there is to say.")
-@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw samples, with their masks and labels, as this PNG.")
+@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw what it holds, with masks, names and labels, as this PNG.")
 @click.option("--size", type=int, help="Which stored size the sheet shows. Default: the largest.")
 def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
     """Say what is in STORE: samples, classes and how many each has, sizes, the memory that a RAMDataset would take, rejects, and
@@ -169,7 +169,8 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:
-        click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}", err=as_json)
+        drawn = {"tokens": "documents", "table": "columns"}.get(opened.manifest.kind, "samples")
+        click.echo(f"{draw_sheet(store, sheet, size=size)} {drawn} drawn in {sheet}", err=as_json)
 
 
 @cli.command()
