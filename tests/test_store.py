@@ -26,8 +26,8 @@ from PIL import Image
 from fastdata.codec.pixels import decode_record
 from fastdata.errors import FastDataError, FormatError, StoreError
 from fastdata.prepare import prep
-from fastdata.prepare.report import info_lines
 from fastdata.store.export import export
+from fastdata.store.info_lines import info_lines
 from fastdata.store.shards import ShardReader, ShardWriter
 from fastdata.store.sheet import draw_sheet
 from fastdata.store.store import Store

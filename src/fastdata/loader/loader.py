@@ -27,6 +27,7 @@ from fastdata.loader.plan import Plan, Planner
 from fastdata.loader.ranks import default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.resident import Resident, check_resident, one_device
+from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import Given
@@ -117,11 +118,7 @@ class Loader:
         self._given = Given(dataset)
         self.dataset = dataset = self._given.dataset
         self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
-        device = one_device(device, resident)
-        self.device, self.resident = None if device is None else torch.device(device), resident is not None
-        if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
-            name = "resident" if self.resident else "device"
-            raise ValueError(f"{name} is {device!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
+        self.device, self.resident = one_device(device, resident), resident is not None
         self.prefetch_factor, self.device_prefetch = prefetch_factor, device_prefetch
         if device_prefetch < 1:
             raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
@@ -233,6 +230,14 @@ class Loader:
             raise ValueError(f"epoch is {epoch}, but must not be negative")
         if self._begun or epoch != self._epoch:
             self._move_to(epoch, 0)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """What takes the epoch where other packages look for a DataLoader's sampler; it has no indices to give."""
+        ordered = not self.shuffle and self._planner.any_sampler is None
+        return (SequentialEpochSampler if ordered else EpochSampler)(self.set_epoch)
+
+    batch_sampler = sampler
 
     def _move_to(self, epoch: int, consumed: int) -> None:
         """The next batch is this one. A pass that has handed out batches is over; one that has not begins there."""
