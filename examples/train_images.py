@@ -100,9 +100,9 @@ def main() -> None:
     train, test = datasets(args)
     model = ResNet(len(train.classes), width=args.width, depth=args.depth, stages=args.stages, stem=args.stem, norm=args.norm)
 
-    def loss(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
         images, classes = batch
-        return cross_entropy(model(images), classes, reduction="sum", label_smoothing=args.label_smoothing), len(classes)
+        return cross_entropy(model(images), classes, reduction="none", label_smoothing=args.label_smoothing)
 
     def top1(scores: Tensor, batch: Any) -> tuple[Tensor, int]:
         return (scores.argmax(1) == batch[1]).sum(), len(batch[1])

@@ -26,7 +26,7 @@ OPTIONS = {
     "--kind --chunk --channels --key --dtype --max-bytes "
     "--target --category --drop "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
-    "info": "store --sheet --size",
+    "info": "store --json --sheet --size",
     "verify": "store --quick",
     "export": "store out --to --size",
     "bench": "store --size --crop --batch-size --workers --seconds --repeats --json --plot",
@@ -281,8 +281,8 @@ def test_info(store: Path, tmp_path: Path) -> None:
     size = sum(p.stat().st_size for p in shards(store))
     for part in (
         f"{store}: 20 images, 2 classes, format 1.0",
-        "classes: ant, bee",
-        f"size 16: jpeg, 3 x uint8, {size / 1000:.1f} kB in {len(shards(store))} shard, 21 x 16 to 21 x 16 pixels",
+        "classes: ant 10, bee 10",
+        f"size 16: jpeg, 3 x uint8, {size / 1000:.1f} kB in {len(shards(store))} shard, 21 x 16 pixels",
         "rejected: none",
         "quality 90",
         f"fastdata {__version__}",

@@ -224,21 +224,6 @@ def test_an_optimizer_of_other_weights_is_refused():
         trainer(net(), SGD(net().parameters(), lr=0.1))
 
 
-@pytest.mark.parametrize(
-    "loss_fn",
-    [
-        lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        lambda model, batch: (summed(model, batch)[0].item(), len(batch[1])),
-        lambda model, batch: (summed(model, batch)[0].detach(), len(batch[1])),
-        lambda model, batch: (*summed(model, batch), 1),
-    ],
-    ids=["mean", "float", "without a graph", "three"],
-)
-def test_a_loss_function_that_returns_something_else_is_told_what_to_return(loss_fn):
-    with pytest.raises(TypeError, match=r"reduction='sum'"):
-        trainer(net(), MOMENTUM, loss_fn).fit(cut(data(8), (4, 4)), epochs=1)
-
-
 def test_a_bias_before_a_batchnorm_is_pointed_out():
     def model(bias):
         return nn.Sequential(nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))

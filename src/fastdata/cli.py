@@ -7,6 +7,7 @@ Exit codes: 0 fine; 1 the thing asked about is broken; 2 wrong use; 3 done, but 
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -153,18 +154,23 @@ def _arguments() -> list[str]:
 
 @cli.command()
 @STORE
-@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw a contact sheet with labels as this PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with everything that there is to say.")
+@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw what it holds, with masks, names and labels, as this PNG.")
 @click.option("--size", type=int, help="Which stored size the sheet shows. Default: the largest.")
-def info(store: str, sheet: str | None, size: int | None) -> None:
-    """Say what is in STORE and how it was made."""
-    from fastdata.prepare import report
+def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
+    """Say what is in STORE: samples, classes and how many each has, sizes, the memory that a RAMDataset would take, rejects, and
+    how it was made."""
+    from fastdata.store.info import store_facts
+    from fastdata.store.info_lines import info_lines
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
-    for line in report.info_lines(Store(store, kind=None)):
+    opened = Store(store, kind=None)
+    for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:
-        click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")
+        drawn = {"tokens": "documents", "table": "columns"}.get(opened.manifest.kind, "samples")
+        click.echo(f"{draw_sheet(store, sheet, size=size)} {drawn} drawn in {sheet}", err=as_json)
 
 
 @cli.command()

@@ -189,7 +189,11 @@ def _absent(root: Path) -> StoreError:
         return StoreError(f"{root} is not finished; run the same fastdata-prep command again, it goes on where it stopped")
     if not root.exists():
         return StoreError(f"no store at {root}: there is no such folder; make one with fastdata-prep SOURCE {root}")
-    return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep SOURCE OUT")
+    if not root.is_dir():
+        return StoreError(f"no store at {root}: it is a file, and a store is a folder; make one with fastdata-prep {root} OUT")
+    if inside := sorted(manifest.parent for manifest in root.glob(f"*/{MANIFEST}")):
+        return StoreError(f"no store at {root}: it has no {MANIFEST}; there are stores in it: {', '.join(map(str, inside[:5]))}")
+    return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep {root} OUT")
 
 
 def _newer(root: Path, version: str) -> FormatError:

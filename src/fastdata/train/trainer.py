@@ -34,9 +34,14 @@ HOOKS = ("step", "epoch", "eval", "save")
 class Trainer:
     """Trains a model on batches of any iterable.
 
-    ``loss_fn(model, batch) -> (loss_sum, count)``: the sum of the losses of a batch, a tensor, and how many were summed: samples,
-    or tokens that count. The gradient of an update is sum / count over all its micro-batches on all ranks. So `accumulate`, a short
-    batch and any number of ranks give what one big batch gives, except through layers that look at a whole batch, as BatchNorm.
+    ``loss_fn(model, batch) -> losses``: one loss for each sample or token, float [B] or [B, T], which is what torch's losses give
+    with ``reduction="none"``. Where some of them don't count it returns ``(losses, mask)``, with a mask of bools of the same shape,
+    such as ``targets != -100``. ``(loss_sum, count)``, a tensor [] and how many were summed, serves for all else, such as weighted
+    losses. A single number is refused: means of batches can't be put together again.
+
+    The gradient of an update is the sum of the losses that count / their number, over all its micro-batches on all ranks. So
+    `accumulate`, a short batch and any number of ranks give what one big batch gives, except through layers that look at a whole
+    batch, as BatchNorm.
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there; SIGTERM saves
     one, and ends the process with exit code 75.
@@ -54,7 +59,10 @@ class Trainer:
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
         dir: for checkpoints and the log; None: no files, and no resume.
-        metrics: {name: function(outputs, batch) -> (sum, count)}, for `evaluate`; outputs are what `loss_fn` got from the model.
+        metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
+            model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
+            rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
+            batch[1]); a pair (object, function(outputs, batch)) says with what else.
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
         profile: so many updates under torch.profiler, after three others; then `fit` ends.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
@@ -79,7 +87,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], tuple[Tensor, Any]],
+        loss_fn: Callable[[Any, Any], Tensor | tuple[Tensor, Any]],
         optimizer: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
         *,
         device: str | torch.device | None = None,
@@ -92,7 +100,7 @@ class Trainer:
         compile: bool | str = False,
         ema: float | None = None,
         dir: str | Path | None = None,
-        metrics: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
         hooks: Mapping[str, Callable[..., Any]] | None = None,
@@ -181,7 +189,8 @@ class Trainer:
             self._meter.count(getattr(batch, "valid", len(tensor)) * self.world.size)
         with self._step.span("copy"):
             batch, valid = ready(batch, self.device, channels_last=self._channels_last)
-        self._step.add(batch, valid=valid, last=last)
+        check = self.update == 0 or (self.update + 1) % self._log_every == 0  # when the host waits for the device anyway
+        self._step.add(batch, valid=valid, last=last, check=check)
 
     def _updated(self) -> None:
         self.update += 1
