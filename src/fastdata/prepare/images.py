@@ -61,9 +61,7 @@ class ImageOptions:
         if self.bits == 16 and self.codec == "jpeg":
             raise ValueError("--bits is 16, but a JPEG holds 8: choose --codec rgb or --codec png")
         if self.codec == "yuv420" and (self.bits == 16 or self.gray):
-            raise ValueError(
-                "--codec yuv420 holds colours in 8 bits: choose rgb or png for --bits 16, one of these or jpeg for --gray"
-            )
+            raise ValueError("--codec yuv420 holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
         if self.mask is not None and self.codec == "yuv420":
             raise ValueError("--codec yuv420 repeats an odd last row or column, which masks do not: choose jpeg, rgb or png")
         if not 1 <= self.quality <= 100:
