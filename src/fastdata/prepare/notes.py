@@ -49,7 +49,8 @@ def label_notes(found: SourceList, *, masks: bool) -> Iterator[str]:
     if found.labels.kind == "class":
         yield from _class_notes(found, by)
     elif found.labels.kind == "vector":
-        yield f"labels: {len(found.labels.names)} floats{by}: {listed(found.labels.names)}"
+        count = len(found.labels.names)
+        yield f"labels: {count} float{'s' * (count != 1)}{by}: {listed(found.labels.names)}"
     elif not masks:
         yield f"labels: none, so that targets will be -1. What gives labels: {_remedies(found)}"
 
