@@ -16,13 +16,14 @@ __all__ = ["refuse_mask_folders"]
 
 IMAGES = re.compile(r"(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?", re.IGNORECASE)
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
+MOST_FOLDERS = 8  # with more, one that is called after masks may well be a class, such as oxygen_mask
 TRIED = 3  # names of masks whose suffix is looked for
 
 
 def refuse_mask_folders(found: SourceList, source: Path) -> None:
     """Raise PrepError, with the command to type, where one folder is called after masks and has the file names of another."""
     names = found.labels.names
-    if found.labels.kind != "class" or not any(map(MASKS.search, names)):
+    if found.labels.kind != "class" or len(names) > MOST_FOLDERS or not any(map(MASKS.search, names)):
         return
     stems: defaultdict[str, set[str]] = defaultdict(set)
     for one in found.sources:
