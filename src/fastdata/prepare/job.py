@@ -42,6 +42,7 @@ class Summary:
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
         tokens: in a store of tokens.
+        originals: with codec "original", how many images of each size kept their bytes; the others were encoded.
         kind: of data: "images", "tokens", "arrays" or "table".
     """
 
@@ -56,6 +57,7 @@ class Summary:
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
     kind: str = "images"
+    originals: dict[str, int] = field(default_factory=dict)
 
     @property
     def inputs_per_s(self) -> float:
@@ -120,7 +122,8 @@ def prep(
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
         upscale: enlarge smaller images, which otherwise keep their size.
         codec: "jpeg" (on a restart grid), "rgb" (bare pixels), "png" or "yuv420" (bare planes of luma and halved colours; an odd
-            last row or column is repeated).
+            last row or column is repeated). "original": JPEG files that need no change (sound, upright, of the wanted size and
+            channels) keep their bytes, with all that is in them, such as EXIF; others become "jpeg".
         quality: of JPEG, 1 to 100.
         gray: keep one channel.
         bits: 8, or 16 for uint16 pixels, with codec "rgb" or "png".
@@ -260,4 +263,5 @@ def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
         skipped=work.skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
+        originals={v.name: v.originals for v in variants if v.originals is not None},
     )
