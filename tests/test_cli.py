@@ -21,7 +21,7 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
+    "--label-from --label-column --root --split --masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
     "--kind --chunk --channels --key --dtype --max-bytes "
     "--target --category --drop "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
@@ -74,6 +74,10 @@ DEFAULTS = {
     "size": (),
     "labels": None,
     "classes": None,
+    "label_from": None,
+    "label_column": (),
+    "root": None,
+    "split": None,
     "masks": None,
     "kind": None,
     "chunk": None,

@@ -34,7 +34,7 @@ ARROWS = {
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
 
 
 def _room(path: Path) -> str:

@@ -73,8 +73,23 @@ def cli() -> None:
 @click.option("--bits", type=int, default=8, help="8, or 16 for uint16 pixels (codec rgb or png).")
 @click.option("--background", type=_Color(), default="white", help="Colour beneath transparent pixels.")
 @click.option("--max-pixels", type=int, default=1 << 28, help="Reject larger images before decoding them.")
-@click.option("--labels", type=click.Path(exists=True, dir_okay=False), help="CSV/TSV of a path and float columns.")
+@click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False),
+    help="CSV of paths and labels: numbers are floats, names are classes.",
+)
 @click.option("--classes", type=click.Path(exists=True, file_okay=False), help="Use the class list of this store.")
+@click.option(
+    "--label-from", metavar="REGEX", help=r"The class is what the one group of this finds in each path, such as '(n\d+)_'."
+)
+@click.option(
+    "--label-column",
+    multiple=True,
+    metavar="COLUMN",
+    help="Of a CSV or archive: where labels are; none: no labels. May repeat.",
+)
+@click.option("--root", type=click.Path(exists=True, file_okay=False), help="The folder that a CSV's paths are relative to.")
+@click.option("--split", metavar="NAME", help="Of a CSV with a column split: take these rows.")
 @click.option("--masks", type=click.Path(exists=True, file_okay=False), help="A folder with a mask for each image.")
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")

@@ -30,7 +30,7 @@ from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
-from fastdata.loader.unwrap import unwrapped
+from fastdata.loader.unwrap import Given
 from fastdata.loader.workers import Workers
 
 __all__ = ["Loader"]
@@ -115,7 +115,8 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self.dataset = dataset = unwrapped(dataset)
+        self._given = Given(dataset)
+        self.dataset = dataset = self._given.dataset
         self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
         self.device, self.resident = one_device(device, resident), resident is not None
         self.prefetch_factor, self.device_prefetch = prefetch_factor, device_prefetch
@@ -305,6 +306,8 @@ class Loader:
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
+            if self._given.changed():
+                self.close()  # its workers have the old transform; the next batch has the new one
             if self._engine is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
             yield self._batch(*self._receive())  # in no name, so that who lets go of a batch frees it

@@ -14,10 +14,11 @@ import xxhash
 from fastdata.prepare.archives.archive import release
 from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.images import Record, prepare_image
+from fastdata.prepare.inputs import Source
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.reasons import detail_of
 from fastdata.prepare.run import Roots
-from fastdata.prepare.sources import Source
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.format import Masks, samples_dtype
 
@@ -74,7 +75,7 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
     if skip is not None:
         return skip
     if source.problem:
-        return source.problem, ""
+        return source.problem, detail_of(source.problem)
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
         return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.prepare.sources import is_image, walk_files
+from fastdata.prepare.inputs import is_image
+from fastdata.prepare.sources import walk_files
 
 __all__ = ["Probed", "Tables", "kind_of", "of"]
 

@@ -23,6 +23,9 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
+    if rejected:
+        yield f"the first reject: {summary.first_reject}"
+    yield from summary.notes
     if summary.skipped:
         yield f"{sum(summary.skipped.values())} files that do not end like these were left out: {_counts(summary.skipped)}"
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
@@ -41,6 +44,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
     yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    yield from found.notes
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
