@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
-from fastdata.optim.rates import Factor, need
+from fastdata.optim.rates import Curve, Factor, need
 
 __all__ = ["Schedule", "SchedulerLike"]
 
@@ -35,7 +35,7 @@ class Schedule:
 
     Args:
         scheduler: None, a function of the update, a scheduler of this optimizer, or a pair.
-        optimizer: Whose rates are set. A function sets those of update 0 at once.
+        optimizer: Whose rates are set. A function sets those of update 0 at once, one that has no total when `begin` gives it.
 
     Raises:
         TypeError: it is none of these, or a function gave no number.
@@ -49,7 +49,14 @@ class Schedule:
         self.optimizer, self._update, self._scheduler = optimizer, 0, pair[0]
         if isinstance(pair[0], LRScheduler) and pair[0].optimizer is not optimizer:
             raise ValueError(f"the {_name(pair[0])} is of another optimizer: make it with the one whose rates it is to set")
-        self._set(0)
+        self._own_total = isinstance(pair[0], Curve) and pair[0].total is not None
+        if not self._waits:
+            self._set(0)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether its total is yet to come."""
+        return isinstance(self._scheduler, Curve) and self._scheduler.total is None
 
     def _set(self, update: int) -> None:
         """The rates of an update, where a function gives them."""
@@ -66,12 +73,36 @@ class Schedule:
             else:
                 group["lr"] = first * factor
 
-    def check(self, updates: float, *, evaluated: bool) -> None:
-        """Before a run of that many updates, math.inf if nobody knows: raise the ValueError that would end it hours later."""
+    def begin(self, updates: float, *, evaluated: bool) -> None:
+        """Before a run of that many updates, math.inf if nobody knows: fill in the total of a function that has none.
+
+        Raises:
+            ValueError: what would end the run hours later, or let it end with other rates than those that were meant.
+        """
         if self.every == "evaluation" and not evaluated:
             raise ValueError(f"the scheduler waits for the metric {self.metric!r}, but fit has no val to evaluate: give it one")
+        if isinstance(self._scheduler, Curve):
+            self._scheduler = self._fitted(self._scheduler, updates)
+            self._set(self._update)
         if self.every == "update" and isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < updates < math.inf:
             raise _ended(self._scheduler, f"a run of {updates:.0f} updates")
+
+    def _fitted(self, curve: Curve, updates: float) -> Curve:
+        if updates == math.inf:
+            if curve.total is None or not self._own_total:
+                raise ValueError(f"{curve} takes its total from the run, but the loader has no len(): give fit max_steps")
+            return curve
+        if self._own_total and curve.total != updates:
+            raise ValueError(
+                f"the scheduler is {curve}, but fit makes {updates:.0f} updates (of `accumulate` batches each): leave total out, "
+                "and fit fills it in. To end a run early without changing its rates, let a hook return True"
+            )
+        return curve.over(max(int(updates), 1))
+
+    def check_total(self) -> None:
+        """Raise the ValueError of a function whose total nobody has filled in."""
+        if self._waits:
+            self._set(self._update)
 
     def updated(self, update: int) -> None:
         """After update number `update` was tried, the first is 0: set the rates of the next one."""
@@ -125,7 +156,9 @@ class Schedule:
         asked, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
         if asked != found:
             raise ValueError(f"the scheduler is {asked}, in the checkpoint it is {found}: pass that one, or start a run anew")
-        self._set(state["update"])
+        self._update = state["update"]
+        if not self._waits:
+            self._set(self._update)
         if isinstance(self._scheduler, LRScheduler):
             self._scheduler.load_state_dict(copy.deepcopy(state["state"]))
             for part in _parts(self._scheduler):

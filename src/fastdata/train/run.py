@@ -42,7 +42,7 @@ class Run:
     def go(self) -> dict[str, float]:
         trainer = self.trainer
         trainer.resume()
-        self._check_schedule()
+        trainer.schedule.begin(self._updates(), evaluated=self.val is not None or trainer.profiling)
         with self.termination if trainer.dir else nullcontext():  # without checkpoints it ends at once
             try:
                 while self._goes_on():
@@ -57,13 +57,14 @@ class Run:
             raise SystemExit(TERMINATED)
         return trainer.results
 
-    def _check_schedule(self) -> None:
-        """What would go wrong hours from now."""
-        updates = self.max_steps
+    def _updates(self) -> float:
+        """Count all updates of the run, those before a resume included; math.inf: nobody knows."""
+        trainer, updates = self.trainer, self.max_steps
         with suppress(TypeError):  # a DataLoader may have len() without an answer
-            updates = min(updates, self.epochs * math.ceil(len(self.train) / self.trainer.accumulate))
-        if not self.trainer.profiling:
-            self.trainer.schedule.check(updates, evaluated=self.val is not None)
+            each = math.ceil(len(self.train) / trainer.accumulate)
+            left = (self.epochs - trainer.epoch) * each - trainer.used // trainer.accumulate
+            updates = min(updates, trainer.update + max(left, 0))
+        return updates
 
     def _goes_on(self) -> bool:
         more = self.trainer.epoch < self.epochs and self.trainer.update < self.max_steps

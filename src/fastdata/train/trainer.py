@@ -54,7 +54,8 @@ class Trainer:
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
         clip_norm, clip_value: of the gradient, before each update.
-        scheduler: a function of the update's index (`fastdata.optim`: cosine, ...), or any of torch.optim.lr_scheduler.
+        scheduler: a function of the update's index, or any of torch.optim.lr_scheduler. Those of `fastdata.optim`, such as
+            ``cosine(warmup=500)``, take the number of updates from `fit`.
         channels_last: the layout of 4-D batches and, without `parallelize`, of weights.
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
@@ -171,6 +172,7 @@ class Trainer:
                 yield self.update
 
     def _begin(self, train: Any) -> Epoch:
+        self.schedule.check_total()
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
@@ -178,6 +180,11 @@ class Trainer:
             self._step.model.train()
         self._step.begin()
         return self._pass
+
+    @property
+    def used(self) -> int:
+        """Batches of the next epoch that were used before a resume."""
+        return int(self._resumed["used"]) if self._resumed else 0
 
     def _add(self, batch: Any, *, last: bool) -> None:
         tensor = first(batch)
