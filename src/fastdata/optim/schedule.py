@@ -49,9 +49,19 @@ class Schedule:
         self.optimizer, self._update, self._scheduler = optimizer, 0, pair[0]
         if isinstance(pair[0], LRScheduler) and pair[0].optimizer is not optimizer:
             raise ValueError(f"the {_name(pair[0])} is of another optimizer: make it with the one whose rates it is to set")
+        self._arguments = dict(_arguments(pair[0])) if isinstance(pair[0], LRScheduler) else {}
         self._own_total = isinstance(pair[0], Curve) and pair[0].total is not None
         if not self._waits:
             self._set(0)
+
+    @property
+    def of_torch(self) -> str | None:
+        """The name of torch's scheduler, which keeps what it was made with in its state; None: it is a function, or nothing."""
+        return _name(self._scheduler) if isinstance(self._scheduler, LRScheduler) else None
+
+    def options(self) -> dict[str, Any]:
+        """What it was made with, as plain values, so far as it can be told."""
+        return {"scheduler": repr(self._scheduler)} if isinstance(self._scheduler, Curve) else self._arguments
 
     @property
     def _waits(self) -> bool:
@@ -192,6 +202,24 @@ def _parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
 
 def _name(scheduler: object) -> str:
     return type(scheduler).__name__ if isinstance(scheduler, LRScheduler) else "None" if scheduler is None else "a function"
+
+
+def _arguments(scheduler: LRScheduler) -> Iterator[tuple[str, Any]]:
+    """Plain values that a scheduler was made with, by name, those of the schedulers in it too."""
+    whole = _name(scheduler)
+    for k, part in enumerate(_parts(scheduler)):
+        for name, value in part.state_dict().items():
+            if isinstance(value, Counter):
+                value = sorted(value.elements())
+            if isinstance(value, list):
+                value = tuple(value)
+            plain = value if isinstance(value, tuple) else (value,)
+            if (
+                not name.startswith("_")
+                and name != "base_lrs"
+                and all(isinstance(v, bool | int | float | str | None) for v in plain)
+            ):
+                yield f"{whole}: {name} of part {k}" if k else f"{whole}: {name}", value
 
 
 def _ended(scheduler: OneCycleLR, asked: str) -> ValueError:

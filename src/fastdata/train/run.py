@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastdata.errors import warn_user
 from fastdata.parallel.signals import Termination
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Run:
         trainer = self.trainer
         trainer.resume()
         trainer.schedule.begin(self._updates(), evaluated=self.val is not None or trainer.profiling)
+        if trainer.update and not self._goes_on():
+            self._say_finished()
         with self.termination if trainer.dir else nullcontext():  # without checkpoints it ends at once
             try:
                 while self._goes_on():
@@ -65,6 +68,15 @@ class Run:
             left = (self.epochs - trainer.epoch) * each - trainer.used // trainer.accumulate
             updates = min(updates, trainer.update + max(left, 0))
         return updates
+
+    def _say_finished(self) -> None:
+        trainer = self.trainer
+        if trainer.world.rank == 0:
+            where = "" if trainer.dir is None else f" in {trainer.dir}"
+            warn_user(
+                f"nothing was trained: the run{where} is finished, with {trainer.epoch} epochs and {trainer.update} updates. To "
+                "train longer, ask for more epochs or max_steps; for a new run, pass resume=False or another dir"
+            )
 
     def _goes_on(self) -> bool:
         more = self.trainer.epoch < self.epochs and self.trainer.update < self.max_steps
