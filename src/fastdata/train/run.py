@@ -51,6 +51,7 @@ class Run:
                 while self._goes_on():
                     self._epoch()
                 if self.verdict != TERMINATE:
+                    trainer.check_finite(over=True)
                     self._validate()
                 trainer.save()
             finally:

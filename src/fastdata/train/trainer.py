@@ -22,6 +22,7 @@ from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
 from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.evaluation import Evaluation
+from fastdata.train.finite import MOST_SKIPPED, not_finite
 from fastdata.train.options import describe_differences, options_of
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
@@ -42,7 +43,7 @@ class Trainer:
 
     The gradient of an update is the sum of the losses that count / their number, over all its micro-batches on all ranks. So
     `accumulate`, a short batch and any number of ranks give what one big batch gives, except through layers that look at a whole
-    batch, as BatchNorm.
+    batch, as BatchNorm. An update whose gradient is not finite is skipped. Fifty in a row, or all of a run, end it with an error.
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
     SIGTERM saves one, and ends the process with exit code 75. Where options differ from those that were saved, what is asked for
@@ -66,7 +67,8 @@ class Trainer:
             start anew, also after SIGTERM; what an earlier run left in `dir` is moved to ``dir/earlier-1``, -2, and so on.
         metrics: {name: function(outputs, batch) -> (sum, count)}, for `evaluate`; outputs are what `loss_fn` got from the model.
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
-        profile: so many updates under torch.profiler, after three others; then `fit` ends.
+        profile: so many updates under torch.profiler, after three others; then `fit` ends. It writes its trace into `dir`, but
+            goes on from no checkpoint, and writes neither checkpoints nor a log.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
             the first three that returns True ends the run.
         recompute: classes of modules that keep no activations, but run again in the backward pass.
@@ -144,9 +146,10 @@ class Trainer:
         self.save_every, self._log_every = save_every, log_every
         main = self.world.rank == 0
         self.dir = None if dir is None else Path(dir)
-        self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
+        folder = None if profile else self.dir  # a profile is not a run: nobody is to go on from it
+        self._checkpoints = folder and Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
-        self._meter = Meter(self.dir if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
+        self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         if self._profiler:
             self._step.span = self._profiler.span
@@ -224,8 +227,16 @@ class Trainer:
 
     def _log(self) -> None:
         """A line of the log. The host waits for the device here, and nowhere else."""
+        self.check_finite()
         record = self._meter.read(*self._step.totals.read(), lr=self.schedule.rates()[0])
         self._meter.log({"kind": "train", "update": self.update, "epoch": self.epoch, **record})
+
+    def check_finite(self, *, over: bool = False) -> None:
+        """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
+        skipped = self._step.totals.skipped_in_a_row()
+        if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
+            precision, rate = self._options["precision"], self.schedule.rates()[0]
+            raise not_finite(skipped, self.model, self._step.loss(), rate=rate, precision=precision)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         if hook in self._hooks and self._hooks[hook](self, *arguments) is True and hook != "save":
