@@ -260,11 +260,6 @@ def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
             assert third.epoch == 1
 
 
-def test_a_loader_has_no_public_sampler():
-    """Lightning takes whatever has one for torch's DataLoader, and asks for more of it."""
-    assert not hasattr(Loader(ours(), 8, num_workers=0), "sampler")
-
-
 def test_its_repr_fits_a_line():
     assert repr(Loader(ours(), 8, shuffle=True, num_workers=0)).endswith(", batch_size=8, shuffle, epoch=0)")
     assert len(repr(Loader(TensorDataset(torch.zeros(10000, 3)), 8, num_workers=0))) < 250

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-THEIRS = ("FutureWarning", "DeprecationWarning", "PendingDeprecationWarning", "UserWarning:(lightning|accelerate|transformers|timm)")
+THEIRS = (
+    "FutureWarning",
+    "DeprecationWarning",
+    "PendingDeprecationWarning",
+    "UserWarning:(lightning|accelerate|transformers|timm)",
+)
 
 if find_spec("lightning") is None:
     collect_ignore_glob = ["test_*.py"]
