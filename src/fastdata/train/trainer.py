@@ -65,7 +65,10 @@ class Trainer:
         dir: for checkpoints and the log; None: no files, and no resume.
         resume: True: go on from the newest checkpoint of `dir` if there is one. "require": it is an error if there is none. False:
             start anew, also after SIGTERM; what an earlier run left in `dir` is moved to ``dir/earlier-1``, -2, and so on.
-        metrics: {name: function(outputs, batch) -> (sum, count)}, for `evaluate`; outputs are what `loss_fn` got from the model.
+        metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
+            model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
+            rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
+            batch[1]); a pair (object, function(outputs, batch)) says with what else.
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
         profile: so many updates under torch.profiler, after three others; then `fit` ends. It writes its trace into `dir`, but
             goes on from no checkpoint, and writes neither checkpoints nor a log.
@@ -105,7 +108,7 @@ class Trainer:
         ema: float | None = None,
         dir: str | Path | None = None,
         resume: bool | Literal["require"] = True,
-        metrics: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
         hooks: Mapping[str, Callable[..., Any]] | None = None,
