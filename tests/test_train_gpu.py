@@ -99,7 +99,7 @@ def test_cudnn_benchmark_ends_after_three_shapes():
     try:
         subject = trainer(loss_fn=lambda m, b: (m[0](b[0]).square().sum(), len(b[0])))
         assert torch.backends.cudnn.benchmark
-        batches = [(torch.randn(4, 3, side, side, device="cuda"),) for side in (8, 10, 12)]
+        batches = [(torch.randn(rows, 3, side, side, device="cuda"),) for side in (8, 10, 12) for rows in (4, 3)]
         subject.fit(batches, epochs=1)
         assert torch.backends.cudnn.benchmark
         with pytest.warns(UserWarning, match="more than 3 shapes"):
