@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import fastdata.forks  # noqa: F401  guards every fork from here on
+import fastdata.forks  # guards every fork from here on
 
 __version__ = "0.1.0"
 
