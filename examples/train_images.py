@@ -100,9 +100,9 @@ def main() -> None:
     train, test = datasets(args)
     model = ResNet(len(train.classes), width=args.width, depth=args.depth, stages=args.stages, stem=args.stem, norm=args.norm)
 
-    def loss(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
         images, classes = batch
-        return cross_entropy(model(images), classes, reduction="sum", label_smoothing=args.label_smoothing), len(classes)
+        return cross_entropy(model(images), classes, reduction="none", label_smoothing=args.label_smoothing)
 
     def top1(scores: Tensor, batch: Any) -> tuple[Tensor, int]:
         return (scores.argmax(1) == batch[1]).sum(), len(batch[1])
@@ -119,12 +119,11 @@ def main() -> None:
         Loader(train, global_batch_size=rows, shuffle=True, drop_last=args.norm == "batch", **options) as batches,
         Loader(test, global_batch_size=rows, **options) as others,
     ):
-        updates = args.epochs * math.ceil(len(batches) / args.accumulate)
         trainer = Trainer(
             model,
             loss,
             optimizer,
-            scheduler=onecycle(updates, peak_at=0.2),
+            scheduler=onecycle(peak_at=0.2),
             metrics={"top1": top1},
             best="top1:max",
             recompute=(BasicBlock,) if args.recompute else (),

@@ -245,8 +245,8 @@ def test_slots_come_back_after_passes_that_are_left_and_after_a_change_of_size(w
     in_flight = max(1, 2 * workers)
     with Loader(augmented(), 6, shuffle=True, num_workers=workers, device="cpu") as loader:
         first = sha(loader)
-        loader.set_epoch(0)
         for k in range(12):
+            loader.set_epoch(0)
             for batch in loader:
                 assert sha([batch])[0] == first[0]
                 break

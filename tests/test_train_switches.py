@@ -224,21 +224,6 @@ def test_an_optimizer_of_other_weights_is_refused():
         trainer(net(), SGD(net().parameters(), lr=0.1))
 
 
-@pytest.mark.parametrize(
-    "loss_fn",
-    [
-        lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        lambda model, batch: (summed(model, batch)[0].item(), len(batch[1])),
-        lambda model, batch: (summed(model, batch)[0].detach(), len(batch[1])),
-        lambda model, batch: (*summed(model, batch), 1),
-    ],
-    ids=["mean", "float", "without a graph", "three"],
-)
-def test_a_loss_function_that_returns_something_else_is_told_what_to_return(loss_fn):
-    with pytest.raises(TypeError, match=r"reduction='sum'"):
-        trainer(net(), MOMENTUM, loss_fn).fit(cut(data(8), (4, 4)), epochs=1)
-
-
 def test_a_bias_before_a_batchnorm_is_pointed_out():
     def model(bias):
         return nn.Sequential(nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
@@ -313,6 +298,21 @@ def test_the_profiler_writes_a_trace_says_the_shares_and_ends_the_run(tmp_path, 
     names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
     assert {"data", "copy", "forward", "backward", "optimizer"} <= names and (tmp_path / "python.prof").is_file()
     assert "2 updates: data " in (said := capsys.readouterr().out) and "cumulative" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["python.prof", "trace.json"]
     run = trainer(net(), MOMENTUM, profile=20, cprofile=True)
     run.fit(batches[:5], epochs=1)
     assert sys.getprofile() is None, "it ends with a run that ends before"
+
+
+def test_a_profile_in_the_dir_of_a_run_leaves_the_run_as_it_is(tmp_path, capsys):
+    batches = cut(data(40), (4,) * 10)
+    trainer(net(), MOMENTUM, dir=tmp_path).fit(batches, epochs=1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    profiled = trainer(net(), MOMENTUM, dir=tmp_path, profile=2, save_every=1, best="loss:min")
+    profiled.fit(batches, batches, epochs=3)
+    assert profiled.update == 5 and (tmp_path / "trace.json").is_file(), "it begins anew"
+    assert {path: path.read_bytes() for path in before} == before
+    again = trainer(net(), MOMENTUM, dir=tmp_path)
+    again.fit(batches, epochs=2)
+    assert again.update == 20
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["update-00000010.pt", "update-00000020.pt"]

@@ -101,9 +101,9 @@ class Fed:
         return self.loader.num_workers * self.loader.prefetch_factor if self.loader else 0
 
 
-def _loss(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+def _loss(model: nn.Module, batch: Any) -> Tensor:
     images, targets = batch[0], batch[1]
-    return cross_entropy(model(images).float(), targets, reduction="sum"), len(targets)
+    return cross_entropy(model(images).float(), targets, reduction="none")
 
 
 def one_batch(loader: Loader, device: torch.device) -> list[tuple[Tensor, Tensor]]:

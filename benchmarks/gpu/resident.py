@@ -35,6 +35,7 @@ def measure(setting: Setting) -> Result:
             batch = one_batch(alone, setting.device)
             loaders = {WORKERS: workers, RESIDENT: Loader(dataset, rows, resident=setting.device, **options)}
             for loader in loaders.values():
+                alone.set_epoch(0)
                 same(loader, alone, 2)
         result.checked.append(f"batches of {len(loaders)} loaders equal those that one process makes on the CPU, bit for bit")
         contestants = {name: Fed(setting, network, batches, rows) for name, batches in {CEILING: batch, **loaders}.items()}

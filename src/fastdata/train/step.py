@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 from fastdata.optim.ema import EMA
 from fastdata.parallel.totals import Totals
 from fastdata.parallel.world import World
+from fastdata.train.losses import check_values, sum_and_count
 
 __all__ = ["Step"]
 
@@ -76,11 +77,18 @@ class Step:
             return nullcontext()
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
 
-    def add(self, batch: Any, *, valid: int | None, last: bool) -> None:
-        """Forward and backward of one micro-batch; the ranks exchange gradients on the last one of an update."""
+    def add(self, batch: Any, *, valid: int | None, last: bool, check: bool = False) -> None:
+        """Forward and backward of one micro-batch; the ranks exchange gradients on the last one of an update.
+
+        Args:
+            check: look at the values that loss_fn returns too, for which the host waits.
+        """
         with self._exchange(last):
             with self.span("forward"), self.autocast():
-                loss, count = self.checked(self.loss_fn(self.model, batch))
+                result = self.loss_fn(self.model, batch)
+                loss, count = sum_and_count(result)
+            if check:
+                check_values(result)
             if valid == 0:  # this rank has nothing left in this epoch
                 loss, count = loss * 0, count * 0
             self._losses.append(loss.detach().clone())  # a captured graph writes its own again
@@ -95,17 +103,6 @@ class Step:
         if hasattr(model, "set_requires_gradient_sync"):  # FSDP2
             model.set_requires_gradient_sync(last)
         return model.no_sync() if not last and hasattr(model, "no_sync") else nullcontext()
-
-    def checked(self, result: Any) -> tuple[Tensor, Tensor | float]:
-        """What the loss function returned, as two scalars; under nn.DataParallel it is one of each a device."""
-        fine = isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)
-        if not fine or (torch.is_grad_enabled() and not result[0].requires_grad):
-            raise TypeError(
-                "loss_fn(model, batch) must return two values, the sum of the losses, a tensor with its graph, and how many "
-                f"were summed, such as (cross_entropy(model(x), y, reduction='sum'), len(y)); it returned {result!r:.80}"
-            )
-        loss, count = result
-        return loss.sum() if loss.dim() else loss, count.detach().sum() if isinstance(count, Tensor) else count
 
     def _sum_of_counts(self) -> Any:
         """Of this update so far, over all ranks; 1 instead of 0, for a batch may have nothing but ignored tokens."""
@@ -123,7 +120,13 @@ class Step:
             if self._ema is not None:
                 self._ema.update(found)
             self.totals.add(self._losses, self._counts, found)
+        self._last = self._losses, self._counts
         self._clear()
+
+    def loss(self) -> Tensor:
+        """The mean loss of the last update, of this rank's samples, [] on the device. The host waits for nothing."""
+        losses, counts = self._last
+        return torch.stack([self.totals.number(loss) for loss in losses]).sum() / sum(map(self.totals.number, counts))
 
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""

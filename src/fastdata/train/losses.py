@@ -1,0 +1,105 @@
+"""What a loss function may return, and the sum and the count that the Trainer takes from it."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_values", "sum_and_count"]
+
+ASKED = (
+    'return one loss for each sample or token, such as cross_entropy(model(x), y, reduction="none"), or (losses, mask) where '
+    "some don't count, or (loss_sum, count)"
+)
+MEAN = 1  # torch's number for reduction="mean"
+DEEPEST = 8  # operations between a loss of torch and what the loss function made of it
+
+
+def sum_and_count(result: Any) -> tuple[Tensor, Tensor | float]:
+    """Take the sum of the losses, float [], and how many were summed, from what a loss function returned.
+
+    Args:
+        result: losses, float [B] or [B, T] or of any other shape with dimensions; or (losses, mask), where mask is bool, of the
+            shape of losses, and True where a loss counts; or (loss_sum, count), where count is a number or a tensor [].
+
+    Raises:
+        TypeError: it is something else, or has no graph while gradients are needed.
+    """
+    has_second = isinstance(result, tuple | list) and len(result) == 2
+    losses, second = result if has_second else (result, None)
+    if not isinstance(losses, Tensor) or not losses.is_floating_point():
+        raise TypeError(f"loss_fn returned {_described(result)}: {ASKED}")
+    if torch.is_grad_enabled() and not losses.requires_grad:
+        raise TypeError(f"loss_fn returned {_described(result)} without a graph, so there is no gradient: don't detach it")
+    if not has_second:
+        if not losses.dim():
+            raise TypeError(f"loss_fn returned a single number, but means over batches can't be put together again: {ASKED}")
+        return _sum(losses), losses.numel()
+    if isinstance(second, Tensor) and second.dim():
+        if second.dtype != torch.bool or second.shape != losses.shape:
+            raise TypeError(
+                f"loss_fn returned {_described(result)}, but a mask is bool and of the shape of the losses: use mask.bool(). "
+                "For weights return (loss_sum, count) with (losses * weights).sum() and weights.sum()"
+            )
+        return _sum(losses.masked_fill(~second, 0)), second.sum()
+    if not isinstance(second, Tensor | Real):
+        raise TypeError(f"loss_fn returned {_described(result)}: {ASKED}")
+    return _sum(losses), second.detach() if isinstance(second, Tensor) else float(second)
+
+
+def _sum(losses: Tensor) -> Tensor:
+    """In float32 at least: half precision can't count beyond a few thousand."""
+    if not losses.dim():
+        return losses
+    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))
+
+
+def check_values(result: Any) -> None:
+    """Look into the graph for losses that are averaged or ignored without being counted so. The host waits for the device.
+
+    Raises:
+        TypeError: loss_sum is a mean, though count is not 1; or some targets were ignored, but there is no mask.
+    """
+    if isinstance(result, Tensor):
+        loss = _loss_of_torch(result)
+        if loss is None or loss._saved_target.numel() != result.numel():
+            return
+        targets, index = loss._saved_target, _signed(loss._saved_ignore_index)
+        if count := int((targets == index).sum()):
+            raise TypeError(
+                f"{count} of {targets.numel()} targets are {index}, which the loss ignores, but loss_fn returned no mask, so their "
+                f"zeros would count: return (losses, targets != {index})"
+            )
+    else:
+        loss_sum, count = result
+        node = loss_sum.grad_fn
+        is_mean = type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
+        if is_mean and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
+            raise TypeError(
+                f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {ASKED}; the sum is what "
+                'reduction="sum" gives'
+            )
+
+
+def _loss_of_torch(losses: Tensor) -> Any:
+    """The cross-entropy that losses come from, if there is one near the end of their graph."""
+    node = losses.grad_fn
+    for _ in range(DEEPEST):
+        if node is None or hasattr(node, "_saved_ignore_index"):
+            return node
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None
+
+
+def _signed(index: int) -> int:
+    """torch hands out what it saved as an unsigned number."""
+    return index - 2**64 if index >= 2**63 else index
+
+
+def _described(result: Any) -> str:
+    if isinstance(result, tuple | list) and len(result) <= 4:
+        return f"({', '.join(map(_described, result))})"
+    return f"a tensor {result.dtype} {[*result.shape]}" if isinstance(result, Tensor) else f"a {type(result).__name__}"

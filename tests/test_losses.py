@@ -1,0 +1,219 @@
+"""What a loss function may return: losses, losses with a mask, or a sum and a count; and what is refused, with the remedy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from training import cut, data, net, trainer, values
+
+MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
+IGNORED = [0, 1, 2, 3, 13, 29]  # the first micro-batch has nothing that counts
+
+
+def each(model: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def masked(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    return each(model, batch), batch[1] != -100
+
+
+def tokens(n: int) -> tuple[Tensor, Tensor]:
+    """Rows of 5 tokens, float64 [n, 5, 6], and their targets, some ignored, int64 [n, 5]."""
+    inputs, targets = data(5 * n)
+    targets[::3] = -100
+    return inputs.view(n, 5, 6), targets.view(n, 5)
+
+
+def of_tokens(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """Losses and mask [B, T]."""
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none"), targets != -100
+
+
+def flat(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """The same in one dimension."""
+    losses, mask = of_tokens(model, batch)
+    return losses.flatten(), mask.flatten()
+
+
+def sums(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="sum"), (targets != -100).sum()
+
+
+def mean_of_torch(model: nn.Module, batch: Any) -> Tensor:
+    """What torch takes for the mean: over targets that are not ignored."""
+    scores = model(batch[0])
+    return F.cross_entropy(scores.movedim(-1, 1), batch[1])
+
+
+def by_hand(batches: list[Any]) -> nn.Module:
+    """The loop of every tutorial, over large batches."""
+    model = net()
+    optimizer = MOMENTUM(model.parameters())
+    for batch in batches:
+        optimizer.zero_grad()
+        mean_of_torch(model, batch).backward()
+        optimizer.step()
+    return model
+
+
+def samples() -> tuple[Tensor, Tensor]:
+    return data(30)
+
+
+def with_ignored() -> tuple[Tensor, Tensor]:
+    inputs, targets = data(30)
+    targets[IGNORED] = -100
+    return inputs, targets
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "whole"),
+    [
+        (each, samples),
+        (masked, with_ignored),
+        (of_tokens, lambda: tokens(30)),
+        (flat, lambda: tokens(30)),
+        (sums, lambda: tokens(30)),
+    ],
+    ids=["losses", "mask", "tokens", "flat tokens", "sum and count"],
+)
+def test_accumulated_updates_are_those_of_torchs_mean_over_large_batches(loss_fn, whole):
+    model, large = net(), cut(whole(), (10,) * 3)
+    run = trainer(model, MOMENTUM, loss_fn, accumulate=3)
+    run.fit(cut(whole(), (4, 4, 2) * 3), epochs=1)
+    reference = by_hand(large)
+    assert (values(model) - values(reference)).abs().max() < 1e-12 < (values(reference) - values(net())).abs().max()
+    evaluated = run.evaluate(cut(whole(), (7, 7, 7, 7, 2)))
+    assert evaluated["loss"] == pytest.approx(mean_of_torch(reference, whole()).item(), abs=1e-12)
+
+
+def test_losses_that_are_not_finite_behind_the_mask_change_nothing():
+    x, y = data(8)
+    mask = torch.arange(8) % 2 == 0
+
+    def spoilt(model: Any, batch: Any) -> Any:
+        losses = each(model, batch[:2])
+        return torch.where(batch[2], losses, torch.nan), batch[2]
+
+    model, reference = net(), net()
+    run = trainer(model, MOMENTUM, spoilt)
+    run.fit([(x, y, mask)], epochs=1)
+    optimizer = MOMENTUM(reference.parameters())
+    F.cross_entropy(reference(x[mask]), y[mask]).backward()
+    optimizer.step()
+    assert (values(model) - values(reference)).abs().max() < 1e-12
+    assert run.evaluate([(x, y, mask)])["loss"] == pytest.approx(F.cross_entropy(reference(x[mask]), y[mask]).item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_losses_in_half_precision_are_summed_in_single(dtype):
+    """Neither holds 5,001."""
+    run = trainer(net(), MOMENTUM, lambda model, batch: torch.ones_like(batch[1], dtype=dtype))
+    assert run.evaluate([data(5001)])["loss"] == 1.0
+
+
+def test_a_count_of_one_says_that_the_mean_of_a_batch_is_meant():
+    model, reference = net(), net()
+    trainer(model, partial(SGD, lr=0.1), lambda m, b: (F.cross_entropy(m(b[0]), b[1]), 1)).fit(cut(data(8), (8,)), epochs=1)
+    optimizer = SGD(reference.parameters(), lr=0.1)
+    F.cross_entropy(reference(data(8)[0]), data(8)[1]).backward()
+    optimizer.step()
+    assert (values(model) - values(reference)).abs().max() < 1e-12
+
+
+def mean(model: Any, batch: Any, **options: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1], **options)
+
+
+REFUSED = {
+    "a mean": (mean, r'single number.*reduction="none"'),
+    "a sum": (partial(mean, reduction="sum"), r'single number.*reduction="none"'),
+    "a mean and a count": (lambda m, b: (mean(m, b), len(b[1])), r'\(a mean, 4\).*divided twice.*reduction="none"'),
+    "torch.mean and a count": (lambda m, b: (each(m, b).mean(), torch.tensor(4)), r"\(a mean, 4\)"),
+    "squares": (lambda m, b: (F.mse_loss(m(b[0]), torch.zeros(4, 3).double()), 4), r"\(a mean, 4\)"),
+    "numbers as a mask": (lambda m, b: (each(m, b), torch.ones(4)), r"mask is bool.*use mask.bool\(\)"),
+    "a mask of another shape": (lambda m, b: (each(m, b), torch.ones(4, 1) > 0), r"\[4\].*\[4, 1\].*of the shape of the losses"),
+    "counts": (lambda m, b: (each(m, b), torch.tensor([1] * 4)), r"mask is bool"),
+    "integers": (lambda m, b: m(b[0]).argmax(1), r'a tensor torch.int64 \[4\].*reduction="none"'),
+    "a number": (lambda m, b: mean(m, b).item(), r'returned a float.*reduction="none"'),
+    "nothing": (lambda m, b: None, r'returned a NoneType.*reduction="none"'),
+    "three": (lambda m, b: (each(m, b), 4, 1), r'reduction="none"'),
+    "text": (lambda m, b: (each(m, b).sum(), "four"), r"a str"),
+    "a dict": (lambda m, b: {"loss": each(m, b)}, r"a dict"),
+    "no graph": (lambda m, b: each(m, b).detach(), r"without a graph"),
+}
+
+
+@pytest.mark.parametrize(("loss_fn", "text"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_says_what_to_return(loss_fn, text):
+    model = net()
+    with pytest.raises(TypeError, match=f"(?s){text}"):
+        trainer(model, MOMENTUM, loss_fn).fit(cut(data(8), (4, 4)), epochs=1)
+    assert torch.equal(values(model), values(net()))
+
+
+def test_a_single_number_is_refused_in_an_evaluation_too():
+    with pytest.raises(TypeError, match=r'reduction="none"'):
+        trainer(net(), MOMENTUM, mean).evaluate(cut(data(8), (4, 4)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda losses: losses,
+        lambda losses: losses.flatten(),
+        lambda losses: losses.float() * 2,
+        lambda losses: losses.masked_fill(torch.zeros(()).bool(), 0.0),
+    ],
+    ids=["as they are", "flat", "scaled", "filled"],
+)
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"ignore_index": 2}], ids=["plain", "smoothed", "another index"])
+def test_ignored_targets_without_a_mask_are_refused(change, options):
+    inputs, targets = tokens(8)
+    index = options.get("ignore_index", -100)
+    targets[targets == -100] = index
+    count = int((targets == index).sum())
+
+    def forgotten(model: Any, batch: Any) -> Tensor:
+        return change(F.cross_entropy(model(batch[0]).transpose(1, 2), batch[1], reduction="none", **options))
+
+    with pytest.raises(TypeError, match=rf"{count} of 40 targets are {index}.*return \(losses, targets != {index}\)"):
+        trainer(net(), MOMENTUM, forgotten).fit([(inputs, targets)], epochs=1)
+
+
+def test_ignored_targets_that_come_later_are_found_at_a_line_of_the_log():
+    inputs, targets = data(80)
+    targets[40:] = -100
+    run = trainer(net(), MOMENTUM, each, log_every=4)
+    with pytest.raises(TypeError, match="4 of 4 targets are -100"):
+        run.fit(cut((inputs, targets), (4,) * 20), epochs=1)
+    assert run.update == 11, "of 20: the tenth was the last that had targets"
+
+
+def test_ignored_targets_that_loss_fn_takes_out_itself_are_fine():
+    inputs, targets = with_ignored()
+
+    def chosen(model: Any, batch: Any) -> Tensor:
+        return each(model, batch)[batch[1] != -100]
+
+    model = net()
+    trainer(model, MOMENTUM, chosen, accumulate=3).fit(cut((inputs, targets), (4, 4, 2) * 3), epochs=1)
+    assert (values(model) - values(by_hand(cut((inputs, targets), (10,) * 3)))).abs().max() < 1e-12
+
+
+def test_a_batch_whose_targets_are_all_masked_changes_no_weights():
+    x, y = data(8)
+    model = net()
+    run = trainer(model, MOMENTUM, masked, accumulate=2)
+    run.fit(cut((x, torch.full_like(y, -100)), (4, 4)), epochs=1)
+    assert torch.equal(values(model), values(net()))
