@@ -9,6 +9,7 @@ from fastdata.data.images import ImageDataset
 from fastdata.data.masks import Masks
 from fastdata.data.records import StoreImages
 from fastdata.data.view import Transform, View
+from fastdata.errors import StoreError
 
 __all__ = ["LMDBDataset", "MaskDataset"]
 
@@ -30,7 +31,7 @@ class LMDBDataset(ImageDataset):
             It may be set later, as `dataset.transform`.
 
     Raises:
-        StoreError: there is no such store, or it is not finished, or has no such size.
+        StoreError: there is no such store, or it is not finished, has no such size, or has masks in place of labels.
         FormatError: it is damaged, or of a newer version.
     """
 
@@ -44,7 +45,13 @@ class LMDBDataset(ImageDataset):
         vflip: float = 0.0,
         transform: Transform | None = None,
     ) -> None:
-        super().__init__(StoreImages(path, size), View(crop, hflip, vflip, transform))
+        images = StoreImages(path, size)
+        if images.store.manifest.masks and images.labels.kind == "none":
+            raise StoreError(
+                f"{path} has masks and no labels, so that each target would be -1: MaskDataset emits images with their masks, "
+                "RAMDataset(masks=False) images alone"
+            )
+        super().__init__(images, View(crop, hflip, vflip, transform))
 
 
 class MaskDataset(ImageDataset):

@@ -233,7 +233,7 @@ class ImageDataset(SlotDataset):
         if self._masks and view.transform is not None:
             raise ValueError(
                 "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
-                "come from LMDBDataset, or RAMDataset(masks=False)"
+                "come from RAMDataset(masks=False)"
             )
         if self._images.form.planes:
             if view.transform is not None:

@@ -39,7 +39,7 @@ class RAMDataset:
         targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
         size, crop, hflip, vflip, transform: of images, as for LMDBDataset.
         decoded: of images: hold pixels instead of compressed bytes: many times the memory, no decoding.
-        masks: of images, False: of a store with masks, what LMDBDataset emits.
+        masks: of images, False: of a store with masks, images with their labels; -1 where there are none.
         ignore_index: of a store with masks, as for MaskDataset or ArrayDataset.
         block_size, mode, documents: of tokens, as for TokenDataset.
         crop, flips: of arrays, as for ArrayDataset.

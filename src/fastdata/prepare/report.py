@@ -23,10 +23,15 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
+    if rejected:
+        yield f"the first reject: {summary.first_reject}"
     if summary.skipped:
         yield f"{sum(summary.skipped.values())} files that do not end like these were left out: {_counts(summary.skipped)}"
+    yield from summary.notes
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
+    for size, count in summary.originals.items():
+        yield f"size {size}: {count} images kept their bytes, {summary.kept - count} were encoded"
     if summary.tokens:
         yield f"{summary.tokens} tokens"
     if summary.resumed == summary.inputs:
@@ -41,5 +46,6 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
     yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
+    yield from found.notes
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
     yield f"{human_bytes(found.free_bytes)} are free on that disk: {fits}"

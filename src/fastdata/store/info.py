@@ -66,9 +66,10 @@ def _labels(store: Store) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": labels.kind}
     if labels.kind == "class":
         values = _target(store) if store.manifest.table else store.samples["label"]
-        counts = np.bincount(values[values >= 0], minlength=len(labels.names)).tolist()
+        known = (values >= 0) & (values < len(labels.names))
+        counts = np.bincount(values[known], minlength=len(labels.names)).tolist()
         facts["classes"] = [{"name": name, "samples": count} for name, count in zip(labels.names, counts, strict=True)]
-        facts["unlabelled"] = int((values < 0).sum())
+        facts["unlabelled"] = int((~known).sum())
     elif labels.kind == "vector" and not store.manifest.table and len(store):
         values = store.samples["label"]
         low, mean, high = values.min(0), values.mean(0, np.float64), values.max(0)
@@ -110,6 +111,8 @@ def _variant(store: Store, number: int) -> dict[str, Any]:
     if store.manifest.kind == "images" and len(store):
         height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
         facts |= {"height": [int(height.min()), int(height.max())], "width": [int(width.min()), int(width.max())]}
+    if variant.originals is not None:
+        facts["originals"] = variant.originals
     if store.manifest.kind in ("images", "arrays"):
         facts["record_bytes"] = int(store.samples[f"{variant.name}/bytes"].sum(dtype=np.int64))
     return facts
