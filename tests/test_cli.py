@@ -152,7 +152,7 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
         (("--size", "0"), "--size is 0, but sizes must be different numbers from 1 to 65500"),
         (("--size", "big"), "'big' is not a valid integer"),
         (("--size", "8", "--size", "8"), "must be different"),
-        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'rgb', 'png', 'yuv420'"),
+        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png', 'yuv420'"),
         (("--quality", "101"), "--quality is 101, but must be from 1 to 100"),
         (("--bits", "16"), "choose --codec rgb or --codec png"),
         (("--bits", "9"), "bits is 9, but must be one of 8, 16"),

@@ -64,7 +64,12 @@ def cli() -> None:
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
 @click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
 @click.option("--upscale", is_flag=True, help="Enlarge smaller images, which otherwise keep their size.")
-@click.option("--codec", type=click.Choice(["jpeg", "rgb", "png", "yuv420"]), default="jpeg", help="How images are stored.")
+@click.option(
+    "--codec",
+    type=click.Choice(["jpeg", "original", "rgb", "png", "yuv420"]),
+    default="jpeg",
+    help="How images are stored; original: JPEG files that need no change keep their bytes.",
+)
 @click.option("--quality", type=int, default=90, help="Of JPEG, 1 to 100.")
 @click.option("--gray", is_flag=True, help="Store one channel.")
 @click.option("--bits", type=int, default=8, help="8, or 16 for uint16 pixels (codec rgb or png).")

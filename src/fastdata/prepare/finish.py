@@ -82,7 +82,9 @@ def finish(plan: Plan, out: Path) -> Manifest:
         labels=plan.labels,
         shard_samples=tables.counts,
         variants=tuple(
-            Variant(name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered), tables.records)
+            Variant(
+                name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered), tables.records, tables.originals.get(name)
+            )
             for name, size, form in plan.options.variants()
         ),
         files=sums,

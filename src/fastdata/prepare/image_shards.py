@@ -42,6 +42,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
+    originals = [0] * len(job.options.variants())
     for place, source in enumerate(task.sources):
         progress.at(place)
         made = _try(job, source, task.skip.get(place))
@@ -52,8 +53,9 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             writers.append([record.data for record in made])
             rows.append([task.first + place, [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in made]])
             classes.update(made[-1].classes)
+            originals = [count + record.original for count, record in zip(originals, made, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
-    return {"rows": rows, "rejects": rejects, "classes": classes}
+    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals}
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
@@ -101,6 +103,11 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         counts=tuple(map(kept, found)),
+        originals={
+            name: sum(table["originals"][k] for table in found)
+            for k, (name, _, form) in enumerate(plan.options.variants())
+            if form.codec == "original"
+        },
         sections={"masks": _masks(plan, found)},
     )
 

@@ -45,6 +45,7 @@ class Summary:
         notes: what the labels are and where they come from, and what of the source is not stored.
         first_reject: the first of the rejects and its reason; empty, if there is none.
         tokens: in a store of tokens.
+        originals: with codec "original", how many images of each size kept their bytes; the others were encoded.
         kind: of data: "images", "tokens", "arrays" or "table".
     """
 
@@ -59,6 +60,7 @@ class Summary:
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
     kind: str = "images"
+    originals: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     first_reject: str = ""
 
@@ -129,7 +131,8 @@ def prep(
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
         upscale: enlarge smaller images, which otherwise keep their size.
         codec: "jpeg" (on a restart grid), "rgb" (bare pixels), "png" or "yuv420" (bare planes of luma and halved colours; an odd
-            last row or column is repeated).
+            last row or column is repeated). "original": JPEG files that need no change (sound, upright, of the wanted size and
+            channels) keep their bytes, with all that is in them, such as EXIF; others become "jpeg".
         quality: of JPEG, 1 to 100.
         gray: keep one channel.
         bits: 8, or 16 for uint16 pixels, with codec "rgb" or "png".
@@ -287,4 +290,5 @@ def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
         first_reject=_first_reject(work, rejected),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
+        originals={v.name: v.originals for v in variants if v.originals is not None},
     )

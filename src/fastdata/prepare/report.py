@@ -30,6 +30,8 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     yield from summary.notes
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
+    for size, count in summary.originals.items():
+        yield f"size {size}: {count} images kept their bytes, {summary.kept - count} were encoded"
     if summary.tokens:
         yield f"{summary.tokens} tokens"
     if summary.resumed == summary.inputs:

@@ -111,6 +111,8 @@ def _variant(store: Store, number: int) -> dict[str, Any]:
     if store.manifest.kind == "images" and len(store):
         height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
         facts |= {"height": [int(height.min()), int(height.max())], "width": [int(width.min()), int(width.max())]}
+    if variant.originals is not None:
+        facts["originals"] = variant.originals
     if store.manifest.kind in ("images", "arrays"):
         facts["record_bytes"] = int(store.samples[f"{variant.name}/bytes"].sum(dtype=np.int64))
     return facts

@@ -102,6 +102,8 @@ def _variant_line(variant: Facts, facts: Facts) -> str:
         if facts["samples"]:
             (low, high), (narrow, wide) = variant["height"], variant["width"]
             line += f", {_range(f'{narrow} x {low}', f'{wide} x {high}')} pixels"
+    if "originals" in variant:
+        each = f", {variant['originals']} with their files' own bytes, {facts['samples'] - variant['originals']} encoded{each}"
     return line + (each + ("a mask" if variant["mask"] else f"an {facts['kind'][:-1]}") if each else "")
 
 
