@@ -87,6 +87,8 @@ def test_help_and_version_of_prep(command: list[str]) -> None:
     short, long = run(*command, "-h"), run(*command, "--help")
     assert short.returncode == 0 and short.stdout == long.stdout and "--label-from" in short.stdout
     assert re.search(r"\[default:\s+90\]", short.stdout)
+    groups = re.findall(r"^(\S.*):$", short.stdout, re.MULTILINE)
+    assert groups == ["Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", "The run"]
     assert __version__ in run(*command, "--version").stdout
 
 
