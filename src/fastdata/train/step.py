@@ -35,6 +35,7 @@ class Step:
     Attributes:
         totals: losses, their counts, and updates skipped.
         span: what marks a part of the step for a profiler: a context for a name.
+        see_loss: is called with the summed loss of each micro-batch, before its backward pass.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Step:
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
+        self.see_loss: Callable[[Tensor], None] = lambda loss: None
         self._stepped = False
 
     def begin(self) -> None:
@@ -89,6 +91,7 @@ class Step:
                 loss, count = sum_and_count(result)
             if check:
                 check_values(result)
+            self.see_loss(loss)
             if valid == 0:  # this rank has nothing left in this epoch
                 loss, count = loss * 0, count * 0
             self._losses.append(loss.detach().clone())  # a captured graph writes its own again

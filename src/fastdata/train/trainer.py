@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.errors import FastDataError, warn_user
 from fastdata.monitor.best import Best
+from fastdata.monitor.habits import Habits
 from fastdata.monitor.meter import Meter, untried
 from fastdata.monitor.profiler import StepProfiler
 from fastdata.monitor.watch import Watch
@@ -159,6 +160,9 @@ class Trainer:
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
+        self._habits = Habits()
+        if main:
+            self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -197,6 +201,8 @@ class Trainer:
         if not self._settled:
             self._start_anew()
         self._options.see(train)
+        if self.world.rank == 0:
+            self._habits.begin()
         self._tell_resumed()
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
@@ -224,6 +230,7 @@ class Trainer:
     def _updated(self) -> None:
         self.update += 1
         self._meter.updated()
+        self._habits.updated()
         if self.update % self._log_every == 0:
             self._log()
         self.schedule.updated(self.update - 1)
@@ -377,6 +384,7 @@ class Trainer:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
+        self._habits.close()
         self._meter.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()
