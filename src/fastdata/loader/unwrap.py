@@ -34,7 +34,7 @@ class Given:
         """Raises ValueError if it is a dataset that has its own way to make batches."""
         if isinstance(self.dataset, SlotDataset) or is_direct(self.dataset):
             raise ValueError(
-                f"collate_fn is for datasets of others; batches of a {type(self.dataset).__name__} are made as one: give the dataset "
+                f"collate_fn is for datasets of others; batches of a {type(self.dataset).__name__} are made as one: give it "
                 "a transform, or change the batch in the loop"
             )
 
