@@ -20,6 +20,10 @@ class _Mark:
     """Lives as long as the node of a graph that it is put on."""
 
 
+def _profiles() -> bool:
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # torch.profiler's, and autograd's own
+
+
 class Habits:
     """Looks at torch's switches when a run begins, and at what happens in its first few updates."""
 
@@ -35,7 +39,7 @@ class Habits:
             return
         for on, text in (
             (torch.is_anomaly_enabled(), "anomaly detection is on, for which each operation records its traceback"),
-            (torch.autograd._profiler_enabled(), "a profiler is on, for which each operation is recorded"),
+            (_profiles(), "a profiler is on, for which each operation is recorded"),
             (
                 torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
                 "a deterministic mode is on (torch.use_deterministic_algorithms or cudnn.deterministic), with slower operations",
@@ -54,7 +58,7 @@ class Habits:
             if node is not None and node not in seen and type(node).__name__ != "AccumulateGrad":  # those live with the weights
                 seen.add(node)
                 mark = _Mark()
-                node.metadata["fastdata"] = mark
+                node.metadata["fastdata"] = mark  # type: ignore[index]  # it is a dict, which lives with the node
                 self._marks.append(weakref.ref(mark))
                 nodes.extend(next_node for next_node, _ in node.next_functions)
 

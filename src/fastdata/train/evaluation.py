@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
 from fastdata.monitor.metrics import Metrics
-from fastdata.train.batches import first, ready
+from fastdata.train.batches import check_part, first, ready
 from fastdata.train.losses import sum_and_count
 from fastdata.train.step import Step
 
@@ -102,6 +102,7 @@ class Evaluation:
                 module.training = mode
 
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
+        check_part(loader, self._step.world, training=False)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
         for number, batch in enumerate(loader):

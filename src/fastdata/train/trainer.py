@@ -22,7 +22,7 @@ from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
 from fastdata.train.arguments import check_arguments
-from fastdata.train.batches import Epoch, first, ready
+from fastdata.train.batches import Epoch, check_part, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.finite import MOST_SKIPPED, not_finite
 from fastdata.train.options import Options
@@ -156,7 +156,7 @@ class Trainer:
         main = self.world.rank == 0
         self.dir = None if dir is None else Path(dir)
         folder = None if profile else self.dir  # a profile is not a run: nobody is to go on from it
-        self._checkpoints = folder and Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
+        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
@@ -200,6 +200,7 @@ class Trainer:
         self.schedule.check_total()
         if not self._settled:
             self._start_anew()
+        check_part(train, self.world, training=True)
         self._options.see(train)
         if self.world.rank == 0:
             self._habits.begin()
