@@ -61,6 +61,7 @@ class Step:
         self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
         self.see_loss: Callable[[Tensor], None] = lambda loss: None
+        self._last: tuple[list[Tensor], list[Tensor | float]] = [], []
         self._stepped = False
 
     def begin(self) -> None:
@@ -126,9 +127,11 @@ class Step:
         self._last = self._losses, self._counts
         self._clear()
 
-    def loss(self) -> Tensor:
-        """The mean loss of the last update, of this rank's samples, [] on the device. The host waits for nothing."""
+    def loss(self) -> Tensor | None:
+        """The mean loss of the last update, of this rank's samples, [] on the device, without a wait; None: there was none yet."""
         losses, counts = self._last
+        if not losses:
+            return None
         return torch.stack([self.totals.number(loss) for loss in losses]).sum() / sum(map(self.totals.number, counts))
 
     def _finish_gradient(self) -> Tensor:
