@@ -111,6 +111,7 @@ def test_public_names() -> None:
         "Batch",
         "CenterCrop",
         "CodecError",
+        "Crop",
         "FastDataError",
         "FormatError",
         "GPUNormalize",
