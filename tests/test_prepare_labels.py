@@ -242,7 +242,7 @@ def test_a_parquet_without_a_label_says_so(tmp_path: Path) -> None:
 def test_what_labels_come_from_is_said_once(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     (tmp_path / "t.csv").write_text("00.png,1\n")
-    with pytest.raises(ValueError, match=r"--label-from.*--labels and --label-column.*one of them"):
+    with pytest.raises(ValueError, match=r"label_from takes .*, labels and label_column .*: give one of them"):
         prep(tmp_path / "in", tmp_path / "o.fds", label_from="(.)", labels=tmp_path / "t.csv")
     for options in (["--split", "train"], ["--root", "in"], ["--label-column", "x"]):
         refused = run(*PREP, "in", *options, cwd=tmp_path)

@@ -1,7 +1,7 @@
 """The `fastdata` command, and `fastdata-prep`: arguments, printing and exit codes. Nothing here imports torch before it must.
 
-Exit codes: 0 fine; 1 the thing asked about is broken; 2 wrong use; 3 done, but more rejects than --max-reject-rate;
-130 interrupted.
+Exit codes: 0 fine; 1 the thing asked about is broken, or a dry run finds too little room; 2 wrong use; 3 done, but more rejects
+than --max-reject-rate, also among what a dry run tries; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fastdata.errors import FastDataError, PrepError
 __all__ = ["main", "prep_main"]
 
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
 
 
@@ -50,13 +51,14 @@ class _Sides(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, parts))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
 
 
-@cli.command()
+@cli.command(context_settings=SETTINGS)
+@click.version_option(__version__)
 @click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
@@ -138,9 +140,13 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress"):
             given.pop(run_only)
-        for line in report.estimate_lines(estimate(size=size or None, **given)):
+        found = estimate(size=size or None, **given)
+        for line in report.estimate_lines(found):
             click.echo(line)
-        return
+        if sum(found.rejected.values()) > max_reject_rate * found.probes:
+            click.echo(f"more than {max_reject_rate:.2%} of what was tried is rejected", err=True)
+            sys.exit(3)
+        sys.exit(0 if found.fits else 1)
     try:
         summary = prep(size=size or None, **given)
     except KeyboardInterrupt:

@@ -181,7 +181,7 @@ def prep(
     """
     check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
-        raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
+        raise ValueError(f"--progress is {progress}, but must be one of {', '.join(MODES)}")
     with as_file(source, out) as path:
         work = planned(
             path,

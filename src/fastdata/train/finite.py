@@ -12,11 +12,12 @@ __all__ = ["MOST_SKIPPED", "not_finite"]
 MOST_SKIPPED = 50  # in a row; fp16 may need some twenty to find its scale
 
 
-def not_finite(skipped: int, model: nn.Module, loss: Tensor, *, rate: float, precision: str) -> FastDataError:
+def not_finite(skipped: int, model: nn.Module, loss: Tensor, *, rate: float, scaled: bool) -> FastDataError:
     """Make the error for so many updates skipped in a row, with what is likely to be the cause.
 
     Args:
         loss: of the last update, [].
+        scaled: whether it computes in fp16.
     """
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = loss.item()
@@ -27,7 +28,7 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor, *, rate: float, pre
     ]
     if broken:
         causes.insert(0, f"weights or statistics of the model that are not finite themselves: {', '.join(broken[:3])}")
-    if precision == "fp16":
+    if scaled:
         causes.append("numbers above 65,504, which fp16 can't hold: precision='bf16' can")
     found = f"the loss is {value:.3g}" if value - value == 0 else f"the loss itself is {value}"
     listed = "".join(f"\n  - {cause}" for cause in causes)

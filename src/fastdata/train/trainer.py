@@ -20,17 +20,16 @@ from fastdata.optim.build import build_optimizer
 from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
+from fastdata.train.arguments import check_arguments
 from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.finite import MOST_SKIPPED, not_finite
-from fastdata.train.options import describe_differences, options_of
+from fastdata.train.options import Options
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
 from fastdata.train.step import Step
 
 __all__ = ["Trainer"]
-
-HOOKS = ("step", "epoch", "eval", "save")
 
 
 class Trainer:
@@ -53,10 +52,11 @@ class Trainer:
         model: stays the user's: what wraps it is the Trainer's own.
         optimizer: of the model's parameters; or what makes one of them, such as ``partial(AdamW, lr=1e-3)``: then it is fused
             on a GPU, where that exists.
-        device: where model and batches go: "cuda" is the GPU of this rank. None: the model stays, batches go to its first weight.
+        device: where model and batches go: "cuda" is the GPU of this rank. None: that too, if there is one and the whole model lies
+            on the CPU; else the model stays, and batches go to its first weight.
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
-        clip_norm, clip_value: of the gradient, before each update.
+        clip_norm, clip_value: limits of the gradient, above 0, before each update.
         scheduler: a function of the update's index, or any of torch.optim.lr_scheduler. Those of `fastdata.optim`, such as
             ``cosine(warmup=500)``, take the number of updates from `fit`.
         channels_last: the layout of 4-D batches and, without `parallelize`, of weights.
@@ -74,7 +74,7 @@ class Trainer:
             goes on from no checkpoint, and writes neither checkpoints nor a log.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
             the first three that returns True ends the run.
-        recompute: classes of modules that keep no activations, but run again in the backward pass.
+        recompute: classes of modules of the model that keep no activations, but run again in the backward pass.
         parallelize: what lays the model over the ranks, instead of DistributedDataParallel: `fully_shard`, say. Returns it.
         tf32: whether float32 products may be rounded to TF32; None: as torch is set.
         cudnn_benchmark: let cuDNN measure its algorithms; off again after three shapes of input.
@@ -123,16 +123,21 @@ class Trainer:
         cprofile: bool = False,
         progress: bool = True,
     ) -> None:
-        if accumulate < 1 or log_every < 1:
-            raise ValueError(f"accumulate is {accumulate} and log_every {log_every}, but both are at least 1")
-        if unknown := sorted(set(hooks or {}) - set(HOOKS)):
-            raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
-        if resume not in (True, False, "require") or (resume == "require" and dir is None):
-            raise ValueError(f"resume is {resume!r} and dir {dir}, but it is True, False, or 'require', which needs a dir")
+        check_arguments(
+            accumulate=accumulate,
+            log_every=log_every,
+            save_every=save_every,
+            profile=profile,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            resume=resume,
+            dir=dir,
+            hooks=hooks or (),
+        )
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
-        where = device_for(device)
+        where = device_for(device, model)
         self.world = World.join(where)
         self.model, called, self.ema = lay_out(
             model, where, self.world, channels_last=channels_last, compile=compile, ema=ema, recompute=recompute, wrap=parallelize
@@ -160,9 +165,8 @@ class Trainer:
         self.epoch_open, self.validated, self.stopping, self.profiling = False, -1, False, self._profiler is not None
         self._resume, self._settled = resume, False
         self._saved: Any = None
-        self._saved_options: Mapping[str, Any] | None = None
         own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
-        self._options = {**own, "batch_size": None, **options_of(self.optimizer)}
+        self._options = Options(self.optimizer, self.schedule, **own)
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
 
@@ -192,7 +196,7 @@ class Trainer:
         self.schedule.check_total()
         if not self._settled:
             self._start_anew()
-        self._options["batch_size"] = getattr(train, "global_batch_size", None) or getattr(train, "batch_size", None)
+        self._options.see(train)
         self._tell_resumed()
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
@@ -238,8 +242,9 @@ class Trainer:
         """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
         skipped = self._step.totals.skipped_in_a_row()
         if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
-            precision, rate = self._options["precision"], self.schedule.rates()[0]
-            raise not_finite(skipped, self.model, self._step.loss(), rate=rate, precision=precision)
+            raise not_finite(
+                skipped, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=self._step.scaler.is_enabled()
+            )
 
     def _call(self, hook: str, *arguments: Any) -> None:
         if hook in self._hooks and self._hooks[hook](self, *arguments) is True and hook != "save":
@@ -344,11 +349,9 @@ class Trainer:
 
     def _tell_resumed(self) -> None:
         """Say once where a run goes on, and which options differ from those that it was begun with."""
-        saved, self._saved_options = self._saved_options, None
-        if saved is None or self.world.rank:
+        differences = self._options.differences()
+        if differences is None or self.world.rank:
             return
-        asked = {**self._options, **self.schedule.options()}
-        differences = describe_differences(asked, saved, scheduled=self.schedule.of_torch)
         text = f"resumed after update {self.update}, in epoch {self.epoch}"
         self._meter.log({"kind": "resume", "update": self.update, "epoch": self.epoch, "differences": differences})
         if differences:
@@ -359,7 +362,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
         place = self._pass.state() if self._pass else self._resumed
-        return capture(self, scaler=self._step.scaler, place=place, options={**self._options, **self.schedule.options()})
+        return capture(self, scaler=self._step.scaler, place=place, options=self._options)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -369,8 +372,6 @@ class Trainer:
         """
         self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler, options=self._options)
         self._saved, self._settled = counters(self), True
-        self._saved_options = state.get("options", {})
-        self._options["batch_size"] = self._saved_options.get("batch_size")
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
