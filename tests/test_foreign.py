@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, Sampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, Sampler, SequentialSampler, Subset, TensorDataset
 from torch.utils.data import random_split as torch_split
 
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RandomResizedCrop
@@ -258,6 +258,17 @@ def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
         loader.close()
         with pickle.loads(pickle.dumps(loader)) as third:
             assert third.epoch == 1
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_others_set_the_epoch_on_the_sampler(shuffle):
+    """Lightning and timm do, and ask whether it is sequential; it has no indices, from which a Loader could be made again."""
+    with Loader(ours(), 8, shuffle=shuffle, num_workers=0) as loader:
+        loader.sampler.set_epoch(3)
+        assert loader.epoch == 3
+        assert isinstance(loader.sampler, SequentialSampler) is not shuffle
+        with pytest.raises(LoaderError, match="load_state_dict"):
+            next(iter(loader.sampler))
 
 
 def test_its_repr_fits_a_line():

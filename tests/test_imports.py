@@ -17,9 +17,10 @@ ROOT = Path(fastdata.__file__).parent
 ARROWS = {
     "errors": set(),
     "machine": set(),
+    "forks": set(),
     "shared": {"errors"},
     "codec": {"errors"},
-    "store": {"errors", "codec"},
+    "store": {"errors", "machine", "codec"},
     "prepare": {"__init__", "errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data", "gpu"},
@@ -35,7 +36,8 @@ ARROWS = {
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "accelerate", "transformers"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
+OPTIONAL |= {"accelerate", "transformers"}
 
 
 def _room(path: Path) -> str:
@@ -135,8 +137,8 @@ def test_public_names() -> None:
         "prep",
         "profile",
     ]
-    assert set(fastdata.__all__) == set(fastdata._HOMES) < set(dir(fastdata))
-    for name in fastdata.__all__:
+    assert {*fastdata.__all__, "open"} == set(fastdata._HOMES) < set(dir(fastdata))
+    for name in fastdata._HOMES:
         assert getattr(fastdata, name).__name__ == name
         assert getattr(fastdata, name).__doc__
 

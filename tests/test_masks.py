@@ -394,7 +394,7 @@ def test_wrong_arguments(tmp_path):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks)
     with pytest.raises(PrepError, match="is not a folder"):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
-    with pytest.raises(ValueError, match="give masks too"):
+    with pytest.raises(ValueError, match="masks: give masks too"):
         fastdata.prep(images, tmp_path / "o.fds", mask_suffix="_mask")
     with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", mask_bits=4)
@@ -421,7 +421,9 @@ def test_on_the_command_line(tmp_path):
     assert 0.5 < estimated * 1e3 / sum(path.stat().st_size for path in (tmp_path / "o.fds").rglob("*.mdb")) < 2
     info = run(*MAIN, "info", tmp_path / "o.fds").stdout
     assert (
-        "size mask-full: rgb, 1 x uint8" in info and "a mask" in info and re.search(r"masks: \d+ classes, 0 0\.0%, 1 0\.0%", info)
+        "masks of size full: rgb, 1 x uint8" in info
+        and "a mask" in info
+        and re.search(r"masks: \d+ classes, 0 0\.0%, 1 0\.0%", info)
     )
 
 

@@ -17,11 +17,18 @@ class Best:
         self.value: float | None = None
         self.improved = False  # since the last checkpoint
         self._name, _, self._mode = (rule or "").partition(":")
-        if rule is not None and (self._name not in names or self._mode not in ("min", "max")):
+        known = self._name in names or self._name.rpartition("/")[0] in names  # a metric of several numbers names them itself
+        if rule is not None and not (known and self._mode in ("min", "max")):
             raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
 
     def see(self, results: Mapping[str, float]) -> None:
-        new = results.get(self._name, math.nan)
+        if self.rule is None:
+            return
+        if self._name not in results:
+            raise ValueError(
+                f"best is {self.rule!r}, but the evaluation gave {', '.join(results)}: pass one of these, and :min or :max"
+            )
+        new = results[self._name]
         if not math.isnan(new) and (self.value is None or (new > self.value if self._mode == "max" else new < self.value)):
             self.value, self.improved = new, True
 

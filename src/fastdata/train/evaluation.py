@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
-from fastdata.train.batches import ready
+from fastdata.monitor.metrics import Metrics
+from fastdata.train.batches import first, ready
 from fastdata.train.losses import sum_and_count
 from fastdata.train.step import Step
 
@@ -42,28 +43,33 @@ class Evaluation:
 
     Args:
         step: whose loss function, precision and ranks are used.
-        metrics: {name: function(outputs, batch) -> (sum, count)}.
+        metrics: as `Metrics` takes them.
+
+    Attributes:
+        see: is called with each batch, as the loader made it, and its number.
     """
 
-    def __init__(self, step: Step, metrics: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]], *, channels_last: bool) -> None:
-        if "loss" in metrics:
-            raise ValueError("metrics has a 'loss', but that is the name of what loss_fn returns: choose another")
-        self._step, self._metrics, self._channels_last = step, dict(metrics), channels_last
+    def __init__(self, step: Step, metrics: Mapping[str, Any], *, channels_last: bool) -> None:
+        self._step, self._metrics, self._channels_last = step, Metrics(metrics), channels_last
+        self.see: Callable[[Any, int], None] = lambda batch, number: None
 
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        """The mean loss and metrics: sums over all ranks, divided by the counts."""
+        """The mean loss and metrics: sums over all ranks, divided by the counts, and what objects compute."""
         step, number = self._step, self._step.totals.number
-        totals = torch.zeros(1 + len(self._metrics), 2, dtype=step.totals.dtype, device=step.device)
+        self._metrics.reset(step.device)
+        totals = torch.zeros(1 + len(self._metrics.functions), 2, dtype=step.totals.dtype, device=step.device)
         with self._evaluating(model):
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
                     results = [sum_and_count(step.loss_fn(heard, batch))]
-                    results += [f(heard.outputs, batch) for f in self._metrics.values()]
+                    results += self._metrics.pairs(heard.outputs, batch, _rows(batch))
                 if valid != 0:
+                    self._metrics.see(heard.outputs, batch)
                     totals += torch.stack([number(value) for pair in results for value in pair]).view_as(totals)
-        pairs = zip(("loss", *self._metrics), step.world.sum(totals).tolist(), strict=True)
-        return {name: value / count if count else math.nan for name, (value, count) in pairs}
+        pairs = zip(("loss", *self._metrics.functions), step.world.sum(totals).tolist(), strict=True)
+        means = {name: value / count if count else math.nan for name, (value, count) in pairs}
+        return means | self._metrics.results(step.world)
 
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
         """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
@@ -98,5 +104,12 @@ class Evaluation:
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
-        for batch in loader:
+        for number, batch in enumerate(loader):
+            self.see(batch, number)
             yield ready(batch, self._step.device, channels_last=self._channels_last)
+
+
+def _rows(batch: Any) -> int:
+    """Of a batch that is cut to its real rows; 1 where nothing in it says."""
+    tensor = first(batch)
+    return len(tensor) if tensor is not None and tensor.dim() else 1
