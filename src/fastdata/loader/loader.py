@@ -24,7 +24,7 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import Part
 from fastdata.loader.plan import Plan, Planner
-from fastdata.loader.ranks import default_workers
+from fastdata.loader.ranks import cores_of, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sizes import Sizes
@@ -156,7 +156,7 @@ class Loader:
         self._epoch, self._consumed = 0, 0
         self._begun = False  # whether a batch was handed out since the place was set
         self._pass = 0
-        self._stats = Stats()
+        self._stats = Stats(dataset)
         self._engine: Engine | None = None
         self._plan: Plan | None = None
         with suppress(LoaderError):  # which rank this is may be known later only
@@ -279,7 +279,9 @@ class Loader:
 
     def stats(self) -> Stats:
         """What was delivered so far, and where the time went."""
-        stats, slots = replace(self._stats), self._engine and self._engine.slots
+        cores = 0 if is_direct(self.dataset) else cores_of(self.part)  # workers make no batches of tokens
+        stats = replace(self._stats, workers=self.num_workers, cores=cores)
+        slots = self._engine and self._engine.slots
         if slots:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies

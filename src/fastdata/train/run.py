@@ -49,6 +49,7 @@ class Run:
                     self._epoch()
                 if self.verdict != TERMINATE:
                     self._validate()
+                trainer.flush()
                 trainer.save()
             finally:
                 trainer.close()
