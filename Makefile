@@ -4,13 +4,15 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 DALI := .venv/.dali
+CLIENTS := .venv-integrations
 
-.PHONY: help demo test test-dali check bench bench-peers gpu
+.PHONY: help demo test test-dali test-integrations check bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
 	@echo "make test    all tests"
 	@echo "make test-dali   the tests of Loader(backend=\"dali\"), without a GPU; installs NVIDIA DALI, 1 GB"
+	@echo "make test-integrations   the Loader under Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make check   style (ruff), types (mypy), and which module may import which"
 	@echo "make bench   measure the rates of fastdata-prep on this machine"
 	@echo "make bench-peers   measure the Loader beside tf.data, DALI, FFCV and others; installs them, 8 GB"
@@ -25,6 +27,9 @@ test: $(INSTALLED)
 
 test-dali: $(DALI)
 	$(RUN) -m pytest -q tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py
+
+test-integrations: $(CLIENTS)/.installed
+	$(CLIENTS)/bin/python -m pytest -q -n 2 --dist loadfile tests/integrations
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check
@@ -50,4 +55,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(DALI): $(INSTALLED)
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dali]'
+	@touch $@
+
+$(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt
+	@test -x $(CLIENTS)/bin/python || { echo "making $(CLIENTS) with $(PYTHON)"; $(PYTHON) -m venv $(CLIENTS); }
+	@echo "installing fastdata and its clients into $(CLIENTS); the first time takes some minutes"
+	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/integrations/requirements.txt -e .
 	@touch $@

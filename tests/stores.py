@@ -94,6 +94,42 @@ def deep() -> Path:
     return out
 
 
+@cache
+def masked() -> Path:
+    """A store of three images, of which image k has a mask of the class k."""
+    root = folder()
+    for k in range(3):
+        for name, pixels in (("in", picture(k, 30, 40)), ("masks", np.full((30, 40), k, np.uint8))):
+            (root / name).mkdir(exist_ok=True)
+            (root / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", workers=1).out
+
+
+@cache
+def tokens() -> Path:
+    """A store of the ids 0 to 999, which came without a tokenizer."""
+    root = folder()
+    np.arange(1000, dtype="<u2").tofile(root / "a.bin")
+    return fastdata.prep(root / "a.bin", root / "o.fds", end_token="0", workers=1).out
+
+
+@cache
+def arrays() -> Path:
+    """A store of one array, int16 [20, 30, 40], whose values count up from 0."""
+    root = folder()
+    (root / "in").mkdir()
+    np.save(root / "in" / "a.npy", np.arange(24_000, dtype=np.int16).reshape(20, 30, 40))
+    return fastdata.prep(root / "in", root / "o.fds", workers=1).out
+
+
+@cache
+def table() -> Path:
+    """A store of ten rows, x from 0 to 9 and the target y = x % 2."""
+    root = folder()
+    (root / "t.csv").write_text("x,y\n" + "".join(f"{k},{k % 2}\n" for k in range(10)))
+    return fastdata.prep(root / "t.csv", root / "o.fds", target="y", workers=1).out
+
+
 def whole(path: Path, size: int | None = None) -> list[Array]:
     """Every image of a store of codec rgb or jpeg, [H, W, C], read from its records without the datasets."""
     opened = Store(path)

@@ -222,6 +222,10 @@ def test_of_a_tar_cut_short_whole_samples_are_used_and_one_reject_tells(
     assert problems(found)[:whole_ones] == [""] * whole_ones
     more = {"no-label": 1} if length == 2048 * 4 + 1500 else {}  # the image was before the cut, its label behind
     assert len(found.sources) == whole_ones + 1 + len(more)
+    if not whole_ones:
+        with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(truncated 1\)"):
+            prep(tmp_path / "x.tar", tmp_path / "o.fds", workers=1)
+        return
     summary = prep(tmp_path / "x.tar", tmp_path / "o.fds", workers=1)
     assert summary.kept == whole_ones and summary.rejected == {"truncated": 1, **more}
 

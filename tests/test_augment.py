@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import Augment, CenterCrop, LMDBDataset, Loader
+from fastdata import Augment, CenterCrop, LMDBDataset, Loader, MaskDataset
 from fastdata.gpu import augment
 from stores import once, square
+from test_masks import masked
 
 CUDA = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -263,3 +264,65 @@ def test_an_older_kornia_is_refused(kornia, monkeypatch):
     with pytest.raises(ValueError, match=r"needs kornia 0.9 or newer, found 0.8.2: pip install 'kornia>=0.9'"):
         Augment(kornia.RandomInvert())
     assert importlib.metadata.version("kornia") != "0.8.2"
+
+
+# Masks
+
+
+def masks_of(count=12, **options):
+    """A batch of a store of images that are their own masks, gray and below 200."""
+    with Loader(MaskDataset(masked(), crop=CenterCrop(50), **options), count, num_workers=0) as loader:
+        loader.set_epoch(2)
+        return next(iter(loader))
+
+
+MOVES = {
+    "flips": lambda K: nn.Sequential(K.RandomHorizontalFlip(), K.RandomVerticalFlip()),
+    "flip": lambda K: K.RandomHorizontalFlip(),
+    "crop": lambda K: K.RandomCrop((40, 30)),
+    "image": lambda K: K.ImageSequential(K.RandomHorizontalFlip(), K.RandomRotation90((1, 3), resample="nearest", p=1.0)),
+    "sequential": lambda K: K.AugmentationSequential(K.RandomVerticalFlip(), data_keys=["input"]),
+}
+
+
+@on_each_device
+@pytest.mark.parametrize("name", MOVES)
+def test_masks_move_with_their_images(name, device, kornia):
+    batch = masks_of().to(device)
+    assert torch.equal(batch[0][:, 0], batch[1])
+    subject = Augment(MOVES[name](kornia), seed=3)
+    made = subject(batch)
+    images, masks = made
+    assert masks.dtype == torch.uint8 and masks.shape == (12, *images.shape[2:]) and masks.device.type == device
+    assert torch.equal(images[:, 0], masks) and not torch.equal(images, batch[0])
+    assert (made.valid, made.position) == (batch.valid, batch.position) and made.ids is batch.ids
+    assert torch.equal(subject(batch[0], batch.ids, 2), images), "as without masks"
+    part = type(batch).of([t[5:7] for t in batch], 2, batch.ids[5:7], batch.position)
+    assert torch.equal(subject(part)[1], masks[5:7])
+
+
+def test_each_pixel_of_a_mask_is_a_class_of_the_nearest_pixel_or_lies_outside(kornia):
+    batch = masks_of()
+    wide = type(batch).of([batch[0], (batch[1].int() + 300).to(torch.uint16)], batch.valid, batch.ids, batch.position)
+    turn = kornia.RandomAffine(40.0, resample="nearest", p=1.0)
+    for given, ignore, outside, more in ((batch, None, 255, 0), (batch, 7, 7, 0), (wide, None, 65535, 300)):
+        images, masks = Augment(turn, seed=1, ignore_index=ignore)(given)
+        moved = (images[:, 0].int() + 300 * (images[:, 0] > 0)) if more else images[:, 0].int()
+        beyond = masks.int() == outside
+        assert 0.02 < (beyond & (images[:, 0] == 0)).float().mean() < 0.4
+        assert (masks.int() == moved)[~beyond].float().mean() > 0.999
+
+
+def test_what_moves_no_pixels_leaves_masks_as_they_are(kornia):
+    batch = masks_of()
+    images, masks = Augment(kornia.RandomInvert(p=1.0))(batch)
+    assert torch.equal(images, 255 - batch[0]) and torch.equal(masks, batch[1])
+
+
+def test_what_would_leave_masks_behind_is_refused(kornia):
+    batch = masks_of()
+    with pytest.raises(TypeError, match=r"leaves masks behind: .*augment\(batch\[0\], batch.ids, batch.position\[0\]\)"):
+        Augment(torch.fliplr)(batch)
+    assert Augment(torch.fliplr)(batch[0], batch.ids, 0).shape == batch[0].shape
+    with pytest.raises(TypeError, match="RandomElasticTransform of kornia leaves masks behind"):
+        Augment(nn.Sequential(kornia.RandomHorizontalFlip(), kornia.RandomElasticTransform()))(batch)

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import RandomSampler, TensorDataset
+from torch.utils.data import RandomSampler, SequentialSampler, TensorDataset
 
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RandomResizedCrop
 from stores import COUNT, sha, square, store
@@ -188,3 +188,21 @@ def test_set_size_and_schedule_go_on_with_it():
     with Loader(dataset, 8, num_workers=2, schedule={0: (64, 32), 2: (96, 48)}) as loader:
         shapes = [{b[0].shape[-1] for b in itertools.islice(loader, len(loader))} for _ in range(3)]
     assert shapes == [{32}, {32}, {48}]
+
+
+def test_the_epoch_can_be_told_where_a_dataloader_has_its_sampler(reference):
+    with make("workers") as loader:
+        loader.sampler.set_epoch(2)  # timm and torch's examples
+        assert told(loader) == reference["workers"][2]
+        loader.batch_sampler.set_epoch(1)
+        batches = iter(loader)
+        loader.sampler.set_epoch(1)  # Lightning also calls it after iter()
+        assert told(batches) == reference["workers"][1]
+        with pytest.raises(LoaderError, match="can't be rebuilt from its sampler"):
+            list(loader.sampler)
+
+
+@pytest.mark.parametrize(("kind", "ordered"), [("workers", False), ("sampler", False), ("direct", True)])
+def test_the_sampler_says_whether_a_loader_shuffles(kind, ordered):
+    with make(kind, shuffle=not ordered) as loader:
+        assert isinstance(loader.sampler, SequentialSampler) is ordered

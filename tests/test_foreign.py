@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, Sampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, Sampler, SequentialSampler, Subset, TensorDataset
 from torch.utils.data import random_split as torch_split
 
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RandomResizedCrop
@@ -260,9 +260,15 @@ def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
             assert third.epoch == 1
 
 
-def test_a_loader_has_no_public_sampler():
-    """Lightning takes whatever has one for torch's DataLoader, and asks for more of it."""
-    assert not hasattr(Loader(ours(), 8, num_workers=0), "sampler")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_others_set_the_epoch_on_the_sampler(shuffle):
+    """Lightning and timm do, and ask whether it is sequential; it has no indices, from which a Loader could be made again."""
+    with Loader(ours(), 8, shuffle=shuffle, num_workers=0) as loader:
+        loader.sampler.set_epoch(3)
+        assert loader.epoch == 3
+        assert isinstance(loader.sampler, SequentialSampler) is not shuffle
+        with pytest.raises(LoaderError, match="load_state_dict"):
+            next(iter(loader.sampler))
 
 
 def test_its_repr_fits_a_line():

@@ -19,7 +19,7 @@ ARROWS = {
     "machine": set(),
     "shared": {"errors"},
     "codec": {"errors"},
-    "store": {"errors", "codec"},
+    "store": {"errors", "machine", "codec"},
     "prepare": {"__init__", "errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data", "gpu"},
@@ -31,10 +31,12 @@ ARROWS = {
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
     "bench": {"__init__", "errors", "machine", "codec", "store", "data", "gpu", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
+    "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision"}
+OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
+OPTIONAL |= {"accelerate", "transformers"}
 
 
 def _room(path: Path) -> str:
@@ -134,8 +136,8 @@ def test_public_names() -> None:
         "prep",
         "profile",
     ]
-    assert set(fastdata.__all__) == set(fastdata._HOMES) < set(dir(fastdata))
-    for name in fastdata.__all__:
+    assert {*fastdata.__all__, "open"} == set(fastdata._HOMES) < set(dir(fastdata))
+    for name in fastdata._HOMES:
         assert getattr(fastdata, name).__name__ == name
         assert getattr(fastdata, name).__doc__
 

@@ -117,9 +117,14 @@ def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
 
 
 def test_images_alone_from_a_store_with_masks():
-    ram, disk = RAMDataset(masked(), masks=False), LMDBDataset(masked())
-    assert torch.equal(ram[1][0], disk[1][0]) and ram[1][1] == disk[1][1] == -1
-    assert disk.class_pixels == ram.class_pixels == {} and disk.ignore_index is None
+    ram, disk = RAMDataset(masked(), masks=False), MaskDataset(masked())
+    assert torch.equal(ram[1][0], disk[1][0]) and ram[1][1] == -1
+    assert ram.class_pixels == {} and ram.ignore_index is None
+
+
+def test_masks_without_labels_are_no_store_of_labelled_images():
+    with pytest.raises(StoreError, match=r"masks and no labels.*-1: MaskDataset.*RAMDataset\(masks=False\)"):
+        LMDBDataset(masked())
 
 
 def test_what_memory_cannot_do_for_masks(monkeypatch):

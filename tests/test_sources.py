@@ -13,6 +13,7 @@ import pytest
 
 from fastdata.errors import PrepError
 from fastdata.prepare import prep
+from fastdata.prepare.inputs import SourceOptions
 from fastdata.prepare.sources import list_sources
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -27,8 +28,8 @@ def _put(path: Path, data: bytes = IMAGE) -> Path:
     return path
 
 
-def _names(source: Path, **options: Path) -> list[str]:
-    return [s.name for s in list_sources(source, **options).sources]
+def _names(source: Path) -> list[str]:
+    return [s.name for s in list_sources(source).sources]
 
 
 def _as_image_folder(root: Path) -> list[tuple[str, int]]:
@@ -159,7 +160,7 @@ def test_vectors_and_images_without_one(tmp_path: Path, header: bool) -> None:
         ("path,x\na/00.png,1\nb.png,2\na/c.png,3\n", r"names 2 images that are not in .*, the first 'b.png'.*such as 'a/00.png'"),
         ("a/missing.png,1\na/00.png,1\n", "names 1 images"),
         ("path\na/00.png\n", "one column"),
-        ("path,x\na/00.png,tall\n", "not all numbers"),
+        ("path,x\na/00.png,1\na/01.png,tall\n", "tall are not all numbers"),
         ("path,x\na/00.png,1\na//00.png,2\n", "'a/00.png' more than once"),
         ("", "is empty"),
     ],
@@ -199,16 +200,16 @@ def test_classes_of_another_store(tmp_path: Path) -> None:
     some = Store(prep(tmp_path / "some", tmp_path / "some.fds", classes=train, workers=1).out)
     assert some.manifest.labels.names == ("ant", "bee", "cat") and some.samples["label"].tolist() == [1, 2]
     (tmp_path / "some/unknown but empty").mkdir()
-    assert [s.label for s in list_sources(tmp_path / "some", classes=train).sources] == [1, 2]
+    assert [s.label for s in list_sources(tmp_path / "some", SourceOptions(classes=train)).sources] == [1, 2]
     write_pictures(tmp_path / "some/dog", 1)
     with pytest.raises(PrepError, match=r"classes that .*train.fds does not have: dog; it has 3 classes"):
-        list_sources(tmp_path / "some", classes=train)
+        list_sources(tmp_path / "some", SourceOptions(classes=train))
     write_pictures(tmp_path / "flat", 1)
     flat = prep(tmp_path / "flat", tmp_path / "flat.fds", workers=1).out
     with pytest.raises(PrepError, match="no classes"):
-        list_sources(tmp_path / "train", classes=flat)
+        list_sources(tmp_path / "train", SourceOptions(classes=flat))
     with pytest.raises(PrepError, match="needs classes in SOURCE"):
-        list_sources(tmp_path / "flat", classes=train)
+        list_sources(tmp_path / "flat", SourceOptions(classes=train))
 
 
 STRANGE = [
@@ -336,7 +337,8 @@ def test_splits_reuse_the_classes_of_the_training_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"), [(["0.0", "1.0"], "not all whole, such as '0.0'.*--labels"), (["cat", " "], "rows with an empty label")]
+    ("labels", "message"),
+    [(["0.0", "1.0"], "not all whole, such as '0.0'.*--label-column"), (["cat", " "], "rows with an empty label")],
 )
 def test_labels_that_would_become_wrong_classes_are_refused(tmp_path: Path, labels: list[str], message: str) -> None:
     (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{k}.jpg,{label}\n" for k, label in enumerate(labels)))

@@ -11,11 +11,9 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import lmdb
 import numpy as np
 import pytest
@@ -26,13 +24,13 @@ from PIL import Image
 from fastdata.codec.pixels import decode_record
 from fastdata.errors import FastDataError, FormatError, StoreError
 from fastdata.prepare import prep
-from fastdata.prepare.report import info_lines
 from fastdata.store.export import export
+from fastdata.store.info_lines import info_lines
 from fastdata.store.shards import ShardReader, ShardWriter
 from fastdata.store.sheet import draw_sheet
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, encode, picture, run, shards, tree, write_pictures
+from support import MAIN, encode, run, shards, tree, write_pictures
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests/data/golden.fds"
@@ -608,51 +606,6 @@ def test_export_goes_to_an_empty_folder_only(made: Path, tmp_path: Path) -> None
     assert tree(tmp_path / "full") == {"x": b"mine"}
     (tmp_path / "empty").mkdir()
     assert export(made, tmp_path / "empty") == 56
-
-
-# --------------------------------------------------------------------------------------------------------------- sheet
-
-
-def test_the_sheet_shows_samples_with_their_labels(tmp_path: Path) -> None:
-    colors = {"red": (250, 10, 10), "blue": (10, 10, 250)}
-    for name, color in colors.items():
-        for k in range(30):
-            path = tmp_path / "in" / name / f"{k}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode(np.full((40, 40, 3), color, np.uint8), ".png"))
-    prep(tmp_path / "in", tmp_path / "o.fds", codec="png", workers=1)
-    assert draw_sheet(tmp_path / "o.fds", tmp_path / "s.png") == 48
-    sheet = cv2.cvtColor(cv2.imread(str(tmp_path / "s.png")), cv2.COLOR_BGR2RGB)
-    for color in colors.values():
-        assert (sheet == color).all(axis=2).sum() == 24 * 144 * 144
-    dark = (sheet.sum(axis=2) < 200).sum()
-    assert dark > 48 * 20, "captions are written"
-
-
-MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "gray": lambda: {"gray": True},
-    "sixteen bits": lambda: {"bits": 16, "codec": "rgb"},
-    "no labels": dict,
-}
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_sheets_of_other_stores(tmp_path: Path, kind: str) -> None:
-    write_pictures(tmp_path / "in", 3, height=30, width=200)
-    prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **MAKERS[kind]())
-    assert draw_sheet(tmp_path / "o.fds", tmp_path / "s.png") == 3
-    sheet = cv2.imread(str(tmp_path / "s.png"))
-    reference = cv2.resize(picture(1, 30, 200), (144, 22), interpolation=cv2.INTER_AREA)
-    tile = sheet[8 : 8 + 144, 8 + 152 : 8 + 152 + 144][61 : 61 + 22, :, ::-1]
-    expected = np.repeat(cv2.cvtColor(reference, cv2.COLOR_RGB2GRAY)[:, :, None], 3, axis=2) if kind == "gray" else reference
-    assert np.abs(tile.astype(float) - expected).mean() < 4
-
-
-def test_a_sheet_of_nothing(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jpg").write_bytes(b"")
-    prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
-    assert draw_sheet(tmp_path / "o.fds", tmp_path / "s.png") == 0 and (tmp_path / "s.png").exists()
 
 
 def test_stored_pixels_are_read_only(made: Path) -> None:

@@ -391,7 +391,7 @@ def test_the_commands(tmp_path: Path) -> None:
     dry = run(*PREP, "t.csv", "x.fds", "--target", "y", "--dry-run", cwd=tmp_path)
     assert dry.returncode == 0 and "3 inputs" in dry.stdout and "no-target 1" in dry.stdout and not (tmp_path / "x.fds").exists()
     assert run(*MAIN, "export", tmp_path / "t.fds", tmp_path / "bad", "--to", "nanogpt").returncode == 2
-    assert "holds table, not images" in run(*MAIN, "info", tmp_path / "t.fds", "--sheet", tmp_path / "s.png").stderr
+    assert "4 columns drawn in" in run(*MAIN, "info", tmp_path / "t.fds", "--sheet", tmp_path / "s.png").stdout
 
 
 def test_an_estimate_is_close(big: Path, tmp_path: Path, undisturbed: dict[str, bytes | None]) -> None:

@@ -230,8 +230,12 @@ def check_record(record: bytes, form: dict[str, Any], size: tuple[int, int]) -> 
         return
     with Image.open(io.BytesIO(record)) as image:
         image.load()
-        if image.size[::-1] != size or image.format != form["codec"].upper():
+        if image.size[::-1] != size or image.format not in {"png": ("PNG",)}.get(form["codec"], ("JPEG", "MPO")):
             yield f"{image.format} of {image.size[::-1]}, expected {size}"
+        if form["codec"] == "original" and (
+            image.mode not in ("L", "RGB")[: form["channels"]] or image.getexif().get(274, 1) not in (0, 1)
+        ):
+            yield f"{image.mode}, orientation {image.getexif().get(274)}"
     if form["codec"] == "jpeg":
         yield from check_grid(record, form["channels"], size[1])
 

@@ -29,6 +29,7 @@ _HOMES = {
     "Trainer": "train.trainer",
     "drop_dead_bias": "gpu.bias",
     "largest_batch": "bench.largest_batch",
+    "open": "data.opening",
     "prep": "prepare",
     "profile": "bench.profile",
     "CodecError": "errors",
@@ -40,7 +41,7 @@ _HOMES = {
     "StoreError": "errors",
 }
 
-__all__ = [
+__all__ = [  # without `open`, which a star import would put in the place of Python's
     "ArrayDataset",
     "Augment",
     "Batch",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from fastdata.data.arrays import ArrayDataset
     from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.datasets import LMDBDataset, MaskDataset
+    from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
     from fastdata.data.tables import TableDataset
     from fastdata.data.tokens import TokenDataset
@@ -95,11 +97,11 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'fastdata' has no attribute {name!r}; it has {', '.join(__all__)}")
+        raise AttributeError(f"module 'fastdata' has no attribute {name!r}; it has {', '.join(_HOMES)}")
     value = getattr(importlib.import_module(f"fastdata.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOMES, "__version__"]

@@ -7,6 +7,7 @@ Exit codes: 0 fine; 1 the thing asked about is broken; 2 wrong use; 3 done, but 
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -61,14 +62,34 @@ def cli() -> None:
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
 @click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
 @click.option("--upscale", is_flag=True, help="Enlarge smaller images, which otherwise keep their size.")
-@click.option("--codec", type=click.Choice(["jpeg", "rgb", "png", "yuv420"]), default="jpeg", help="How images are stored.")
+@click.option(
+    "--codec",
+    type=click.Choice(["jpeg", "original", "rgb", "png", "yuv420"]),
+    default="jpeg",
+    help="How images are stored; original: JPEG files that need no change keep their bytes.",
+)
 @click.option("--quality", type=int, default=90, help="Of JPEG, 1 to 100.")
 @click.option("--gray", is_flag=True, help="Store one channel.")
 @click.option("--bits", type=int, default=8, help="8, or 16 for uint16 pixels (codec rgb or png).")
 @click.option("--background", type=_Color(), default="white", help="Colour beneath transparent pixels.")
 @click.option("--max-pixels", type=int, default=1 << 28, help="Reject larger images before decoding them.")
-@click.option("--labels", type=click.Path(exists=True, dir_okay=False), help="CSV/TSV of a path and float columns.")
+@click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False),
+    help="CSV of paths and labels: numbers are floats, names are classes.",
+)
 @click.option("--classes", type=click.Path(exists=True, file_okay=False), help="Use the class list of this store.")
+@click.option(
+    "--label-from", metavar="REGEX", help=r"The class is what the one group of this finds in each path, such as '(n\d+)_'."
+)
+@click.option(
+    "--label-column",
+    multiple=True,
+    metavar="COLUMN",
+    help="Of a CSV or archive: where labels are; none: no labels. May repeat.",
+)
+@click.option("--root", type=click.Path(exists=True, file_okay=False), help="The folder that a CSV's paths are relative to.")
+@click.option("--split", metavar="NAME", help="Of a CSV with a column split: take these rows.")
 @click.option("--masks", type=click.Path(exists=True, file_okay=False), help="A folder with a mask for each image.")
 @click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
@@ -138,18 +159,23 @@ def _arguments() -> list[str]:
 
 @cli.command()
 @STORE
-@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw a contact sheet with labels as this PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with everything that there is to say.")
+@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw what it holds, with masks, names and labels, as this PNG.")
 @click.option("--size", type=int, help="Which stored size the sheet shows. Default: the largest.")
-def info(store: str, sheet: str | None, size: int | None) -> None:
-    """Say what is in STORE and how it was made."""
-    from fastdata.prepare import report
+def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
+    """Say what is in STORE: samples, classes and how many each has, sizes, the memory that a RAMDataset would take, rejects, and
+    how it was made."""
+    from fastdata.store.info import store_facts
+    from fastdata.store.info_lines import info_lines
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
-    for line in report.info_lines(Store(store, kind=None)):
+    opened = Store(store, kind=None)
+    for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:
-        click.echo(f"{draw_sheet(store, sheet, size=size)} samples drawn in {sheet}")
+        drawn = {"tokens": "documents", "table": "columns"}.get(opened.manifest.kind, "samples")
+        click.echo(f"{draw_sheet(store, sheet, size=size)} {drawn} drawn in {sheet}", err=as_json)
 
 
 @cli.command()

@@ -16,6 +16,7 @@ import numpy as np
 import simplejpeg
 
 from fastdata.codec.header import Header, exif_orientation, unsupported
+from fastdata.codec.jpeg import decode_jpeg as decode_record
 from fastdata.codec.stored import Pixels, cmyk_to_rgb
 from fastdata.errors import CodecError
 
@@ -54,6 +55,19 @@ class JpegHeader(Header):
         if decoded.shape != (height, width, channels):
             raise CodecError(f"the JPEG decoded to {decoded.shape}, its header says otherwise", "undecodable")
         return Pixels(cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded)
+
+    def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
+        """RGB [H, W, 3], or grey [H, W]: what readers of records make of the file, if that is what `pixels` makes of it.
+
+        None: it has to be turned, mended, or brought to other channels, or decoding it takes too long.
+        """
+        if self.orientation != 1 or self.components not in ((1,) if gray else (1, 3)) or _too_many_scans(data, self):
+            return None
+        try:
+            pixels = decode_record(data, gray=gray)
+        except CodecError:
+            return None
+        return pixels[:, :, 0] if gray else pixels
 
     def _scale(self, least: tuple[int, int]) -> int:
         """The largest of 1, 2, 4, 8 to divide by that keeps both sides at `least`."""
@@ -128,7 +142,7 @@ def decode_jpeg(data: bytes, header: JpegHeader, **options: Any) -> Array:
 
     libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage behind it.
     """
-    if header.progressive and data.count(bytes([0xFF, SOS])) > MAX_SCANS:
+    if _too_many_scans(data, header):
         raise CodecError(f"a JPEG of more than {MAX_SCANS} scans", "too-large")
     mended, warning = data, ""
     for _ in range(3):  # as it is; mended; mended of the filler that another oddity hid
@@ -143,6 +157,10 @@ def decode_jpeg(data: bytes, header: JpegHeader, **options: Any) -> Array:
         raise unsupported(f"JPEG of {header.components} components with these sampling factors")
     cut = "remature end" in warning or END_OF_IMAGE not in data
     raise CodecError(f"the JPEG is damaged: {warning}", "truncated" if cut else "undecodable")
+
+
+def _too_many_scans(data: bytes, header: JpegHeader) -> bool:
+    return header.progressive and data.count(bytes([0xFF, SOS])) > MAX_SCANS
 
 
 def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:

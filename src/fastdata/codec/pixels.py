@@ -1,6 +1,7 @@
 """Records: one image as stored bytes, by codec.
 
 jpeg   a JPEG on the restart grid (fastdata.codec.jpeg), uint8
+original  such a JPEG, or one that came as it is, of any layout that libjpeg decodes, uint8
 png    an ordinary PNG, uint8 or uint16
 rgb    the bare pixels, [H, W, C] in C order, uint8 or little-endian uint16; the size stands in samples.npy
 yuv420 planes of luma and colour (fastdata.codec.planes), uint8
@@ -34,7 +35,7 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CODECS = ("jpeg", "rgb", "png", "yuv420")
+CODECS = ("jpeg", "original", "rgb", "png", "yuv420")
 LEAST_SHRUNK = 8  # pixels: of smaller pictures two scales have the same size
 
 
@@ -45,6 +46,11 @@ class PixelFormat:
     codec: str
     channels: int
     dtype: str
+
+    @property
+    def jpegs(self) -> bool:
+        """Whether records are JPEGs."""
+        return self.codec in ("jpeg", "original")
 
     @property
     def planes(self) -> bool:
@@ -85,8 +91,8 @@ class Region(NamedTuple):
 
 
 def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
-    """Encode RGB [H, W, 3] or grey [H, W] (not for yuv420), uint8 or uint16 (not for jpeg and yuv420), as one record."""
-    if codec == "jpeg":
+    """Encode RGB [H, W, 3] or grey [H, W] (not for yuv420), uint8 or uint16 (not for JPEGs and yuv420), as one record."""
+    if codec in ("jpeg", "original"):
         return encode_jpeg(image, quality=quality)
     if codec == "yuv420":
         return encode_planes(image)
@@ -112,7 +118,7 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
         if len(data) != height * width * form.channels * dtype.itemsize:
             raise CodecError(f"a raw record of {len(data)} bytes does not hold {shape} {form.dtype}")
         return np.frombuffer(data, dtype).reshape(shape)
-    image = decode_jpeg(data, gray=form.channels == 1) if form.codec == "jpeg" else _decode_png(data, form)
+    image = decode_jpeg(data, gray=form.channels == 1) if form.jpegs else _decode_png(data, form)
     if image.shape != shape or image.dtype != form.dtype:
         raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, the index says {shape} {form.dtype}")
     return image
@@ -138,7 +144,7 @@ def decode_window(
     if form.planes:
         luma, chroma = split_planes(data, height, width)
         return Region(luma), Region(chroma, shrink=2)
-    if form.codec != "jpeg":
+    if not form.jpegs:
         return (Region(decode_record(data, form, height, width)),)
     jpeg, top, left, tall, wide = jpeg_window(data, height, width, window)
     shrink = window.shrink if max(tall, wide) > LEAST_SHRUNK else 1

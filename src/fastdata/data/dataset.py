@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
 from fastdata.data.rendering import Allocate, Timing
+from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
@@ -36,7 +37,7 @@ class Labelled(Protocol):
         """Where a sample came from."""
 
 
-class SlotDataset(Dataset[Any]):
+class SlotDataset(TakesNoTransform, Dataset[Any]):
     """A dataset whose batches a Loader's workers write into shared memory.
 
     Attributes:

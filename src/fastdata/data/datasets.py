@@ -9,6 +9,7 @@ from fastdata.data.images import ImageDataset
 from fastdata.data.masks import Masks
 from fastdata.data.records import StoreImages
 from fastdata.data.view import Transform, View
+from fastdata.errors import StoreError
 
 __all__ = ["LMDBDataset", "MaskDataset"]
 
@@ -21,12 +22,16 @@ class LMDBDataset(ImageDataset):
         size: which stored size; None: the largest.
         crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
         hflip, vflip: probability of a flip.
-        transform: a function of your own, from and to a uint8 (or uint16) array [H, W, C], after crop and flips, in the worker.
-            It may meet the samples of a batch in any order. Under the Loader, what it draws from random, numpy.random or torch is
-            seeded by (seed, epoch, sample) too.
+        transform: a function of your own, after crop and flips, in the worker. It gets a uint8 (or uint16) array [H, W, C], and
+            returns an array [H, W, C], or a tensor [C, H, W] on the CPU. Annotate its parameter with torch.Tensor or
+            PIL.Image.Image, and it gets a tensor [C, H, W] or a PIL image. An nn.Module, such as one of torchvision.transforms.v2,
+            gets a tensor; a transform of kornia, albumentations, timm or the old torchvision.transforms what it is made for.
+            It may meet the samples of a batch in any order. Under the Loader, what it draws is seeded by (seed, epoch, sample) too:
+            from random, numpy.random, torch, and generators of its own that can be found in its attributes, closure and globals.
+            It may be set later, as `dataset.transform`.
 
     Raises:
-        StoreError: there is no such store, or it is not finished, or has no such size.
+        StoreError: there is no such store, or it is not finished, has no such size, or has masks in place of labels.
         FormatError: it is damaged, or of a newer version.
     """
 
@@ -40,7 +45,13 @@ class LMDBDataset(ImageDataset):
         vflip: float = 0.0,
         transform: Transform | None = None,
     ) -> None:
-        super().__init__(StoreImages(path, size), View(crop, hflip, vflip, transform))
+        images = StoreImages(path, size)
+        if images.store.manifest.masks and images.labels.kind == "none":
+            raise StoreError(
+                f"{path} has masks and no labels, so that each target would be -1: MaskDataset emits images with their masks, "
+                "RAMDataset(masks=False) images alone"
+            )
+        super().__init__(images, View(crop, hflip, vflip, transform))
 
 
 class MaskDataset(ImageDataset):

@@ -76,7 +76,7 @@ class ImageDataset(SlotDataset):
         row = self.rows(checked(index, len(self)))
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plan = self._plan(row[None], u)
-        (pixels,) = render_each(self._images, self.view, row[None], plan)
+        (pixels,) = render_each(self._images, self.view, row[None], plan, before_transform=self._seed_by_torch)
         target = self._targets_of(row[None], plan, np.empty, None)[0]
         return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
@@ -103,9 +103,38 @@ class ImageDataset(SlotDataset):
         else:  # a transform that draws random numbers draws the same for the same (seed, epoch, sample)
             seeds = loose_seeds(seed, epoch, keys)
             with lent_generators() as reseed:
-                samples = render_each(self._images, self.view, rows, plan, timing, lambda k: reseed(seeds[k]))
+
+                def begin(k: int) -> None:
+                    reseed(seeds[k])
+                    self._seed_own(seeds[k])
+
+                samples = render_each(self._images, self.view, rows, plan, timing, begin)
             images = stack(samples, allocate)
         return images, self._targets_of(rows, plan, allocate, timing)
+
+    def _seed_own(self, seed: int) -> None:
+        """Seed the generators that a transform owns."""
+        if self.view.user is not None:
+            self.view.user.seed(seed)
+
+    def _seed_by_torch(self, _: int) -> None:
+        """Seed them from torch's generator, which differs between the workers of torch's DataLoader."""
+        if self.view.user is not None and self.view.user.has_generators:
+            self._seed_own(int(torch.randint(1 << 62, (), device="cpu")))
+
+    @property
+    def transform(self) -> Transform | None:
+        """A function of your own, as LMDBDataset takes it. It may be set at any time: a Loader's next batch has it.
+
+        Raises, when it is set:
+            TypeError: it can't be called.
+            ValueError: the dataset has masks, or emits planes.
+        """
+        return self.view.transform
+
+    @transform.setter
+    def transform(self, transform: Transform | None) -> None:
+        self.view = self._fitting(replace(self.view, transform=transform))
 
     @property
     def channels(self) -> int:
@@ -200,7 +229,7 @@ class ImageDataset(SlotDataset):
         if self._masks and view.transform is not None:
             raise ValueError(
                 "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
-                "come from LMDBDataset, or RAMDataset(masks=False)"
+                "come from RAMDataset(masks=False)"
             )
         if self._images.form.planes:
             if view.transform is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from fastdata.data.chunked import hold
 from fastdata.data.crops import Crop
 from fastdata.data.images import ImageDataset
 from fastdata.data.masks import Masks
+from fastdata.data.opening import check_arguments, described
 from fastdata.data.records import FileImages, StoreImages, into_memory
 from fastdata.data.tables import TableDataset
 from fastdata.data.token_memory import TokenMemory
@@ -39,7 +39,7 @@ class RAMDataset:
         targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
         size, crop, hflip, vflip, transform: of images, as for LMDBDataset.
         decoded: of images: hold pixels instead of compressed bytes: many times the memory, no decoding.
-        masks: of images, False: of a store with masks, what LMDBDataset emits.
+        masks: of images, False: of a store with masks, images with their labels; -1 where there are none.
         ignore_index: of a store with masks, as for MaskDataset or ArrayDataset.
         block_size, mode, documents: of tokens, as for TokenDataset.
         crop, flips: of arrays, as for ArrayDataset.
@@ -59,14 +59,12 @@ class RAMDataset:
         if not isinstance(source, str | os.PathLike):
             kind, what = "images", "a list of files"
         else:
-            kind = read_manifest(Path(source)).kind
-            what = f"{source}, which holds {'a table' if kind == 'table' else kind}"
+            manifest = read_manifest(Path(source))
+            kind, what = manifest.kind, described(source, manifest)
             if targets is not None:
                 raise ValueError("targets go with a list of files; a store has its own")
         made: Any = {"images": RAMImages, "tokens": RAMTokens, "arrays": RAMArrays, "table": RAMTable}[kind]
-        known = inspect.signature(made.__init__).parameters.keys() - {"self", "source", "targets"}
-        if unknown := options.keys() - known:
-            raise TypeError(f"{min(unknown)} is no argument for {what}: that takes {', '.join(sorted(known)) or 'no other'}")
+        check_arguments(made.__init__, options, what, others=("self", "source", "targets"))
         return super().__new__(made)
 
 

@@ -40,7 +40,7 @@ class Images(Protocol):
 
     @property
     def indexed(self) -> bool:
-        """Whether these are JPEGs that fastdata wrote, upright and with an index of their cells."""
+        """Whether these are JPEGs that may have an index of their cells."""
 
     @property
     def labels(self) -> Labels: ...
@@ -83,7 +83,7 @@ class StoreImages:
         self.store, self.size, self.mask = Store(path), size, mask
         self.variant = self.store.variant(size, mask=mask)
         self.form = self.variant.form
-        self.jpegs = self.indexed = self.form.codec == "jpeg"
+        self.jpegs = self.indexed = self.form.jpegs
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
@@ -108,7 +108,9 @@ class StoreImages:
             raise FormatError(f"sample {index} of {self.store.path}: {error}; run fastdata verify {self.store.path}") from None
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
-        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window, cut) if self.jpegs else None
+        if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
+            return None
+        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window, cut)
 
     def name(self, index: int) -> str:
         if self._names is None:

@@ -79,9 +79,9 @@ def render_each(
     for k, regions in _decoded(images, rows, plan, timing):
         pixels: Array = np.empty(_shape(form, plan[k]), form.dtype)
         _render(form, view, plan[k], regions, pixels, timing)
-        if view.transform is not None:
+        if view.user is not None:
             before_transform(k)
-            pixels = _as_sample(view.transform(pixels), form.channels)
+            pixels = view.user(pixels, form.channels)
         made[k] = pixels
     return [made[k] for k in range(len(plan))]
 
@@ -169,14 +169,6 @@ def _scratch_memory() -> Iterator[_Scratch]:
         yield memory
     finally:
         _local.memory = memory
-
-
-def _as_sample(made: Any, channels: int) -> Array:
-    """What a user's transform returned, if it can be a sample."""
-    if not isinstance(made, np.ndarray) or made.ndim != 3 or made.shape[2] != channels:
-        found = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
-        raise LoaderError(f"transform returned {found}: it must return a numpy array [H, W, {channels}], as it gets one")
-    return np.ascontiguousarray(made)
 
 
 def stack(samples: Sequence[Array], allocate: Allocate) -> Array:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
+from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.errors import FormatError, StoreError
 from fastdata.machine import free_memory
@@ -80,7 +81,7 @@ class _Layout:
             self.blocks.append((begin, end, dtype, [] if is_target else [names[field] for field in fields]))
 
 
-class TableDataset(Dataset[Item]):
+class TableDataset(TakesNoTransform, Dataset[Item]):
     """A store of a table, held in memory, once for all processes.
 
     `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from fastdata.codec.tokenizer import Spec, load
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
 from fastdata.data.token_memory import RowCopier, Runs, TokenMemory
+from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.errors import FormatError
 from fastdata.shared import SharedArray
@@ -27,7 +28,7 @@ DOCUMENTS = ("join", "mask", "align")
 AT_ONCE = 1 << 18  # inputs to gather at once: half a megabyte of uint16, which stays in the cache
 
 
-class TokenDataset(Dataset[Any]):
+class TokenDataset(TakesNoTransform, Dataset[Any]):
     """Rows of tokens, of a store that was prepared with `--tokenizer` or `--train-bpe`.
 
     `ds[i]` is a tensor [block_size + 1], uint16 or uint32: inputs and, one further, targets, which `NextToken` makes of a batch on

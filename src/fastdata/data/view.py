@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import cv2
@@ -13,13 +14,14 @@ import numpy as np
 from fastdata.codec.pixels import Region, Window
 from fastdata.data.crops import Crop, RandomResizedCrop, Resize
 from fastdata.data.resample import pad, resample
+from fastdata.data.transforms import UserTransform
 from fastdata.errors import LoaderError
 
 __all__ = ["Sample", "View", "some"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
-Transform = Callable[[Array], Array]
+Transform = Callable[..., Any]
 
 FLIP_DRAWS = 2
 SHRINK = {8: 8, 4: 4, 2: 2}  # a box so many times as large as the output: pixels a side that the decoder may make one
@@ -37,7 +39,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A crop (None: the whole image), the probabilities of flips, and a function from array [H, W, C] to array.
+    """A crop (None: the whole image), the probabilities of flips, and a function that changes the pixels.
 
     Raises:
         ValueError, TypeError: a wrong argument.
@@ -56,6 +58,14 @@ class View:
             raise TypeError(f"crop is {self.crop!r}, but must be RandomResizedCrop, CenterCrop, RandomCrop, Resize or None")
         if self.crop is not None:
             self.crop.sides(2)
+
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
+
+    @cached_property
+    def user(self) -> UserTransform | None:
+        """The transform, ready to be called."""
+        return None if self.transform is None else UserTransform(self.transform)
 
     @property
     def draws(self) -> int:

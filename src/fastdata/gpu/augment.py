@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fastdata.gpu.batch import Batch
+
 __all__ = ["Augment"]
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 KORNIA = (0, 9)  # before, it drew for those samples alone that a gate let through, so that others decided on their numbers
+MOVES_MASKS = {"GeometricAugmentationBase2D", "IntensityAugmentationBase2D"}  # of kornia, or need not
 ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # of kornia: they mix samples of a batch, or choose one of them for all
 
 
@@ -30,17 +33,21 @@ class Augment(nn.Module):
     Any other transform gets one image at a time, integers [C, H, W], with torch's generators seeded for it: torchvision draws one
     set of numbers for all that it is given. Its kernels then run once for each sample.
 
-    Targets stay as they are: masks would not follow what moves pixels. A sample that comes twice in an epoch looks the same twice.
+    Of a Loader's batch with masks, the result is a batch too, of images and of masks that have moved with them; kornia's and
+    torchvision's transforms can do that, others are refused. Labels stay as they are, and the result is images. A sample that comes
+    twice in an epoch looks the same twice.
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
             of some; or a callable from and to [C, H, W], such as `torchvision.transforms.v2.Compose`.
         seed: 0 to 2^64 - 1.
+        ignore_index: the class of a mask's pixels that come from outside of the image, or were erased; None: 255, or 65535 for
+            uint16 masks. Of kornia's transforms: torchvision's take `fill={tv_tensors.Mask: 255}`, and 0 without it.
 
     Raises:
         ValueError: a wrong seed; an augmentation of kornia that mixes samples; when called, ids that are not one for each image.
         TypeError: when called, images that are not uint8 or uint16 [B, C, H, W], or no ids; a transform that draws in a way that
-            does not tell samples apart.
+            does not tell samples apart, or that would leave masks behind.
 
     Example:
         >>> augment = Augment(lambda image: image ^ torch.randint(256, (), dtype=torch.uint8))
@@ -49,11 +56,12 @@ class Augment(nn.Module):
         True
     """
 
-    def __init__(self, transform: Callable[..., Any], *, seed: int = 0) -> None:
+    def __init__(self, transform: Callable[..., Any], *, seed: int = 0, ignore_index: int | None = None) -> None:
         super().__init__()
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        self.transform, self.seed = transform, seed
+        self.transform, self.seed, self.ignore_index = transform, seed, ignore_index
+        self._containers: list[Any] = []  # in a list, a module is no part of this one
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
         kinds = [kind for module in modules for kind in type(module).__mro__]
         self.batched = any(kind.__module__.startswith("kornia.") for kind in kinds)
@@ -68,16 +76,20 @@ class Augment(nn.Module):
                 )
 
     @torch.no_grad()
-    def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Tensor:
+    def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Any:
         """The augmented images, as they came: integers, on the same device; [B, C, H, W] in channels_last.
+
+        Of a batch with masks, a batch of these and of the masks, [B, H, W].
 
         Args:
             images: a batch of a Loader, which knows ids and epoch; or a tensor of images.
             ids: of the samples, integers [B].
             epoch: from 0.
         """
-        if ids is None and hasattr(images, "ids"):
-            images, ids, epoch = images if isinstance(images, Tensor) else images[0], images.ids, images.position[0]
+        batch, masks = images, None
+        if ids is None and hasattr(batch, "ids"):
+            images, ids, epoch = batch if isinstance(batch, Tensor) else batch[0], batch.ids, batch.position[0]
+            masks = _masks(batch, images)
         if ids is None or epoch is None:
             raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
@@ -87,28 +99,76 @@ class Augment(nn.Module):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
         common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
-        made = self._at_once(images, keys, common) if self.batched else self._one_by_one(images, keys)
-        return made.contiguous(memory_format=torch.channels_last)
+        made, moved = self._at_once(images, masks, keys, common) if self.batched else self._one_by_one(images, masks, keys)
+        made = made.contiguous(memory_format=torch.channels_last)
+        return made if moved is None else Batch.of((made, moved), batch.valid, batch.ids, batch.position)
 
-    def _at_once(self, images: Tensor, keys: Tensor, common: Tensor) -> Tensor:
-        count, largest, floats = len(images), LARGEST[images.dtype], images.float() / LARGEST[images.dtype]
+    def _at_once(self, images: Tensor, masks: Tensor | None, keys: Tensor, common: Tensor) -> tuple[Tensor, Tensor | None]:
+        count, largest = len(images), LARGEST[images.dtype]
+        given = [images.float() / largest]
+        if masks is not None:
+            given.append(masks[:, None].float() + 1)  # 0 is what lies outside of an image
         if count == 1:  # two rows, so that a random number for the whole batch is told from one for each sample
-            floats, keys = floats.expand(2, *floats.shape[1:]), keys.expand(2)
+            given, keys = [floats.expand(2, *floats.shape[1:]) for floats in given], keys.expand(2)
         with _Drawing(keys, common):
-            made = self.transform(floats)[:count]
-        out: Tensor = (made * largest).round_().clamp_(0, largest).to(images.dtype)
-        return out
+            made = [self.transform(*given)] if masks is None else self._moving_masks()(*given, data_keys=["input", "mask"])
+        out = (made[0][:count] * largest).round_().clamp_(0, largest).to(images.dtype)
+        if masks is None:
+            return out, None
+        outside = LARGEST[masks.dtype] if self.ignore_index is None else self.ignore_index
+        classes = made[1][:count, 0] - 1
+        return out, torch.where(classes < 0, outside, classes).to(masks.dtype)
 
-    def _one_by_one(self, images: Tensor, keys: Tensor) -> Tensor:
+    def _moving_masks(self) -> Any:
+        """kornia's container of the transform, which takes masks too: of each new pixel the nearest one."""
+        if not self._containers:
+            import kornia.augmentation
+
+            for module in self.transform.modules():  # type: ignore[attr-defined]
+                kinds = {kind.__name__ for kind in type(module).__mro__}
+                if "AugmentationBase2D" in kinds and not kinds & MOVES_MASKS:
+                    raise TypeError(
+                        f"{type(module).__name__} of kornia leaves masks behind: leave it out, or apply it without masks"
+                    )
+            container: Any = self.transform
+            if not isinstance(container, kornia.augmentation.AugmentationSequential):
+                parts = list(container) if type(container) is nn.Sequential else [container]
+                container = kornia.augmentation.AugmentationSequential(*parts)
+            self._containers.append(container)
+        return self._containers[0]
+
+    def _one_by_one(self, images: Tensor, masks: Tensor | None, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        samples: Any = zip(images) if masks is None else zip(images, self._wrapped(masks), strict=True)
+        made = []
         with _lent_generators(images.device) as reseed:
-            made = []
-            for image, key in zip(images, keys.tolist(), strict=True):
+            for sample, key in zip(samples, keys.tolist(), strict=True):
                 reseed(key)
-                made.append(self.transform(image))
-        return torch.stack(made)
+                made.append(self.transform(*sample))
+        if masks is None:
+            return torch.stack(made), None
+        return torch.stack([image for image, _ in made]), torch.stack([mask.as_subclass(Tensor) for _, mask in made]).to(
+            masks.dtype
+        )
+
+    def _wrapped(self, masks: Tensor) -> list[Any]:
+        """The masks as torchvision knows them; its kernels take no uint16."""
+        if not any(kind.__module__.startswith("torchvision.transforms.v2") for kind in type(self.transform).__mro__):
+            raise TypeError(
+                "this transform gets images only, and leaves masks behind: use one of kornia or of torchvision.transforms.v2; or, "
+                "if it moves no pixels, augment(batch[0], batch.ids, batch.position[0])"
+            )
+        from torchvision import tv_tensors
+
+        return [tv_tensors.Mask(mask) for mask in (masks if masks.dtype == torch.uint8 else masks.to(torch.int32))]
 
     def extra_repr(self) -> str:
         return f"seed={self.seed}" + ("" if isinstance(self.transform, nn.Module) else f", transform={self.transform!r}")
+
+
+def _masks(batch: Any, images: Tensor) -> Tensor | None:
+    """The masks of a Loader's batch, integers [B, H, W]; None: it has others targets, or none."""
+    masks = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
+    return masks if isinstance(masks, Tensor) and masks.dim() == 3 and masks.dtype in LARGEST else None
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -79,6 +79,7 @@ class Dali:
         pin_memory: bool,
         device: torch.device | None,
     ) -> None:
+        check_dali(dataset)  # it may have got a transform since the loader was made
         self._device = device if device is not None and device.type == "cuda" else None
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
         self._cut = CUT_ON_CPU if self._device is None else CUT_ON_GPU

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
@@ -27,9 +26,10 @@ from fastdata.loader.plan import Plan, Planner
 from fastdata.loader.ranks import cores_of, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.resident import Resident, check_resident, one_device
+from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
-from fastdata.loader.unwrap import unwrapped
+from fastdata.loader.unwrap import Given
 from fastdata.loader.workers import Workers
 
 __all__ = ["Loader"]
@@ -114,24 +114,18 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self.dataset = dataset = unwrapped(dataset)
+        self._given = Given(dataset)
+        self.dataset = dataset = self._given.dataset
         self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
-        device = one_device(device, resident)
-        self.device, self.resident = None if device is None else torch.device(device), resident is not None
-        if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
-            name = "resident" if self.resident else "device"
-            raise ValueError(f"{name} is {device!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
+        self.device, self.resident = one_device(device, resident), resident is not None
         self.prefetch_factor, self.device_prefetch = prefetch_factor, device_prefetch
         if device_prefetch < 1:
             raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
         self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        if collate_fn is not None and (isinstance(dataset, SlotDataset) or is_direct(dataset)):
-            raise ValueError(
-                f"collate_fn is for datasets of others; batches of a {type(dataset).__name__} are made as one: give the dataset a "
-                "transform, or change the batch in the loop"
-            )
+        if collate_fn is not None:
+            self._given.check_collate()
         self._collate_fn = collate_fn
         self._planner = Planner(
             dataset,
@@ -233,6 +227,14 @@ class Loader:
         if self._begun or epoch != self._epoch:
             self._move_to(epoch, 0)
 
+    @property
+    def sampler(self) -> EpochSampler:
+        """What takes the epoch where other packages look for a DataLoader's sampler; it has no indices to give."""
+        ordered = not self.shuffle and self._planner.any_sampler is None
+        return (SequentialEpochSampler if ordered else EpochSampler)(self.set_epoch)
+
+    batch_sampler = sampler
+
     def _move_to(self, epoch: int, consumed: int) -> None:
         """The next batch is this one. A pass that has handed out batches is over; one that has not begins there."""
         self._epoch, self._consumed = epoch, consumed
@@ -302,6 +304,8 @@ class Loader:
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
+            if self._given.changed():
+                self.close()  # its workers have the old transform; the next batch has the new one
             if self._engine is None or self._in_flight != self._place():
                 self._requests.restart(*self._place())  # what is in flight will be dropped
             yield self._batch(*self._receive())  # in no name, so that who lets go of a batch frees it

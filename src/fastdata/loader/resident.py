@@ -30,17 +30,21 @@ CHUNK = 8 << 20  # bytes that a worker decodes at a time; memory of the load is 
 AHEAD = 2  # chunks on their way to the device
 
 
-def one_device(device: str | torch.device | None, resident: str | torch.device | None) -> str | torch.device | None:
+def one_device(device: str | torch.device | None, resident: str | torch.device | None) -> torch.device | None:
     """Where batches arrive: on the device that the images stay on, if they stay on one.
 
     Raises:
-        ValueError: two devices are given that differ.
+        ValueError: two devices are given that differ, or a GPU that is not there.
     """
     if device is not None and resident is not None and _numbered(device) != _numbered(resident):
         raise ValueError(
             f"resident is {str(resident)!r} and device {str(device)!r}: batches are made where the images are; leave device out"
         )
-    return device if resident is None else resident
+    name, given = ("device", device) if resident is None else ("resident", resident)
+    chosen = None if given is None else torch.device(given)
+    if chosen and chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"{name} is {given!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
+    return chosen
 
 
 def _numbered(device: str | torch.device) -> tuple[str, int]:

@@ -105,11 +105,10 @@ class Workers:
             generator=torch.Generator(),  # torch's own generator stays as the user left it
         )
         with ready_to_fork(), _on_cpu():
-            self._batches: Any = iter(loader)
-        if (
-            num_workers
-        ):  # in a reference cycle, the iterator's queues would be finalized first, and each worker waited for in vain, 5 s
-            weakref.finalize(self, self._batches._shutdown_workers).atexit = False
+            batches: Any = iter(loader)
+        self._batches = batches
+        if num_workers:  # in a reference cycle the iterator's queues would be finalized first: 5 s of waiting for each worker
+            weakref.finalize(self, batches._shutdown_workers).atexit = False
         if self.slots is not None and pin_memory and self._device is not None:
             self.slots.pin(self._device)  # after the fork: what is page-locked may be missing in a child
 

@@ -11,7 +11,18 @@ from fastdata.prepare.text.sources import holds_tokens
 
 __all__ = ["own_arguments", "what_is_asked"]
 
-PAIRS = {"labels": None, "classes": None, "masks": None, "mask_suffix": "", "mask_bits": 8, "limit": None}
+PAIRS = {
+    "labels": None,
+    "classes": None,
+    "label_from": None,
+    "label_column": None,
+    "root": None,
+    "split": None,
+    "masks": None,
+    "mask_suffix": "",
+    "mask_bits": 8,
+    "limit": None,
+}
 OWN: dict[str, dict[str, Any]] = {
     "images": {
         "size": None,

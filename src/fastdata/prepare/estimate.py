@@ -30,6 +30,7 @@ class Estimate:
         free_bytes: of the disk that would hold the store.
         probes: inputs that were tried.
         rejected: of these, by reason.
+        notes: what the labels are and where they come from, and what of the source is not stored.
     """
 
     inputs: int
@@ -38,6 +39,7 @@ class Estimate:
     free_bytes: int
     probes: int
     rejected: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any) -> Estimate:
@@ -51,7 +53,7 @@ def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers:
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
     disk = next(p for p in (work.out, *work.out.parents) if p.exists())
     size = int(sum(map(_stored, probed.records)) * probed.scale) + fixed
-    return Estimate(probed.inputs, size, seconds, shutil.disk_usage(disk).free, probed.tried, dict(probed.rejected))
+    return Estimate(probed.inputs, size, seconds, shutil.disk_usage(disk).free, probed.tried, dict(probed.rejected), work.notes)
 
 
 def _stored(size: int) -> int:

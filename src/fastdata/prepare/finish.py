@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.prepare import kinds
+from fastdata.prepare.folder import clear
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.reasons import nothing_kept
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, file_sum, shard_file, sync, write_atomic
 from fastdata.store.format import Manifest, Variant
@@ -51,7 +54,7 @@ def finish(plan: Plan, out: Path) -> Manifest:
     """Write what makes a store of finished shards, the manifest last, and remove the work folder.
 
     Raises:
-        PrepError: shards are missing.
+        PrepError: shards are missing; or nothing was kept, and what was made is removed.
     """
     found = finished_shards(plan, out, thorough=False)
     if missing := sorted(set(range(plan.num_shards)) - set(found)):
@@ -59,7 +62,11 @@ def finish(plan: Plan, out: Path) -> Manifest:
             f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}; run the same command again"
         )
     ordered = [found[k] for k in range(plan.num_shards)]
-    tables = kinds.of(plan.options.kind).tables(plan, ordered)
+    kind = kinds.of(plan.options.kind)
+    if not any(map(kind.kept, ordered)):
+        clear(out, set())
+        raise _nothing_kept([reject for table in ordered for reject in table["rejects"]])
+    tables = kind.tables(plan, ordered)
     sums = {
         **({} if tables.samples is None else {SAMPLES: _write_samples(tables.samples, out / SAMPLES)}),
         **({} if tables.names is None else {NAMES: _write(out / NAMES, "".join(json.dumps(n) + "\n" for n in tables.names))}),
@@ -72,7 +79,9 @@ def finish(plan: Plan, out: Path) -> Manifest:
         labels=plan.labels,
         shard_samples=tables.counts,
         variants=tuple(
-            Variant(name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered), tables.records)
+            Variant(
+                name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered), tables.records, tables.originals.get(name)
+            )
             for name, size, form in plan.options.variants()
         ),
         files=sums,
@@ -89,6 +98,11 @@ def finish(plan: Plan, out: Path) -> Manifest:
     write_atomic(out / MANIFEST, manifest.to_json())
     shutil.rmtree(out / WORK)
     return manifest
+
+
+def _nothing_kept(rejects: list[dict[str, Any]]) -> PrepError:
+    first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
+    return nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
 
 
 def _write_samples(samples: Array, path: Path) -> FileSum:

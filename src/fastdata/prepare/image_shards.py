@@ -14,10 +14,11 @@ import xxhash
 from fastdata.prepare.archives.archive import release
 from fastdata.prepare.archives.catalog import read_source
 from fastdata.prepare.images import Record, prepare_image
+from fastdata.prepare.inputs import Source
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.reasons import detail_of
 from fastdata.prepare.run import Roots
-from fastdata.prepare.sources import Source
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.format import Masks, samples_dtype
 
@@ -41,6 +42,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
+    originals = [0] * len(job.options.variants())
     for place, source in enumerate(task.sources):
         progress.at(place)
         made = _try(job, source, task.skip.get(place))
@@ -51,8 +53,9 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             writers.append([record.data for record in made])
             rows.append([task.first + place, [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in made]])
             classes.update(made[-1].classes)
+            originals = [count + record.original for count, record in zip(originals, made, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
-    return {"rows": rows, "rejects": rejects, "classes": classes}
+    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals}
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
@@ -72,7 +75,7 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
     if skip is not None:
         return skip
     if source.problem:
-        return source.problem, ""
+        return source.problem, detail_of(source.problem)
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
         return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)
@@ -100,6 +103,11 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         counts=tuple(map(kept, found)),
+        originals={
+            name: sum(table["originals"][k] for table in found)
+            for k, (name, _, form) in enumerate(plan.options.variants())
+            if form.codec == "original"
+        },
         sections={"masks": _masks(plan, found)},
     )
 

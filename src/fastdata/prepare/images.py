@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fastdata.codec.jpeg_source import JpegHeader
 from fastdata.codec.mask import count_classes, decode_mask
 from fastdata.codec.pixels import CODECS, PixelFormat, encode_record
 from fastdata.codec.planes import even
@@ -55,7 +56,7 @@ class ImageOptions:
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(map(str, known))}")
-        if self.bits == 16 and self.codec == "jpeg":
+        if self.bits == 16 and self.codec in ("jpeg", "original"):
             raise ValueError("bits is 16, but a JPEG holds 8: choose codec rgb or png (--codec rgb)")
         if self.codec == "yuv420" and (self.bits == 16 or self.gray):
             raise ValueError("yuv420 holds colours in 8 bits: choose codec rgb or png for bits=16, jpeg, rgb or png for gray=True")
@@ -85,18 +86,20 @@ def variant_name(size: int | None) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """One stored image or mask. classes: of a mask, the pixels of each class in its file."""
+    """One stored image or mask. classes: of a mask, the pixels of each class in its file. original: these are the file's bytes."""
 
     data: bytes
     height: int
     width: int
     classes: dict[int, int] = field(default_factory=dict)
+    original: bool = False
 
 
 def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None = None, mask: bytes | None = None) -> list[Record]:
     """Make one record per size, all from one decode, and behind them the same of the mask.
 
-    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8.
+    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", one that is stored in its own
+    size, upright and sound, keeps its bytes.
 
     Args:
         data: the bytes of an image file of any format.
@@ -110,7 +113,12 @@ def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None =
     source = SourceImage(data, max_pixels=options.max_pixels)
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
     at_least = max(h for h, _ in shapes), max(w for _, w in shapes)
-    image = source.decode(at_least=at_least, gray=options.gray, bits=options.bits, background=options.background, scratch=scratch)
+    original = _original(data, source, options, shapes)
+    image = original
+    if image is None:
+        image = source.decode(
+            at_least=at_least, gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
+        )
     made: dict[int | None, Record] = {}
     larger = image  # the size before, where this one is at most half of it: nearly as exact, and far fewer pixels to average
     for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
@@ -120,11 +128,20 @@ def prepare_image(data: bytes, options: ImageOptions, *, scratch: Array | None =
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
         height, width = resized.shape[:2]
+        if original is not None and (height, width) == (source.height, source.width):
+            made[size] = Record(data, height, width, original=True)
+            continue
         if options.codec == "yuv420":
             height, width = even(height), even(width)
         made[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
     masks = [] if mask is None else _masks(mask, options, (source.height, source.width), shapes)
     return [made[size] for size in options.sizes] + masks
+
+
+def _original(data: bytes, source: SourceImage, options: ImageOptions, shapes: list[Shape]) -> Array | None:
+    """The pixels of a JPEG whose bytes can be stored as they are, in one of the sizes at least."""
+    wanted = options.codec == "original" and (source.height, source.width) in shapes
+    return source.header.as_is(data, gray=options.gray) if wanted and isinstance(source.header, JpegHeader) else None
 
 
 def _masks(data: bytes, options: ImageOptions, image: Shape, shapes: list[Shape]) -> list[Record]:

@@ -1,9 +1,10 @@
-"""What an input is: a file, or a part of an archive; and the list of them."""
+"""What an input is: a file, or a part of an archive; the list of them; and what a caller says of both."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,15 @@ from pathlib import Path
 from fastdata.errors import PrepError
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "SPLITS", "Label", "Place", "Source", "SourceList", "StrPath", "splits_error"]
+__all__ = ["EXTENSIONS", "NO_LABELS", "SPLITS", "Label", "Place", "Source", "SourceList", "SourceOptions", "StrPath"]
+__all__ += ["is_image", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
     ".hdr .exr .pfm .heic .heif .jxl .psd .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
+NO_LABELS = "none"  # as the name of a label column
 
 StrPath = str | os.PathLike[str]
 Label = int | tuple[float, ...]
@@ -41,22 +44,63 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceList:
-    """All inputs, in the order of the store, and the labels' meaning. skipped: files without an image's extension, by extension."""
+    """All inputs, in the order of the store, and the labels' meaning. skipped: files without an image's extension, by extension.
+    labelled_by: what the labels were read from. notes: what the caller shall know of them."""
 
     root: Path
     labels: Labels
     sources: list[Source]
     skipped: Counter[str] = field(default_factory=Counter)
+    labelled_by: str = ""
+    notes: tuple[str, ...] = ()
 
 
-def splits_error(root: Path, splits: dict[str, str]) -> PrepError:
-    """That SOURCE holds several splits, by name, each with what to give as SOURCE instead; the commands to type."""
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the caller says of inputs and their labels; `fastdata.prepare.prep` describes them."""
+
+    labels: StrPath | None = None
+    classes: StrPath | None = None
+    label_from: str | None = None
+    label_column: tuple[str, ...] = ()
+    root: StrPath | None = None
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_from is not None and (self.labels is not None or self.label_column):
+            raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
+
+    @property
+    def no_labels(self) -> bool:
+        return self.label_column == (NO_LABELS,)
+
+
+def is_image(name: str) -> bool:
+    """Whether a file's name ends as an image's."""
+    return os.path.splitext(name)[1].lower() in EXTENSIONS
+
+
+def look(path: StrPath) -> tuple[int, str]:
+    """The size of a file, and why it can't be used; -1 if so."""
+    try:
+        info = os.stat(path)
+    except FileNotFoundError:
+        return -1, "broken-link" if os.path.islink(path) else "missing"
+    except (OSError, ValueError):  # ValueError: a table's name with a zero byte
+        return -1, "unreadable"
+    return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # a pipe would be read for ever
+
+
+def splits_error(source: Path, splits: dict[str, str], *, column: bool = False) -> PrepError:
+    """That SOURCE holds several splits, by name, each with what to give as SOURCE instead; the commands to type. column: a column
+    of a table names them, and --split chooses one."""
     names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # its classes are the ones that the others reuse
-    outs = [f"{root.resolve().name}-{name}.fds" for name in names]
+    stem = source.stem if column else source.absolute().name
+    outs = [f"{stem}-{name}.fds" for name in names]
     commands = [["fastdata-prep", splits[name], out] for name, out in zip(names, outs, strict=True)]
-    for command in commands[1:]:
-        command += ["--classes", outs[0]]
+    for name, command in zip(names, commands, strict=True):
+        command += ["--split", name] * column + ["--classes", outs[0]] * (name != names[0])
     return PrepError(
-        f"{root} holds {' and '.join(names)} side by side, which would be mixed; prepare each by itself, with your options:\n"
+        f"{source} holds {' and '.join(names)} side by side, which would be mixed; prepare each by itself, with your options:\n"
         + "\n".join(f"  {shlex.join(command)}" for command in commands)
     )

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
 from fastdata.prepare.planned import Planned, check_positive, planned
 from fastdata.prepare.progress import MODES, Progress
+from fastdata.prepare.reasons import tried_path
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.table.frame import as_file
 from fastdata.prepare.worker import shard_table
@@ -41,7 +43,10 @@ class Summary:
         bytes_before: of the kept images, or of the files of text, or of the table.
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
+        notes: what the labels are and where they come from, and what of the source is not stored.
+        first_reject: the first of the rejects and its reason; empty, if there is none.
         tokens: in a store of tokens.
+        originals: with codec "original", how many images of each size kept their bytes; the others were encoded.
         kind: of data: "images", "tokens", "arrays" or "table".
     """
 
@@ -56,6 +61,9 @@ class Summary:
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
     kind: str = "images"
+    originals: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    first_reject: str = ""
 
     @property
     def inputs_per_s(self) -> float:
@@ -81,6 +89,10 @@ def prep(
     max_pixels: int = 1 << 28,
     labels: str | os.PathLike[str] | None = None,
     classes: str | os.PathLike[str] | None = None,
+    label_from: str | None = None,
+    label_column: str | Sequence[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    split: str | None = None,
     masks: str | os.PathLike[str] | None = None,
     mask_suffix: str = "",
     mask_bits: int = 8,
@@ -106,7 +118,7 @@ def prep(
     timeout: float = 60.0,
     progress: str = "off",
 ) -> Summary:
-    """Make a store of images, of arrays, of text, or of a table. Run again after an interruption, it goes on.
+    r"""Make a store of images, of arrays, of text, or of a table. Run again after an interruption, it goes on.
 
     Args:
         source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
@@ -120,14 +132,19 @@ def prep(
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
         upscale: enlarge smaller images, which otherwise keep their size.
         codec: "jpeg" (on a restart grid), "rgb" (bare pixels), "png" or "yuv420" (bare planes of luma and halved colours; an odd
-            last row or column is repeated).
+            last row or column is repeated). "original": JPEG files that need no change (sound, upright, of the wanted size and
+            channels) keep their bytes, with all that is in them, such as EXIF; others become "jpeg".
         quality: of JPEG, 1 to 100.
         gray: keep one channel.
         bits: 8, or 16 for uint16 pixels, with codec "rgb" or "png".
         background: RGB colour beneath transparent pixels.
         max_pixels: larger images are rejected before they are decoded.
-        labels: CSV/TSV of a path and float columns, one row an image.
+        labels: CSV/TSV of paths relative to `source` and their labels: numbers are floats, names are classes.
         classes: a store whose class list to use.
+        label_from: a regular expression, whose one group finds the class in each path, such as r"(n\d+)_".
+        label_column: of a CSV/TSV, Parquet or HDF5: which column holds the class; several of a CSV: floats; "none": no labels.
+        root: the folder that the paths of a CSV/TSV are relative to; None: the one that it lies in.
+        split: of a CSV/TSV with a column `split`: take these rows.
         masks: a folder with a mask of classes for each image, a PNG of the same name but for the ending. As with images, what tells
             an input from another are its name and size: for masks that were drawn anew, overwrite.
         mask_suffix: what the masks' names have behind the images', before the ending.
@@ -172,6 +189,10 @@ def prep(
             size=size,
             labels=labels,
             classes=classes,
+            label_from=label_from,
+            label_column=label_column,
+            root=root,
+            split=split,
             masks=masks,
             mask_suffix=mask_suffix,
             mask_bits=mask_bits,
@@ -207,7 +228,11 @@ def prep(
                 resumed: int | None = None  # all of it
                 if not is_finished(work.out, work.plan, overwrite):
                     resumed = _run(work, workers or available_cores(), timeout, progress)
-                    finish(work.plan, work.out)
+                    try:
+                        finish(work.plan, work.out)
+                    finally:
+                        with suppress(OSError):  # it is a store, or not empty
+                            work.out.rmdir()
         except OSError as error:
             raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
     return _summary(work, resumed, time.monotonic() - started)
@@ -237,6 +262,14 @@ def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
     return sum(len(table["rejects"]) + kinds.of(plan.options.kind).kept(table) for table in have.values())
 
 
+def _first_reject(work: Planned, rejected: list[dict[str, Any]]) -> str:
+    if not rejected:
+        return ""
+    name, reason = rejected[0]["name"], rejected[0]["reason"]
+    in_archive = bool(getattr(work.plan.sources[rejected[0]["source"]], "place", ()))
+    return f"{name}: {reason}: {rejected[0]['detail']}{'' if in_archive else tried_path(work.roots[0], reason, name)}"
+
+
 def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
     store, sources = Store(work.out, kind=None), work.plan.sources
     rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
@@ -258,6 +291,9 @@ def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
         bytes_after=after,
         seconds=seconds,
         skipped=work.skipped,
+        notes=work.notes,
+        first_reject=_first_reject(work, rejected),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
+        originals={v.name: v.originals for v in variants if v.originals is not None},
     )

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.prepare.sources import is_image, walk_files
+from fastdata.prepare.inputs import is_image
+from fastdata.prepare.sources import walk_files
 
 __all__ = ["Probed", "Tables", "kind_of", "of"]
 
@@ -35,13 +36,15 @@ _ENDINGS = {"arrays": (".npy", ".npz", ".nii", ".nii.gz", ".dcm")}  # that tell 
 @dataclass(frozen=True)
 class Tables:
     """samples, names: of samples.npy and names.txt; None: the store has no such file. counts: samples of each shard. records: of
-    each shard, if these are others. sections: what the manifest holds for this kind."""
+    each shard, if these are others. sections: what the manifest holds for this kind. originals: of variants of codec "original",
+    how many records are the bytes of their inputs."""
 
     samples: np.ndarray[Any, np.dtype[Any]] | None
     names: Iterable[str] | None
     counts: tuple[int, ...]
     records: tuple[int, ...] | None = None
     sections: dict[str, Any] = field(default_factory=dict)
+    originals: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.prepare.sources import Source, SourceList, walk_images
+from fastdata.prepare.inputs import Source, SourceList
+from fastdata.prepare.sources import walk_images
 
 __all__ = ["with_masks"]
 

@@ -14,7 +14,7 @@ import xxhash
 from fastdata import __version__
 from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
-from fastdata.prepare.sources import Source, SourceList
+from fastdata.prepare.inputs import Source, SourceList
 from fastdata.store.format import Labels
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]

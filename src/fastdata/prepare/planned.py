@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,13 @@ from fastdata.prepare.archives.patterns import locate
 from fastdata.prepare.arguments import own_arguments, what_is_asked
 from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.images import ImageOptions
+from fastdata.prepare.inputs import SourceList, SourceOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
+from fastdata.prepare.notes import label_notes
 from fastdata.prepare.pairs import with_masks
+from fastdata.prepare.path_table import is_path_table
 from fastdata.prepare.plan import Plan, make_plan
+from fastdata.prepare.reasons import refuse_unusable
 from fastdata.prepare.run import Roots
 from fastdata.prepare.sources import list_sources
 from fastdata.prepare.table.options import TableOptions, plan_table
@@ -29,12 +33,14 @@ StrPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, the store that it is for, the folders of its inputs and of their masks, and files that were left out, by ending."""
+    """A plan, the store that it is for, the folders of its inputs and of their masks, files that were left out, by ending, and what
+    the caller shall know of the inputs."""
 
     plan: Plan
     out: Path
     roots: Roots
     skipped: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planned:
@@ -46,12 +52,13 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
     """
     kind = what_is_asked(source, given)
     own = own_arguments(kind, source, given)
-    root, target = _resolve(source, out)
+    root, target = _resolve(source, out, own.get("root"), own.get("split"))
     roots = root, Path(own.get("masks") or root).absolute()
+    found: SourceList | None = None
     skipped: dict[str, int] = {}
     check_positive(limit=own.get("limit"))
     if kind == "arrays":
-        plan, skipped = plan_arrays(source, **own)
+        plan, found = plan_arrays(source, _source_options(own), **own)
     elif kind == "tokens":
         cutting = _cutting(own.pop("split_lines"), own.pop("split_on"), own.pop("field"))
         plan, skipped = plan_text(source, target, cutting=cutting, **own)
@@ -59,29 +66,39 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         chosen = TableOptions(_as_names(own["target"]), _as_names(own["category"]), _as_names(own["drop"]))
         plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]), own["limit"])
     else:
-        plan, skipped = _plan_images(source, **own)
-    return Planned(plan, target, roots, skipped)
+        plan, found = _plan_images(source, _source_options(own), **own)
+    if found is None:
+        return Planned(plan, target, roots, skipped)
+    notes = (*label_notes(found, masks=own["masks"] is not None), *found.notes)
+    return Planned(plan, target, roots, dict(found.skipped), notes)
+
+
+def _source_options(own: dict[str, Any]) -> SourceOptions:
+    """Take what is about inputs and labels out of the arguments."""
+    given = {option.name: own.pop(option.name) for option in fields(SourceOptions)}
+    return SourceOptions(**{**given, "label_column": _as_names(given["label_column"])})
 
 
 def _plan_images(
     source: StrPath,
+    asked: SourceOptions,
     *,
     size: int | Sequence[int] | None,
-    labels: StrPath | None,
-    classes: StrPath | None,
     masks: StrPath | None,
     mask_suffix: str,
     mask_bits: int,
     palette: StrPath | None,
     limit: int | None,
     **images: Any,
-) -> tuple[Plan, dict[str, int]]:
+) -> tuple[Plan, SourceList]:
     mask = _mask_options(masks, mask_suffix, mask_bits, palette)
     options = ImageOptions(_as_sizes(size), **images, mask=mask)
-    found = list_sources(source, labels=labels, classes=classes)
+    found = list_sources(source, asked)
     if masks is not None:
         found = with_masks(found, Path(masks), mask_suffix)
-    return make_plan(found, options, limit), dict(found.skipped)
+    plan = make_plan(found, options, limit)
+    refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)))
+    return plan, found
 
 
 def _as_sizes(size: int | Sequence[int] | None) -> tuple[int | None, ...]:
@@ -118,10 +135,11 @@ def check_positive(**arguments: float | None) -> None:
             raise ValueError(f"{name} is {value}, but must be positive")
 
 
-def _resolve(source: str | os.PathLike[str], out: str | os.PathLike[str] | None) -> tuple[Path, Path]:
-    """The folder that names are relative to, and the store's folder."""
+def _resolve(source: StrPath, out: StrPath | None, told: StrPath | None, split: str | None) -> tuple[Path, Path]:
+    """The folder that names are relative to, if nobody told it, and the store's folder. split: the one of SOURCE that is wanted."""
     root, name = locate(source)
-    target = Path(out) if out is not None else Path(f"{name}.fds")
+    root = root if told is None else Path(told)
+    target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
     if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return root.absolute(), target.absolute()

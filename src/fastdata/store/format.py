@@ -52,13 +52,15 @@ class Labels:
 @dataclass(frozen=True)
 class Variant:
     """One stored form of every sample, or of its mask. `size` is what `--size` asked for, None where images kept theirs.
-    records: in each shard, where these are not the samples."""
+    records: in each shard, where these are not the samples. originals: of codec "original", how many records are the bytes of
+    the files that were prepared."""
 
     name: str
     size: int | None
     form: PixelFormat
     shards: tuple[FileSum, ...]
     records: tuple[int, ...] | None = None
+    originals: int | None = None
 
     @property
     def is_mask(self) -> bool:
@@ -134,6 +136,9 @@ class Manifest:
         for section in ("arrays", "table"):
             if body[section] is None:
                 del body[section]
+        for variant in body["variants"]:
+            if variant["originals"] is None:
+                del variant["originals"]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
@@ -189,7 +194,11 @@ def _absent(root: Path) -> StoreError:
         return StoreError(f"{root} is not finished; run the same fastdata-prep command again, it goes on where it stopped")
     if not root.exists():
         return StoreError(f"no store at {root}: there is no such folder; make one with fastdata-prep SOURCE {root}")
-    return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep SOURCE OUT")
+    if not root.is_dir():
+        return StoreError(f"no store at {root}: it is a file, and a store is a folder; make one with fastdata-prep {root} OUT")
+    if inside := sorted(manifest.parent for manifest in root.glob(f"*/{MANIFEST}")):
+        return StoreError(f"no store at {root}: it has no {MANIFEST}; there are stores in it: {', '.join(map(str, inside[:5]))}")
+    return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep {root} OUT")
 
 
 def _newer(root: Path, version: str) -> FormatError:
@@ -285,4 +294,5 @@ def _variant(entry: dict[str, Any], num_shards: int, kind: str) -> Variant:
     records = None if entry.get("records") is None else tuple(_get(n, int) for n in _get(entry["records"], list))
     if records is not None and len(records) != num_shards:
         raise ValueError(f"variant {name} counts the records of {len(records)} shards, the store has {num_shards}")
-    return Variant(name, None if size is None else _get(size, int), form, shards, records)
+    originals = _get(entry["originals"], int) if form.codec == "original" else None
+    return Variant(name, None if size is None else _get(size, int), form, shards, records, originals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastdata.monitor.log import Log
@@ -23,6 +24,7 @@ class Records:
 
     Args:
         trainer: whose run it is.
+        folder: for the log; None: there is none.
         hooks: by name, as the Trainer takes them.
         metrics: names of the metrics.
         shown: whether to draw a line, and print one an epoch.
@@ -37,6 +39,7 @@ class Records:
     def __init__(
         self,
         trainer: Trainer,
+        folder: Path | None,
         hooks: Mapping[str, Callable[..., Any]],
         metrics: tuple[str, ...],
         *,
@@ -51,7 +54,7 @@ class Records:
         self._trainer, self._hooks, self._main = trainer, dict(hooks), trainer.world.rank == 0
         self.meter = Meter(shown=shown and self._main, switch=switch)
         self.logged = Logged(metrics)
-        self._log = Log(trainer.dir if self._main else None, tensorboard=tensorboard)
+        self._log = Log(folder if self._main else None, tensorboard=tensorboard)
         self._last = 0  # the update of the last line
 
     def resumed(self) -> None:
@@ -61,9 +64,10 @@ class Records:
     def line(self) -> None:
         """A line about the updates since the last one. The host waits for the device here, and nowhere else."""
         trainer = self._trainer
+        trainer.check_finite()
         self._last = trainer.update
         logged = self.logged.read("train", trainer.world)
-        self._write("train", self.meter.read(*trainer.totals.read(), logged, lr=trainer.schedule.rates()[0]))
+        self.write("train", self.meter.read(*trainer.totals.read(), logged, lr=trainer.schedule.rates()[0]))
 
     def flush(self) -> None:
         """A line about what none has told yet. All ranks call it together."""
@@ -71,7 +75,7 @@ class Records:
             self.line()
         elif logged := self.logged.read("train", self._trainer.world):  # by a hook, after the line of this update
             self.meter.add(logged)
-            self._write("train", means(logged))
+            self.write("train", means(logged))
 
     def batch_evaluated(self, batch: Any, number: int) -> None:
         """Before a batch of an evaluation, the first is 0, is used."""
@@ -83,16 +87,17 @@ class Records:
         with self.logged.into("eval"):
             self.call("eval", results)
         averaged = {"ema": True} if self._trainer.ema else {}
-        self._write("eval", {**results, **means(self.logged.read("eval", self._trainer.world)), **averaged})
+        self.write("eval", {**results, **means(self.logged.read("eval", self._trainer.world)), **averaged})
 
     def epoch_ended(self, results: dict[str, float]) -> None:
         """After an epoch: its line of output, the hook, and its line."""
         record = self.meter.end(self._trainer.epoch, results)
         with self.logged.into("epoch"):
             self.call("epoch", record)
-        self._write("epoch", {**record, **means(self.logged.read("epoch", self._trainer.world))})
+        self.write("epoch", {**record, **means(self.logged.read("epoch", self._trainer.world))})
 
-    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Write a record, draw the picture if it is time, and call the hook."""
         record = {"kind": kind, "update": self._trainer.update, "epoch": self._trainer.epoch, **values}
         self._log.write(record)
         if self._log.due():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
 from fastdata.monitor.best import Best
 from fastdata.monitor.bottleneck import untried
 from fastdata.monitor.logged import NOTHING, means
@@ -23,6 +23,8 @@ from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
 from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.evaluation import Evaluation
+from fastdata.train.finite import MOST_SKIPPED, not_finite
+from fastdata.train.options import describe_differences, options_of
 from fastdata.train.records import Records
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
@@ -41,10 +43,11 @@ class Trainer:
 
     The gradient of an update is the sum of the losses that count / their number, over all its micro-batches on all ranks. So
     `accumulate`, a short batch and any number of ranks give what one big batch gives, except through layers that look at a whole
-    batch, as BatchNorm.
+    batch, as BatchNorm. An update whose gradient is not finite is skipped. Fifty in a row, or all of a run, end it with an error.
 
-    Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there; SIGTERM saves
-    one, and ends the process with exit code 75.
+    Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
+    SIGTERM saves one, and ends the process with exit code 75. Where options differ from those that were saved, what is asked for
+    now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
@@ -54,17 +57,21 @@ class Trainer:
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
         clip_norm, clip_value: of the gradient, before each update.
-        scheduler: a function of the update's index (`fastdata.optim`: cosine, ...), or any of torch.optim.lr_scheduler.
+        scheduler: a function of the update's index, or any of torch.optim.lr_scheduler. Those of `fastdata.optim`, such as
+            ``cosine(warmup=500)``, take the number of updates from `fit`.
         channels_last: the layout of 4-D batches and, without `parallelize`, of weights.
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
         dir: for checkpoints and the log; None: no files, and no resume.
+        resume: True: go on from the newest checkpoint of `dir` if there is one. "require": it is an error if there is none. False:
+            start anew, also after SIGTERM; what an earlier run left in `dir` is moved to ``dir/earlier-1``, -2, and so on.
         metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
             model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
             batch[1]); a pair (object, function(outputs, batch)) says with what else.
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
-        profile: so many updates under torch.profiler, after three others; then `fit` ends.
+        profile: so many updates under torch.profiler, after three others; then `fit` ends. It writes its trace into `dir`, but
+            goes on from no checkpoint, and writes neither checkpoints nor a log.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
             f(trainer, record)}. One of the first three that returns True ends the run. "log" gets each record of the log, on
             rank 0, with a `dir` or without: for another program that keeps logs.
@@ -101,6 +108,7 @@ class Trainer:
         compile: bool | str = False,
         ema: float | None = None,
         dir: str | Path | None = None,
+        resume: bool | Literal["require"] = True,
         metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
@@ -118,6 +126,8 @@ class Trainer:
     ) -> None:
         if accumulate < 1 or log_every < 1:
             raise ValueError(f"accumulate is {accumulate} and log_every {log_every}, but both are at least 1")
+        if resume not in (True, False, "require") or (resume == "require" and dir is None):
+            raise ValueError(f"resume is {resume!r} and dir {dir}, but it is True, False, or 'require', which needs a dir")
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
@@ -137,10 +147,11 @@ class Trainer:
         self.accumulate, self._channels_last = accumulate, channels_last
         self.save_every, self._log_every = save_every, log_every
         self.dir = None if dir is None else Path(dir)
-        self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
+        folder = None if profile else self.dir  # a profile is not a run: nobody is to go on from it
+        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         switch = untried(self.model, self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         names = ("loss", *(metrics or {}))
-        self._records = Records(self, hooks or {}, names, shown=progress, tensorboard=tensorboard, switch=switch)
+        self._records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard, switch=switch)
         self._meter, self._logged, self.totals = self._records.meter, self._records.logged, self._step.totals
         self._evaluation.see = self._records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
@@ -148,7 +159,11 @@ class Trainer:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
         self.epoch_open, self.validated, self.stopping, self.profiling = False, -1, False, self._profiler is not None
+        self._resume, self._settled = resume, False
         self._saved: Any = None
+        self._saved_options: Mapping[str, Any] | None = None
+        own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
+        self._options = {**own, "batch_size": None, **options_of(self.optimizer)}
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
 
@@ -189,6 +204,11 @@ class Trainer:
         self._logged.add(name, value)
 
     def _begin(self, train: Any) -> Epoch:
+        self.schedule.check_total()
+        if not self._settled:
+            self._start_anew()
+        self._options["batch_size"] = getattr(train, "global_batch_size", None) or getattr(train, "batch_size", None)
+        self._tell_resumed()
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
@@ -197,6 +217,11 @@ class Trainer:
             self._step.model.train()
         self._step.begin()
         return self._pass
+
+    @property
+    def used(self) -> int:
+        """Batches of the next epoch that were used before a resume."""
+        return int(self._resumed["used"]) if self._resumed else 0
 
     def _add(self, batch: Any, *, last: bool) -> None:
         tensor = first(batch)
@@ -223,6 +248,13 @@ class Trainer:
     def flush(self) -> None:
         """Log what no record has yet. All ranks call it together; `fit` and `end_epoch` do."""
         self._records.flush()
+
+    def check_finite(self, *, over: bool = False) -> None:
+        """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
+        skipped = self._step.totals.skipped_in_a_row()
+        if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
+            precision, rate = self._options["precision"], self.schedule.rates()[0]
+            raise not_finite(skipped, self.model, self._step.loss(), rate=rate, precision=precision)
 
     def fit(
         self,
@@ -278,6 +310,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
+        if not self._settled:
+            self._start_anew()
         place = counters(self)
         if self._checkpoints is not None and self._saved != place:
             best = self.best.improved and self.validated == self.update
@@ -288,15 +322,55 @@ class Trainer:
             self._saved, self.best.improved = place, False
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint of `dir`, if there is one and nothing was trained yet. Returns whether."""
-        state = self._checkpoints.newest() if self._checkpoints and not self.update else None
+        """Go on from the newest checkpoint of `dir`, if `resume` says so and nothing was trained yet. Returns whether.
+
+        Raises:
+            FastDataError: none can be read, or `resume` is "require" and there is none.
+        """
+        if self._checkpoints is None or self.update:
+            return False
+        if not self._resume:
+            self._start_anew()
+            return False
+        self._settled, state = True, self._checkpoints.newest()
+        if state is None and self._resume == "require":
+            raise FastDataError(
+                f"resume is 'require', but {self.dir} has no checkpoint: look for the right dir, or leave resume out"
+            )
         if state is not None:
             self.load_state_dict(state)
         return state is not None
 
+    def _start_anew(self) -> None:
+        """Put aside what an earlier run left in `dir`."""
+        aside = self._checkpoints.set_aside() if self._checkpoints and not self._settled else None
+        self._settled = True
+        if aside and self._resume:
+            warn_user(
+                f"{self.dir} has checkpoints of an earlier run, but nobody went on from them: they are in {aside} now. To go on, "
+                "call trainer.resume() before trainer.steps()"
+            )
+        elif aside:
+            self._meter.tell(f"resume=False: what an earlier run left in {self.dir} is in {aside} now")
+
+    def _tell_resumed(self) -> None:
+        """Say once where a run goes on, and which options differ from those that it was begun with."""
+        saved, self._saved_options = self._saved_options, None
+        if saved is None or self.world.rank:
+            return
+        asked = {**self._options, **self.schedule.options()}
+        differences = describe_differences(asked, saved, scheduled=self.schedule.of_torch)
+        text = f"resumed after update {self.update}, in epoch {self.epoch + 1}"
+        self._records.write("resume", {"differences": differences})
+        if differences:
+            warn_user(f"{text}. {differences}")
+        else:
+            self._meter.tell(f"{text}.")
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
-        return capture(self, scaler=self._step.scaler, place=self._pass.state() if self._pass else self._resumed)
+        place = self._pass.state() if self._pass else self._resumed
+        return capture(self, scaler=self._step.scaler, place=place, options={**self._options, **self.schedule.options()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -304,8 +378,10 @@ class Trainer:
         Raises:
             FastDataError: it is of something else.
         """
-        self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler)
-        self._saved = counters(self)
+        self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler, options=self._options)
+        self._saved, self._settled = counters(self), True
+        self._saved_options = state.get("options", {})
+        self._options["batch_size"] = self._saved_options.get("batch_size")
         self._records.resumed()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,8 +15,10 @@ import numpy as np
 from fastdata.errors import CodecError, PrepError
 from fastdata.prepare.archives.labels import Value, number_labels
 from fastdata.prepare.inputs import EXTENSIONS, SPLITS, Place, Source, SourceList, splits_error
+from fastdata.prepare.notes import refuse_captions
 
 __all__ = [
+    "Chosen",
     "Folder",
     "Item",
     "Kind",
@@ -45,6 +47,19 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """What the caller named in an archive.
+
+    Attributes:
+        key: what stood behind `::`, or "".
+        label: the column of labels, NO_LABELS, or "".
+    """
+
+    key: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
 class Kind:
     """A kind of archive.
 
@@ -53,15 +68,17 @@ class Kind:
         takes: whether a path, which exists, is such an archive, by its name.
         inside: the archives of this kind that a folder consists of; none, if it is another folder. Raises PrepError where it holds
             several splits.
-        inputs: of these archives below a root, which is the first argument. The last is what stood behind `::`, or "".
+        inputs: of these archives below a root, which is the first argument.
         read: the bytes of an image file, of the archive and the rest of a `place`.
+        has_columns: whether a column of labels can be named.
     """
 
     name: str
     takes: Callable[[Path], bool]
     inside: Callable[[Folder], list[Path]]
-    inputs: Callable[[Path, list[Path], str], SourceList]
+    inputs: Callable[[Path, list[Path], Chosen], SourceList]
     read: Callable[..., bytes]
+    has_columns: bool = False
 
 
 class _Closes(Protocol):
@@ -120,15 +137,30 @@ def looks_like_image(name: str) -> bool:
 
 
 def in_order(
-    root: Path, items: Sequence[Item], labels: Iterable[Value], names: Sequence[str] = (), skipped: Counter[str] | None = None
+    root: Path,
+    items: Sequence[Item],
+    labels: Sequence[Value],
+    names: Sequence[str] = (),
+    skipped: Counter[str] | None = None,
+    *,
+    by: str,
+    sure: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> SourceList:
-    """The list of inputs; `names` of the classes, where they are known."""
-    meaning, numbers, problems = number_labels(list(labels), names)
+    """The list of inputs; `names` of the classes, where they are known. by: what the labels were read from. sure: they are labels,
+    whatever they look like.
+
+    Raises:
+        PrepError: the labels do not fit together, or are captions.
+    """
+    if not names and not sure:
+        refuse_captions([label for label in labels if isinstance(label, str)], by)
+    meaning, numbers, problems = number_labels(labels, names)
     sources = [
         Source(name, label, size, problem or unlabelled, place=place)
         for (name, size, problem, place), label, unlabelled in zip(items, numbers, problems, strict=True)
     ]
-    return SourceList(root, meaning, sources, skipped or Counter())
+    return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 
 
 def alone(folder: Folder, ending: str) -> list[Path]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.prepare.archives import cifar, hdf5, idx, lmdb_source, parquet, tar
-from fastdata.prepare.archives.archive import Folder, Kind
+from fastdata.prepare.archives.archive import Chosen, Folder, Kind
 from fastdata.prepare.archives.patterns import expand, locate, split_key
-from fastdata.prepare.inputs import Source, SourceList, StrPath
+from fastdata.prepare.inputs import NO_LABELS, Source, SourceList, StrPath
 
 __all__ = ["KINDS", "list_archives", "read_source"]
 
@@ -17,8 +18,9 @@ KINDS: tuple[Kind, ...] = (tar.KIND, parquet.KIND, idx.KIND, cifar.KIND, hdf5.KI
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-def list_archives(source: StrPath) -> SourceList | None:
-    """The inputs of SOURCE; None, if it is one path and no archive, or nothing.
+def list_archives(source: StrPath, label_column: Sequence[str] = ()) -> SourceList | None:
+    """The inputs of SOURCE; None, if it is one path and no archive, or nothing. label_column: where labels are, if not where they
+    are looked for; NO_LABELS: nowhere.
 
     Raises:
         PrepError: an archive can't be read, several kinds are mixed, or splits lie side by side.
@@ -33,7 +35,12 @@ def list_archives(source: StrPath) -> SourceList | None:
         kind = _kind(files)
     if kind is None:
         return None
-    return kind.inputs(locate(source)[0], files, key)
+    if len(label_column) > 1:
+        raise PrepError(f"--label-column {' and '.join(label_column)}: an archive's label is one column; give the one")
+    column = "".join(label_column)
+    if column not in ("", NO_LABELS) and not kind.has_columns:
+        raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; only {NO_LABELS} can be meant here")
+    return kind.inputs(locate(source)[0], files, Chosen(key, column))
 
 
 def _inside(path: Path) -> tuple[Kind | None, list[Path]]:

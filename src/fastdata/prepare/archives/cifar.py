@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.prepare.archives.archive import Folder, Item, Kind, held, in_order, pnm, shares, unreadable
+from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, shares, unreadable
 from fastdata.prepare.inputs import SourceList, splits_error
 
 __all__ = ["KIND", "load_batch"]
@@ -44,7 +44,7 @@ def _inside(folder: Folder) -> list[Path]:
     return [path / name for name in ten or tests]
 
 
-def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     items, labels = list[Item](), list[int]()
     for path in files:
         batch, name = load_batch(path), str(path.relative_to(root))
@@ -53,7 +53,7 @@ def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
         for k in range(count):
             items.append((f"{name}/{k:05d}{'-' * bool(batch.files[k])}{batch.files[k]}", sizes[k], "", ("cifar", name, k)))
         labels += batch.labels
-    return in_order(root, items, labels, _names(files[0].parent))
+    return in_order(root, items, labels, _names(files[0].parent), by="the batches")
 
 
 def _names(folder: Path) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError
-from fastdata.prepare.archives.archive import Folder, Item, Kind, held, in_order, pnm, shares, unreadable
+from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, shares, unreadable
 from fastdata.prepare.archives.labels import Value, text_label
-from fastdata.prepare.inputs import SourceList
+from fastdata.prepare.inputs import NO_LABELS, SourceList
 
 __all__ = ["KIND"]
 
@@ -36,19 +36,20 @@ def _open(path: Path) -> Any:
     return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
 
 
-def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
-    items, labels = list[Item](), list[Value]()
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+    items, labels, by = list[Item](), list[Value](), ""
     for path in files:
         try:
             with _open(path) as file:
-                data, name = _images(file, path, key), str(path.relative_to(root))
+                data, name = _images(file, path, chosen.key), str(path.relative_to(root))
                 place = "hdf5", name, data.name.strip("/")
                 sizes = shares(path.stat().st_size, len(data))
                 items += [(f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(data))]
-                labels += _labels(data, path)
+                found, by = _labels(data, path, chosen.label)
+                labels += found
         except (OSError, RuntimeError, KeyError) as error:  # what h5py raises of a damaged file
             raise unreadable(path, error) from error
-    return in_order(root, items, labels)
+    return in_order(root, items, labels, by=by, sure=bool(chosen.label))
 
 
 def _images(file: Any, path: Path, key: str) -> Any:
@@ -103,19 +104,23 @@ def _fits(data: Any) -> bool:
     return bool(data.dtype.kind == "u" and data.dtype.itemsize <= 2 and channels and min(shape[1:]) > 0)
 
 
-def _labels(data: Any, path: Path) -> list[Value]:
-    """Of the dataset beside it that has one of the usual names, or is called y where the images are x."""
-    beside = data.parent
+def _labels(data: Any, path: Path, wanted: str) -> tuple[list[Value], str]:
+    """Of the dataset beside it that is wanted, or has one of the usual names, or is called y where the images are x; and what it
+    is."""
+    if wanted == NO_LABELS:
+        return [None] * len(data), ""
     own = data.name.rpartition("/")[2]
     names = [own.replace(a, b) for a, b in (("images", "labels"), ("image", "label"))]
     names += [re.sub(r"(?<![a-zA-Z])[xX](?![a-zA-Z])", y, own) for y in "yY"]
-    for name in (*(name for name in names if name != own), *LABELS):
-        found = beside.get(name)
+    for name in [wanted] if wanted else [*(name for name in names if name != own), *LABELS]:
+        found = data.parent.get(name)
         if found is not None and getattr(found, "shape", None):
             if len(found) != len(data):
                 raise PrepError(f"{path}: {name} has {len(found)} labels, {own} {len(data)} images")
-            return _values(np.asarray(found[()]), f"{path}::{name}")
-    return [None] * len(data)
+            return _values(np.asarray(found[()]), f"{path}::{name}"), f"{path.name}::{name}"
+    if wanted:
+        raise PrepError(f"--label-column {wanted}: {path} has no such dataset beside {own}; it has {', '.join(_names(data.file))}")
+    return [None] * len(data), ""
 
 
 def _values(found: Any, what: str) -> list[Value]:
@@ -145,4 +150,4 @@ def _read(path: Path, name: str, index: int) -> bytes:
     return pnm(found[..., 0] if found.shape[2:] == (1,) else found)
 
 
-KIND = Kind("hdf5", _takes, _inside, _inputs, _read)
+KIND = Kind("hdf5", _takes, _inside, _inputs, _read, has_columns=True)

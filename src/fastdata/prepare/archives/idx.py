@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.prepare.archives.archive import Folder, Item, Kind, held, in_order, pnm, read_range, shares, unreadable
+from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, read_range, shares, unreadable
 from fastdata.prepare.inputs import SourceList, splits_error
 
 __all__ = ["KIND"]
@@ -35,7 +35,7 @@ def _inside(folder: Folder) -> list[Path]:
     return [folder.path / name for name in files]
 
 
-def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     items, labels, labelled = list[Item](), list[int | None](), False
     for path in files:
         shape = _shape(path)
@@ -50,7 +50,7 @@ def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
         found = _labels(path, shape[0])
         labels += found or [None] * shape[0]
         labelled = labelled or bool(found)
-    return in_order(root, items, labels)
+    return in_order(root, items, labels, by="the file of labels")
 
 
 def _labels(path: Path, count: int) -> list[int]:

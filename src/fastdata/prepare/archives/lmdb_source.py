@@ -16,7 +16,7 @@ from typing import Any
 import lmdb
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.prepare.archives.archive import Folder, Item, Kind, held, in_order
+from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, held, in_order
 from fastdata.prepare.archives.datum import read_datum
 from fastdata.prepare.inputs import SourceList
 
@@ -57,7 +57,7 @@ class _Environment:
         self._env.close()
 
 
-def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     if len(files) > 1:
         raise PrepError(f"SOURCE is {len(files)} LMDB files, {files[0]} and others; prepare each by itself")
     path, items, labels, skipped = files[0], list[Item](), list[int | None](), Counter[str]()
@@ -71,7 +71,7 @@ def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
         labels.append(label)
     if all(problem for _, _, problem, _ in items):  # files then, and no messages
         items = [(name, size, "", place) for name, size, _, place in items]
-    return in_order(root, items, labels, skipped=skipped)
+    return in_order(root, items, labels, skipped=skipped, by="the messages")
 
 
 def _walked_apart(path: Path) -> Iterator[tuple[str, int, bool, int | None]]:

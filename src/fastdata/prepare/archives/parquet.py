@@ -11,23 +11,26 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError
-from fastdata.prepare.archives.archive import Folder, Item, Kind, alone, held, in_order, shares, unreadable
+from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, alone, held, in_order, shares, unreadable
 from fastdata.prepare.archives.labels import Value, text_label
-from fastdata.prepare.inputs import SourceList
+from fastdata.prepare.inputs import NO_LABELS, SourceList
+from fastdata.prepare.notes import not_stored
 
 __all__ = ["KIND"]
 
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
+EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 ROWS = 16  # that are in memory at once
 
 
 class _Columns(NamedTuple):
-    """Which columns count, and what the classes are called. label: "" where there is none."""
+    """Which columns count, and what the classes are called. label: "" where there is none. others: that are not stored."""
 
     image: str
     label: str
     names: tuple[str, ...]
     has_path: bool
+    others: tuple[str, ...]
 
 
 def _takes(path: Path) -> bool:
@@ -46,13 +49,13 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     items, labels, before = list[Item](), list[Value](), None
     arrow = _arrow()
     for path in files:
         try:
             with arrow.parquet.ParquetFile(path) as table:
-                columns = _columns(table.schema_arrow, path, key)
+                columns = _columns(table.schema_arrow, path, chosen)
                 if before not in (None, columns):
                     raise PrepError(
                         f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them apart"
@@ -62,10 +65,20 @@ def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
                 labels += _labels(table, columns)
         except (OSError, ValueError, arrow.ArrowException) as error:
             raise unreadable(path, error) from error
-    return in_order(root, items, labels, before.names if before else ())
+    assert before is not None  # there is at least one file
+    by = f"column {before.label}" if before.label else ""
+    return in_order(root, items, labels, before.names, by=by, sure=bool(chosen.label), notes=_left_out(before))
 
 
-def _columns(schema: Any, path: Path, key: str) -> _Columns:
+def _left_out(columns: _Columns) -> tuple[str, ...]:
+    if not columns.others:
+        return ()
+    label = f", labels from {columns.label}" if columns.label else ""
+    return (not_stored(columns.others, f"images come from {columns.image}{label}"),)
+
+
+def _columns(schema: Any, path: Path, chosen: Chosen) -> _Columns:
+    key = chosen.key
     features = _features(schema)
     found = [name for name, feature in features.items() if feature.get("_type") == "Image"]
     found = found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if _is_binary(f.type)]
@@ -80,11 +93,21 @@ def _columns(schema: Any, path: Path, key: str) -> _Columns:
         what += "" if found else "; of a table, name what is to be learnt with --target COLUMN"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
     image = schema.field(found[0]).type
+    label = _label_column(schema, features, path, chosen.label)
+    names = features.get(label, {}).get("names")
+    has_path = _is_struct(image) and image.get_field_index("path") >= 0
+    others = tuple(name for name in schema.names if name not in (found[0], label))
+    return _Columns(found[0], label, tuple(map(str, names or ())), has_path, others)
+
+
+def _label_column(schema: Any, features: dict[str, dict[str, Any]], path: Path, wanted: str) -> str:
+    if wanted:
+        if wanted not in (NO_LABELS, *schema.names):
+            raise PrepError(f"--label-column {wanted}: {path} has no such column; it has {', '.join(schema.names)}")
+        return wanted if wanted in schema.names else ""
     classes = [name for name, feature in features.items() if feature.get("_type") == "ClassLabel"]
     labels = [name for name in LABELS if name in schema.names] or (classes if len(classes) == 1 else [])
-    names = features.get(labels[0], {}).get("names") if labels else None
-    has_path = _is_struct(image) and image.get_field_index("path") >= 0
-    return _Columns(found[0], labels[0] if labels else "", tuple(map(str, names or ())), has_path)
+    return labels[0] if labels else ""
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
@@ -126,7 +149,10 @@ def _labels(table: Any, columns: _Columns) -> Iterator[Value]:
             yield (value,)
         elif isinstance(value, list):
             if not all(isinstance(v, int | float) for v in value):
-                raise PrepError(f"the label column {columns.label!r} holds lists of something else than numbers")
+                raise PrepError(
+                    f"the label column {columns.label} holds lists of something else than numbers; name another with "
+                    f"--label-column, or {NO_LABELS}"
+                )
             yield tuple(map(float, value))
         elif value is None or isinstance(value, int):
             yield value
@@ -183,8 +209,12 @@ def _beside(folder: Path, name: str) -> bytes:
     """A file that the row only names. It has to lie below the folder of the archive."""
     target = (folder / name.replace("\0", "")).resolve()
     if not target.is_relative_to(folder.resolve()) or not target.is_file():
-        raise CodecError("the row has only a path, and no such file lies below the archive's folder", "missing")
+        raise CodecError(
+            f"the row has only a path, {name}, and no such file lies below the archive's folder. Write the Parquet with its images "
+            f"embedded; of Hugging Face's datasets: {EMBED}",
+            "missing",
+        )
     return target.read_bytes()
 
 
-KIND = Kind("parquet", _takes, _inside, _inputs, _read)
+KIND = Kind("parquet", _takes, _inside, _inputs, _read, has_columns=True)

@@ -76,10 +76,15 @@ def locate(source: StrPath) -> tuple[Path, str]:
     text, key = split_key(source)
     path = Path(text)
     if path.is_dir():
-        return path, path.resolve().name
-    name, root = path.resolve().stem, path.parent
+        return path, _typed(path).name
+    name, root = _typed(path).stem, path.parent
     if not path.exists() and (special := SPECIAL.search(text)):
         folder, begin = os.path.split(text[: special.start()])
         root = Path(folder)
-        name = begin.rstrip("-_. ") or root.resolve().name or "archives"
+        name = begin.rstrip("-_. ") or _typed(root).name or "archives"
     return root, name + (f"-{key.strip('/').replace('/', '-')}" if key else "")
+
+
+def _typed(path: Path) -> Path:
+    """The whole path, with the names that were typed: a link keeps its own."""
+    return Path(os.path.normpath(path.absolute()))

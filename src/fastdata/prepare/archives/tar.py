@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
-from fastdata.prepare.archives.archive import Folder, Item, Kind, alone, in_order, looks_like_image, read_range, unreadable
+from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, alone, in_order, looks_like_image, read_range, unreadable
 from fastdata.prepare.archives.labels import Value, text_label
 from fastdata.prepare.archives.tar_members import Member, members
 from fastdata.prepare.inputs import SourceList
@@ -35,7 +35,7 @@ def _inside(folder: Folder) -> list[Path]:
     return alone(folder, ".tar") or alone(folder, ".tar.gz") or alone(folder, ".tgz")
 
 
-def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     items, labels, columns, skipped = list[Item](), list[Value](), list[str](), Counter[str]()
     for path in files:
         if COMPRESSED.search(path.name):
@@ -50,7 +50,7 @@ def _inputs(root: Path, files: list[Path], key: str) -> SourceList:
         except OSError as error:
             raise unreadable(path, error) from error
     names = columns or _class_names(files[0].parent, labels)
-    return in_order(root, items, labels, names, skipped)
+    return in_order(root, items, labels, names, skipped, by="the .cls or .json of each sample", sure=bool(chosen.label))
 
 
 def _samples(path: Path, name: str, skipped: Counter[str]) -> Iterator[Sample]:

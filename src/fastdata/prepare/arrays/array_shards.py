@@ -17,6 +17,7 @@ from fastdata.prepare.arrays.readers import checked, npz_names, open_array
 from fastdata.prepare.arrays.source import ArraySource, ending_of
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.reasons import detail_of
 from fastdata.prepare.run import Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.store.chunks import MAX_AXES, boxes
@@ -116,7 +117,7 @@ def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[
     if skip is not None:
         return skip
     if source.problem:
-        return source.problem, ""
+        return source.problem, detail_of(source.problem)
     try:
         return load(Path(job.root), Path(job.masks), source, job.options)
     except Exception as error:  # noqa: BLE001  whatever a library throws at a bad file, the file is listed and the run goes on

@@ -11,19 +11,10 @@ from pathlib import Path
 from fastdata.errors import CodecError, PrepError
 from fastdata.prepare.arrays.readers import npz_names
 from fastdata.prepare.arrays.source import ENDINGS, STACKS, ArraySource, ending_of, needed_packages, stem_of
-from fastdata.prepare.inputs import StrPath
+from fastdata.prepare.inputs import Source, SourceList, SourceOptions, StrPath, look
 from fastdata.prepare.pairs import with_masks
-from fastdata.prepare.sources import (
-    Source,
-    SourceList,
-    counts,
-    list_folder,
-    list_table,
-    look,
-    walk_files,
-    with_classes,
-    with_vectors,
-)
+from fastdata.prepare.path_table import is_path_table, list_table
+from fastdata.prepare.sources import counts, labelled, list_folder, walk_files
 from fastdata.store.format import Labels
 
 __all__ = ["list_arrays"]
@@ -32,9 +23,7 @@ ALL = ENDINGS | STACKS
 LISTED = ALL | {".gz"}  # what os.path.splitext says of .nii.gz
 
 
-def list_arrays(
-    source: StrPath, *, labels: StrPath | None, classes: StrPath | None, masks: StrPath | None, mask_suffix: str, key: str | None
-) -> SourceList:
+def list_arrays(source: StrPath, asked: SourceOptions, *, masks: StrPath | None, mask_suffix: str, key: str | None) -> SourceList:
     """List the arrays of a folder (one folder per class, or flat), of a table, or of one file.
 
     Slices of one DICOM series in a folder are one input, which has the folder's name if nothing else of DICOM lies there. Each
@@ -44,11 +33,7 @@ def list_arrays(
         PrepError: nothing to prepare, or what `list_sources` and `with_masks` refuse too.
         MissingExtraError: the library that reads some of the files is not installed.
     """
-    found = _regrouped(_listed(Path(source)), key)
-    if labels is not None:
-        found = with_vectors(found, Path(labels))
-    if classes is not None:
-        found = with_classes(found, Path(classes))
+    found = labelled(_regrouped(_listed(Path(source), asked), key), Path(source), asked)
     if not found.sources:
         left = f"; {sum(found.skipped.values())} other files are there ({counts(found.skipped)})" if found.skipped else ""
         raise PrepError(f"no arrays in {source}{left}; files of arrays end in .npy, .npz, .nii, .nii.gz or .dcm")
@@ -58,12 +43,12 @@ def list_arrays(
     return found
 
 
-def _listed(path: Path) -> SourceList:
+def _listed(path: Path, asked: SourceOptions) -> SourceList:
     """Files, as they lie there."""
     if path.is_dir():
         return list_folder(path, LISTED)
-    if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
-        return list_table(path)
+    if is_path_table(path):
+        return list_table(path, asked)
     if path.is_file() and ending_of(path.name) in ALL:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
     what = "is neither a folder, nor a .csv or .tsv file, nor one of arrays" if path.exists() else "does not exist"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from fastdata.prepare.arrays.listing import list_arrays
 from fastdata.prepare.arrays.options import ArrayOptions, default_chunk, laid_out
 from fastdata.prepare.arrays.readers import checked, open_array
 from fastdata.prepare.arrays.source import ArraySource, needed_packages
+from fastdata.prepare.inputs import SourceList, SourceOptions
+from fastdata.prepare.path_table import is_path_table
 from fastdata.prepare.plan import Plan, make_plan
-from fastdata.prepare.sources import SourceList
+from fastdata.prepare.reasons import detail_of, refuse_unusable
 from fastdata.store.format import NUMBERS
 
 __all__ = ["plan_arrays"]
@@ -25,9 +28,8 @@ StrPath = str | os.PathLike[str]
 
 def plan_arrays(
     source: StrPath,
+    asked: SourceOptions,
     *,
-    labels: StrPath | None,
-    classes: StrPath | None,
     masks: StrPath | None,
     mask_suffix: str,
     mask_bits: int,
@@ -37,8 +39,8 @@ def plan_arrays(
     dtype: str | None,
     max_bytes: int,
     limit: int | None,
-) -> tuple[Plan, dict[str, int]]:
-    """List the inputs and decide how they are stored: a plan, and files that were left out, by ending. Arguments as for `prep`.
+) -> tuple[Plan, SourceList]:
+    """List the inputs and decide how they are stored: a plan, and the list. Arguments as for `prep`.
 
     Raises:
         PrepError: there is nothing to prepare, or nothing that can be read.
@@ -47,7 +49,8 @@ def plan_arrays(
     if masks is None and (mask_suffix or mask_bits != 8):
         raise ValueError("mask_suffix and mask_bits are about masks: give masks too (--masks FOLDER)")
     ArrayOptions(dtype or "uint8", False, (1,), channels, key or "", max_bytes, mask_bits)  # their mistakes come before the list's
-    found = list_arrays(source, labels=labels, classes=classes, masks=masks, mask_suffix=mask_suffix, key=key)
+    found = list_arrays(source, asked, masks=masks, mask_suffix=mask_suffix, key=key)
+    refuse_unusable(found.sources, found.root, table=is_path_table(Path(source)))
     first, axes, count = _first(found, channels, key, dtype, max_bytes)
     name = dtype or first
     sides = default_chunk(axes, count * np.dtype(name).itemsize) if chunk is None else _sides(chunk, axes)
@@ -62,7 +65,7 @@ def plan_arrays(
         mask_bits=0 if masks is None else mask_bits,
         libraries=needed_packages([*files, *(s.mask for s in found.sources if s.mask)]),
     )
-    return make_plan(found, options, limit, least=LEAST), dict(found.skipped)
+    return make_plan(found, options, limit, least=LEAST), found
 
 
 def _first(found: SourceList, channels: str, key: str | None, dtype: str | None, max_bytes: int) -> tuple[str, int, int]:
@@ -79,7 +82,7 @@ def _first(found: SourceList, channels: str, key: str | None, dtype: str | None,
             return natural(opened.dtype), len(sides), count
         except Exception as error:  # noqa: BLE001  the run itself will reject it
             problem = problem or f"{source.name}: {error}"
-    raise PrepError(f"nothing in {found.root} can be read; the first input: {problem or found.sources[0].problem}")
+    raise PrepError(f"nothing in {found.root} can be read; the first input: {problem or detail_of(found.sources[0].problem)}")
 
 
 def _sides(chunk: int | Sequence[int], axes: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastdata.errors import MissingExtraError
-from fastdata.prepare.sources import Source
+from fastdata.prepare.inputs import Source
 
 __all__ = ["ENDINGS", "STACKS", "ArraySource", "ending_of", "needed_packages", "stem_of"]
 

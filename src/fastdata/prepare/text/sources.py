@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastdata.errors import PrepError, needs
-from fastdata.prepare.sources import look, walk_files
+from fastdata.prepare.inputs import look
+from fastdata.prepare.sources import walk_files
 from fastdata.prepare.text.documents import Cutting, Piece, format_of
 
 __all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]

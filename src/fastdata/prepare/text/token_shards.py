@@ -17,6 +17,7 @@ from fastdata.codec.tokenizer import LIBRARIES, Engine, Spec, load
 from fastdata.errors import CodecError, MissingExtraError
 from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
+from fastdata.prepare.reasons import detail_of
 from fastdata.prepare.run import Roots
 from fastdata.prepare.text.documents import Cutting, Found, Head, Piece, documents
 from fastdata.prepare.text.packer import Packer
@@ -125,7 +126,7 @@ class _Shard:
         """Take tokens as they are."""
         self._progress.at(self._place)
         try:
-            if reason := self._skip.get(self._place) or (piece.problem and (piece.problem, "")):
+            if reason := self._skip.get(self._place) or (piece.problem and (piece.problem, detail_of(piece.problem))):
                 raise CodecError(reason[1], reason[0])
             ready = open_ready(Path(self._job.root) / piece.name)
             tokens, lengths = ready.tokens, ready.documents(self._job.options.end)
@@ -162,7 +163,7 @@ def _batches(root: Path, piece: Piece, cutting: Cutting) -> Iterator[list[Found]
     batch: list[Found] = []
     chars, error = 0, None
     if piece.problem:
-        raise CodecError("", piece.problem)
+        raise CodecError(detail_of(piece.problem), piece.problem)
     try:
         for at, text in documents(root, piece, cutting):
             batch.append((at, text))

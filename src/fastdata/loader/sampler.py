@@ -1,0 +1,31 @@
+"""What other packages find where a DataLoader has its sampler: they tell it the epoch, and ask whether it shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch.utils.data import Sampler, SequentialSampler
+
+from fastdata.errors import LoaderError
+
+__all__ = ["EpochSampler", "SequentialEpochSampler"]
+
+
+class EpochSampler(Sampler[int]):
+    """Passes the epoch on to a Loader, which alone knows its order.
+
+    Lightning, timm and torch's own examples call `loader.sampler.set_epoch(epoch)` when an epoch begins.
+    """
+
+    def __init__(self, set_epoch: Callable[[int], None]) -> None:
+        self.set_epoch = set_epoch
+
+    def __iter__(self) -> Iterator[int]:
+        raise LoaderError(
+            "a Loader can't be rebuilt from its sampler, as a DataLoader can: its crops and its place would be lost. Resume it "
+            "with load_state_dict; for accelerate.skip_first_batches wrap it in fastdata.integrations.accelerate.AcceleratedLoader"
+        )
+
+
+class SequentialEpochSampler(EpochSampler, SequentialSampler):
+    """The sampler of a Loader that does not shuffle: Lightning's overfit_batches asks for that."""

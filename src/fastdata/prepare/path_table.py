@@ -1,0 +1,261 @@
+"""CSV and TSV files of paths and labels: as SOURCE, or beside a folder of images (`--labels`)."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shlex
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fastdata.errors import PrepError
+from fastdata.prepare.inputs import Label, Source, SourceList, SourceOptions, is_image, look, splits_error
+from fastdata.prepare.notes import not_stored, refuse_captions
+from fastdata.store.format import Labels
+
+__all__ = ["class_names", "is_path_table", "list_table", "with_table"]
+
+PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
+LABELS = ("label", "labels", "class", "class_name", "category")
+SPLIT = "split"
+DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows of text. columns: their names; without a first line of names, "column 1" and so on."""
+
+    path: Path
+    columns: tuple[str, ...]
+    named: bool
+    rows: list[list[str]]
+
+    def place_of(self, names: Sequence[str]) -> int | None:
+        """The first column that is called so, whatever its capitals."""
+        lower = [column.lower() for column in self.columns]
+        return next((lower.index(name) for name in names if name in lower), None)
+
+    def column(self, place: int) -> list[str]:
+        return [row[place].strip() for row in self.rows]
+
+    def chosen(self, name: str, option: str) -> int:
+        """The column of that name, which an option needs."""
+        if not self.named:
+            raise PrepError(f"{option} needs names of columns: give {self.path} a first line, such as path,label,split")
+        if name not in self.columns:
+            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
+        return self.columns.index(name)
+
+
+def is_path_table(path: Path) -> bool:
+    """Whether a source is a file of paths."""
+    return path.is_file() and path.suffix.lower() in (".csv", ".tsv")
+
+
+def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
+    """A file whose rows all have one length. root: of its paths. known: normal paths, of which a first line of names is none."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            lines = file.readlines()
+        rows = _cut(lines, "\t" if path.suffix.lower() == ".tsv" else _delimiter(lines))
+    except (OSError, csv.Error) as error:
+        raise PrepError(f"cannot read {path}: {error}") from error
+    if not rows:
+        raise PrepError(f"{path} is empty; it needs rows of path,label")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise PrepError(f"{path}, row {number}: {len(row)} columns, the first row has {len(rows[0])}")
+    if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
+        return _Table(path, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
+    return _Table(path, tuple(cell.strip() for cell in rows[0]), True, rows[1:])
+
+
+def _cut(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    return [row for row in csv.reader(lines, delimiter=delimiter) if row]
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Of comma, semicolon and tab, one that gives all rows as many columns; of several, what comes first in the first row."""
+    tables = {delimiter: _cut(lines, delimiter) for delimiter in DELIMITERS}
+    cutting = [delimiter for delimiter, rows in tables.items() if rows and len(rows[0]) > 1]
+    even = [delimiter for delimiter in cutting if len({len(row) for row in tables[delimiter]}) == 1]
+    return min(even or cutting, key=lambda delimiter: len(tables[delimiter][0][0]), default=",")
+
+
+def _is_header(rows: Sequence[Sequence[str]], root: Path) -> bool:
+    """Whether the first row names columns: it begins with no path, as the next one does."""
+    first, ending = rows[0][0], os.path.splitext(rows[0][0])[1].lower()
+    as_the_next = ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower()
+    return not (is_image(first) or as_the_next or os.path.isfile(root / first))
+
+
+def list_table(path: Path, asked: SourceOptions) -> SourceList:
+    """The inputs that a table names, with their labels.
+
+    Raises:
+        PrepError: it can't be read, holds several splits, or has other columns than the caller says.
+    """
+    root = path.parent if asked.root is None else Path(asked.root)
+    table = _read(path, root)
+    split = table.place_of([SPLIT]) if table.named else None
+    if split is None and asked.split is not None:
+        split = table.chosen(SPLIT, f"--split {asked.split}")
+    if split is not None:
+        table = _of_split(table, split, asked.split)
+    paths = table.place_of(PATHS) or 0
+    others = [k for k in range(len(table.columns)) if k not in (paths, split)]
+    labels = _label_columns(table, others, asked)
+    values = [table.column(k) for k in labels]
+    if not labels:
+        meaning, numbers = Labels("none"), list[Label]([-1]) * len(table.rows)
+    elif len(labels) == 1 and not (asked.label_column and _are_fractions(values[0])):
+        meaning, numbers = _classes(table, values[0], table.columns[labels[0]], sure=bool(asked.label_column))
+    else:
+        meaning, numbers = _vectors(table, labels)
+    names = [row[paths] for row in table.rows]
+    sources = [Source(name, label, *look(root / name)) for name, label in zip(names, numbers, strict=True)]
+    by = _said_columns(table, labels)
+    return SourceList(root, meaning, sources, labelled_by=by, notes=_left_out(table, paths, labels, others))
+
+
+def _said_columns(table: _Table, places: Sequence[int]) -> str:
+    columns = "columns " if len(places) > 1 else "column "
+    names = " and ".join(table.columns[k] for k in places)
+    return f"{columns if table.named else ''}{names} of {table.path.name}" if places else ""
+
+
+def _left_out(table: _Table, paths: int, labels: Sequence[int], others: Sequence[int]) -> tuple[str, ...]:
+    left = [table.columns[k] for k in others if k not in labels]
+    return (not_stored(left, f"paths come from {'column ' if table.named else ''}{table.columns[paths]}"),) if left else ()
+
+
+def _of_split(table: _Table, place: int, wanted: str | None) -> _Table:
+    """The rows of the split that is wanted; all, if there is but one."""
+    splits = table.column(place)
+    found = sorted(set(splits))
+    if wanted is None:
+        if len(found) > 1:
+            raise splits_error(table.path, {name: str(table.path) for name in found}, column=True)
+        return table
+    if wanted not in found:
+        raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(found)}")
+    return replace(table, rows=[row for row, split in zip(table.rows, splits, strict=True) if split == wanted])
+
+
+def _label_columns(table: _Table, others: Sequence[int], asked: SourceOptions) -> list[int]:
+    """What the caller names; or the column that is called a label; or all beside the paths."""
+    if asked.no_labels or asked.label_from is not None:
+        return []
+    if asked.label_column:
+        return [table.chosen(name, f"--label-column {name}") for name in asked.label_column]
+    named = [k for k in others if table.named and table.columns[k].lower() in LABELS]
+    return named if len(named) == 1 else list(others)
+
+
+def _classes(table: _Table, values: Sequence[str], column: str, *, sure: bool) -> tuple[Labels, list[Label]]:
+    if not sure:
+        refuse_captions(values, f"{column} of {table.path}")
+    names = class_names(str(table.path), set(values))
+    number = {name: k for k, name in enumerate(names)}
+    return Labels("class", names), [number[value] for value in values]
+
+
+def _vectors(table: _Table, places: Sequence[int]) -> tuple[Labels, list[Label]]:
+    names = tuple(table.columns[k] if table.named else f"label{n}" for n, k in enumerate(places, 1))
+    return Labels("vector", names), [_floats(table, row, places) for row in table.rows]
+
+
+def _floats(table: _Table, row: Sequence[str], places: Sequence[int]) -> tuple[float, ...]:
+    cells = [row[k] for k in places]
+    try:
+        return tuple(map(float, cells))
+    except ValueError:
+        names = "give the table a first line, such as path,label, and " if not table.named else ""
+        raise PrepError(
+            f"{table.path}, row of {row[0]!r}: {', '.join(cells)} are not all numbers; {names}name the column of labels with "
+            "--label-column"
+        ) from None
+
+
+def class_names(what: str, found: set[str]) -> tuple[str, ...]:
+    """Sorted; as numbers where all are whole numbers, so that classes 0 to n-1 keep their numbers."""
+    if "" in found:
+        raise PrepError(f"{what} has rows with an empty label; fill them, or leave these rows out")
+    if _are_fractions(found):
+        raise PrepError(
+            f"{what}: the labels are numbers that are not all whole, such as {min(found)!r}; for float targets name their "
+            "columns with --label-column, for classes write whole numbers or names"
+        )
+    return tuple(sorted(found, key=int if _are_whole(found) else str))
+
+
+def _are_whole(texts: Collection[str]) -> bool:
+    return all(text.isascii() and text.isdigit() for text in texts)
+
+
+def _are_fractions(texts: Collection[str]) -> bool:
+    """Whether all are numbers, and not all whole and positive."""
+    return not _are_whole(texts) and all(_is_number(text) for text in texts)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def with_table(found: SourceList, path: Path, asked: SourceOptions) -> SourceList:
+    """The same inputs with the labels of a table beside them: names are classes, numbers are floats.
+
+    Raises:
+        PrepError: the table can't be read, or does not fit the inputs.
+    """
+    known = {os.path.normpath(source.name) for source in found.sources}
+    table = _read(path, found.root, known)
+    if len(table.columns) < 2:
+        raise PrepError(f"{path} has one column; it needs a path and at least one value")
+    paths = table.place_of(PATHS) or 0
+    _refuse_split_column(table, found.root)
+    names = [os.path.normpath(row[paths]) for row in table.rows]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise PrepError(f"{path} names {twice[0]!r} more than once")
+    if missing := [name for name in names if name not in known]:
+        raise PrepError(
+            f"{path} names {len(missing)} images that are not in {found.root}, the first {missing[0]!r}; "
+            f"paths are relative to SOURCE, such as {found.sources[0].name if found.sources else 'photo.jpg'!r}"
+        )
+    others = [k for k in range(len(table.columns)) if k != paths]
+    places = _label_columns(table, others, asked)
+    if len(places) == 1 and not any(map(_is_number, table.column(places[0]))):
+        meaning, labels = _classes(table, table.column(places[0]), table.columns[places[0]], sure=bool(asked.label_column))
+    else:
+        meaning, labels = _vectors(table, places)
+    nothing = -1 if meaning.kind == "class" else (float("nan"),) * len(places)
+    by_name = dict(zip(names, labels, strict=True))
+    sources = [_labelled(source, by_name, nothing) for source in found.sources]
+    notes = (*found.notes, *_left_out(table, paths, places, others))
+    return replace(found, labels=meaning, sources=sources, labelled_by=_said_columns(table, places), notes=notes)
+
+
+def _refuse_split_column(table: _Table, root: Path) -> None:
+    place = table.place_of([SPLIT])
+    if place is not None and len(found := sorted(set(table.column(place)))) > 1:
+        command = shlex.join(["fastdata-prep", str(table.path), "--root", str(root), "--split", found[0]])
+        raise PrepError(
+            f"--labels {table.path}: its rows belong to {' and '.join(found)}, which would be mixed; prepare "
+            f"each by itself: {command}"
+        )
+
+
+def _labelled(source: Source, labels: dict[str, Label], nothing: Label) -> Source:
+    name = os.path.normpath(source.name)
+    unlabelled = "" if name in labels else "no-label"
+    return replace(
+        source,
+        label=labels.get(name, nothing),
+        problem=source.problem if source.problem not in ("", "no-label") else unlabelled,
+    )

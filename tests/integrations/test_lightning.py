@@ -1,0 +1,215 @@
+"""Lightning's Trainer over a Loader: which rows each hook sees, in which order, bit for bit.
+
+What is looked at follows Lightning's own tests/tests_pytorch/trainer/test_dataloaders.py and utilities/test_combined_loader.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
+from torch import nn
+
+from common import flat, train_loader, val_loader
+from fastdata import Batch
+from stores import COUNT, once, sha
+
+PER_EPOCH = 6
+
+
+class Net(L.LightningModule):
+    """A small network that keeps what its hooks were given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.seen = {"train": [], "val": [], "predict": []}
+
+    def loss(self, batch):
+        images, targets = batch
+        return nn.functional.cross_entropy(self.layers(images.float() / 255), targets)
+
+    def training_step(self, batch, batch_idx):
+        self.seen["train"] += sha([batch])
+        return self.loss(batch)
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.seen["val"] += sha([batch])
+        self.log("val_loss", self.loss(batch), batch_size=batch.valid)
+
+    def predict_step(self, batch, batch_idx):
+        assert isinstance(batch, Batch)
+        self.seen["predict"] += sha([batch])
+        return batch.ids
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+@pytest.fixture(scope="module")
+def epochs():
+    """What four epochs deliver in a loop by hand that tells the Loader each epoch, and what validation does."""
+    found = []
+    with train_loader(workers=0) as loader:
+        for epoch in range(4):
+            loader.set_epoch(epoch)
+            found.append(sha(loader))
+    with val_loader() as loader:
+        return found, sha(loader)
+
+
+def trainer(tmp_path, **options):
+    chosen = {"max_epochs": 3, "logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    return L.Trainer(default_root_dir=tmp_path, accelerator="cpu", devices=1, enable_progress_bar=False, **{**chosen, **options})
+
+
+def without_epochs(batches):
+    """A sanity check is no epoch of training, and validation has no random numbers."""
+    return [(ids, valid, *rest) for ids, valid, _, *rest in batches]
+
+
+def test_training_validation_and_the_sanity_check_see_each_row_in_order(tmp_path, epochs):
+    expected, validation = epochs
+    net = Net()
+    with train_loader() as train, val_loader(2) as val:
+        run = trainer(tmp_path)
+        run.fit(net, train, val)
+        assert run.num_training_batches == len(train) == PER_EPOCH and run.num_val_batches == [len(val)]
+    assert net.seen["train"] == flat(expected[:3])
+    sanity = without_epochs(validation)[:2]
+    assert without_epochs(net.seen["val"]) == sanity + 3 * without_epochs(validation)
+
+
+def test_predictions_are_of_every_row_once_in_order(tmp_path):
+    net = Net()
+    with val_loader() as loader:
+        assert once(trainer(tmp_path).predict(net, loader), COUNT)
+    assert [k for batch in net.seen["predict"] for k in batch[0]] == list(range(COUNT))
+
+
+@pytest.mark.parametrize("limit", [3, 0.5])
+def test_limited_epochs_differ(tmp_path, epochs, limit):
+    net = Net()
+    with train_loader() as train:
+        trainer(tmp_path, limit_train_batches=limit).fit(net, train)
+    assert net.seen["train"] == [batch for epoch in epochs[0][:3] for batch in epoch[:3]]
+
+
+def test_max_steps_and_fast_dev_run(tmp_path, epochs):
+    net = Net()
+    with train_loader() as train:
+        trainer(tmp_path, max_steps=8, max_epochs=-1).fit(net, train)
+    assert net.seen["train"] == flat(epochs[0])[:8]
+    net = Net()
+    with train_loader() as train, val_loader() as val:
+        trainer(tmp_path, fast_dev_run=2).fit(net, train, val)
+    assert net.seen["train"] == epochs[0][0][:2] and len(net.seen["val"]) == 2
+
+
+def test_loaders_that_are_made_anew_each_epoch_go_on_with_the_next(tmp_path, epochs):
+    class Remade(Net):
+        def train_dataloader(self):
+            return train_loader(0)
+
+    net = Remade()
+    trainer(tmp_path, reload_dataloaders_every_n_epochs=1).fit(net)
+    assert net.seen["train"] == flat(epochs[0][:3])
+
+
+def test_validation_in_the_middle_of_an_epoch_changes_nothing(tmp_path, epochs):
+    net = Net()
+    with train_loader() as train, val_loader(2) as val:
+        trainer(tmp_path, val_check_interval=0.5, num_sanity_val_steps=0).fit(net, train, val)
+    assert net.seen["train"] == flat(epochs[0][:3])
+    assert without_epochs(net.seen["val"]) == 6 * without_epochs(epochs[1])
+
+
+def test_overfit_batches_of_a_loader_that_shuffles_is_refused(tmp_path):
+    with train_loader(0) as train, pytest.raises(ValueError, match="needs to subclass"):
+        trainer(tmp_path, overfit_batches=2).fit(Net(), train)
+
+
+def test_overfit_batches_repeats_the_first_batches_of_a_loader_that_does_not_shuffle(tmp_path):
+    net = Net()
+    with val_loader(batch_size=8) as train:
+        trainer(tmp_path, overfit_batches=2).fit(net, train)
+    first = without_epochs(net.seen["train"])
+    assert [batch[0] for batch in first[:2]] == [list(range(8)), list(range(8, 16))]
+    assert first == 3 * first[:2]
+
+
+class Pairs(Net):
+    def training_step(self, batch, batch_idx, dataloader_idx=0):
+        parts = [batch] if isinstance(batch, Batch) else [part for part in batch if part is not None]
+        self.seen["train"] += sha(parts)
+        return sum(map(self.loss, parts))
+
+
+def zipped(long, short):
+    return [batch for pair in itertools.zip_longest(long, short) for batch in pair if batch is not None]
+
+
+# Of epochs of the longer and of the shorter loader, what each mode delivers in two epochs. A cycle within one begins a new epoch.
+MODES = {
+    "min_size": lambda a, b: [zipped(a[e][: len(b[e])], b[e]) for e in range(2)],
+    "max_size": lambda a, b: [zipped(a[e], b[e]) for e in range(2)],
+    "max_size_cycle": lambda a, b: [zipped(a[e], (b[e] + b[e + 1])[: len(a[e])]) for e in range(2)],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_loaders_at_once(tmp_path, epochs, mode):
+    with train_loader(0, seed=9, batch_size=12) as other:
+        others = [sha(other) for _ in range(3)]
+    net = Pairs()
+    with train_loader(0) as long, train_loader(2, seed=9, batch_size=12) as short:
+        trainer(tmp_path, max_epochs=2).fit(net, CombinedLoader([long, short], mode))
+    assert net.seen["train"] == flat(MODES[mode](epochs[0], others))
+
+
+class StopAt(Callback):
+    """Raises after a step, as an accident would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise RuntimeError("an accident")
+
+
+def checkpointed(folder, epochs_apart=False, ckpt_path=None, stop=None, workers=0):
+    """A run that saves after each step, or after each epoch, and may be killed after a step."""
+    torch.manual_seed(0 if ckpt_path is None else 99)
+    net = Net()
+    when = {"every_n_epochs": 1} if epochs_apart else {"every_n_train_steps": 1}
+    callbacks = [ModelCheckpoint(folder, "at-{step}", save_top_k=-1, **when)] + [StopAt(stop)] * (stop is not None)
+    with train_loader(workers) as train, val_loader() as val:
+        trainer(folder, enable_checkpointing=True, callbacks=callbacks).fit(net, train, val, ckpt_path=ckpt_path)
+    return net
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return checkpointed(tmp_path_factory.mktemp("straight"))
+
+
+@pytest.mark.parametrize(("step", "epochs_apart"), [(1, False), (4, False), (6, False), (6, True), (11, False), (12, True)])
+def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp_path, epochs, straight, step, epochs_apart):
+    with pytest.raises(RuntimeError, match="an accident"):
+        checkpointed(tmp_path, epochs_apart, stop=step + 1)
+    resumed = checkpointed(tmp_path, epochs_apart, tmp_path / f"at-step={step}.ckpt", workers=2)
+    assert straight.seen["train"] == flat(epochs[0][:3])
+    assert resumed.seen["train"] == straight.seen["train"][step:]
+    for name, tensor in straight.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_the_end_of_a_pass_leaves_loaders_usable(tmp_path, epochs):
+    with train_loader() as train:
+        trainer(tmp_path, max_epochs=1).fit(Net(), train)
+        assert sha(itertools.islice(train, PER_EPOCH)) == epochs[0][1]

@@ -1,0 +1,53 @@
+"""Lightning's DDP with two processes over gloo: each row once, on one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from stores import COUNT, once, store
+
+SCRIPT = Path(__file__).with_name("lightning_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What the two ranks saw."""
+    folder = tmp_path_factory.mktemp("ranks")
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    command = [sys.executable, str(SCRIPT), str(store()), str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def real(ranks, stage, first, stop):
+    """The ids of the real rows of both ranks in these batches."""
+    return [ids[:valid] for rank in ranks for ids, valid, *_ in rank[stage][first:stop]]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_each_row_is_trained_on_once_an_epoch(ranks, epoch):
+    assert once(real(ranks, "train", 5 * epoch, 5 * epoch + 5), COUNT)
+    assert all([batch[2] for batch in rank["train"]] == 5 * [0] + 5 * [1] for rank in ranks)
+
+
+def test_each_rank_sees_what_a_loader_of_that_rank_delivers(ranks):
+    for rank, found in enumerate(ranks):
+        dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
+        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=2) as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert found["train"] == [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for b in batches]
+
+
+def test_validation_and_predictions_are_of_each_row_once(ranks):
+    sanity = 2
+    assert all(len(rank["val"]) == sanity + 5 + 5 for rank in ranks)
+    for stage, first in (("val", sanity), ("val", sanity + 5), ("predict", 0)):
+        assert once(real(ranks, stage, first, first + 5), COUNT)

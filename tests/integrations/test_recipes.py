@@ -1,0 +1,37 @@
+"""Every recipe of docs/integrations.md runs as it stands, and its table names the versions that were run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import fastdata
+from recipes import DOCUMENT, recipes
+from stores import sources
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the store that the recipes read."""
+    folder = tmp_path_factory.mktemp("recipes")
+    fastdata.prep(sources(), folder / "images.fds", size=64, workers=1)
+    return folder
+
+
+@pytest.mark.parametrize("heading", recipes())
+def test_it_runs(folder, heading):
+    command = [sys.executable, str(Path(__file__).with_name("recipes.py")), heading]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def test_the_table_names_the_installed_versions():
+    rows = re.findall(r"^\| \[?([\w-]+)[^|]*\| ([\d.]+) \|", DOCUMENT.read_text(), re.MULTILINE)
+    assert rows
+    for name, stated in rows:
+        assert version(name).split("+")[0] == stated, name

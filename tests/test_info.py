@@ -1,0 +1,113 @@
+"""`fastdata info`: what it says of a store, to people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fastdata
+import stores
+from fastdata.store.store import Store
+from support import MAIN, encode, picture, run
+
+
+def said(path: Path) -> str:
+    found = run(*MAIN, "info", path)
+    assert (found.returncode, found.stderr) == (0, "")
+    return found.stdout
+
+
+def facts(path: Path) -> dict[str, Any]:
+    found = run(*MAIN, "info", path, "--json")
+    assert (found.returncode, found.stderr) == (0, "")
+    return dict(json.loads(found.stdout))
+
+
+def test_classes_are_counted_by_name(tmp_path: Path) -> None:
+    for name, count in (("ant", 3), ("bee", 1), ("cow", 2)):
+        for k in range(count):
+            (tmp_path / "in" / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "in" / name / f"{k}.png").write_bytes(encode(picture(k, 20, 30), ".png"))
+    (tmp_path / "in/bee/bad.png").write_bytes(b"no image")
+    first = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1).out
+    assert "\n  classes: ant 3, bee 1, cow 2\n" in said(first) and "rejected: not-an-image 1" in said(first)
+    (tmp_path / "in/bee/0.png").unlink()
+    (tmp_path / "in/stray.png").write_bytes(encode(picture(9, 20, 30), ".png"))
+    found = facts(fastdata.prep(tmp_path / "in", tmp_path / "p.fds", classes=first, workers=1).out)
+    classes = {entry["name"]: entry["samples"] for entry in found["labels"]["classes"]}
+    assert classes == {"ant": 3, "bee": 0, "cow": 2} and found["samples"] == sum(classes.values()) + found["labels"]["unlabelled"]
+
+
+def test_many_classes_are_summed_up(tmp_path: Path) -> None:
+    for k in range(30):
+        (tmp_path / "in" / f"c{k:02d}").mkdir(parents=True)
+        for j in range(1 + (k == 29)):
+            (tmp_path / "in" / f"c{k:02d}" / f"{j}.png").write_bytes(encode(picture(k, 8, 8), ".png"))
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", workers=1).out
+    assert "c18 1, c19 1, and 10 more (--json lists all); 1 to 2 images each\n" in said(out)
+    assert Counter(entry["samples"] for entry in facts(out)["labels"]["classes"]) == {1: 29, 2: 1}
+
+
+def test_the_memory_that_a_store_would_take() -> None:
+    path = stores.store()
+    pixels = {size: sum(image.nbytes for image in stores.whole(path, size)) for size in stores.SIZES}
+    assert facts(path)["memory"] == [{"size": s, "bytes": pixels[s], "decoded_bytes": pixels[s]} for s in stores.SIZES]
+    assert f"RAMDataset takes {pixels[96] / 1e6:.1f} MB at size 96, {pixels[64] / 1e3:.1f} kB at size 64; " in said(path)
+    small = stores.square("jpeg")
+    store = Store(small)
+    reader = store.reader(store.variant())
+    held = sum(len(reader.get(k)) for k in range(len(store)))
+    assert facts(small)["memory"] == [{"size": 32, "bytes": held, "decoded_bytes": len(store) * 32 * 32 * 3}]
+    assert f"takes {held / 1e3:.1f} kB ({len(store) * 3.072:.1f} kB with decoded=True); " in said(small)
+    (masked,) = facts(stores.masked())["memory"]
+    assert masked["decoded_bytes"] == 3 * 30 * 40 * 4
+    assert facts(stores.tokens())["memory"] == [{"size": None, "bytes": 2000}]
+    assert facts(stores.arrays())["memory"] == [{"size": None, "bytes": 20 * 30 * 40 * 2}]
+    assert facts(stores.table())["memory"] == [{"size": None, "bytes": 10 * 16}]  # int64 and uint8, in whole words
+    assert facts(path)["free_memory"] > 0
+
+
+def test_every_kind_as_json() -> None:
+    for path, kind, count in (
+        (stores.store(), "images", 42),
+        (stores.masked(), "images", 3),
+        (stores.tokens(), "tokens", 2),
+        (stores.arrays(), "arrays", 1),
+        (stores.table(), "table", 10),
+    ):
+        found = facts(path)
+        assert (found["path"], found["kind"], found["samples"], found["format"]) == (str(path), kind, count, "1.0")
+        assert found["options"] == Store(path, kind=None).manifest.options
+    floats = facts(stores.floats())["labels"]
+    assert floats["columns"][0] == {"name": "quarter", "min": 0.0, "mean": 0.625, "max": 1.25}
+    assert facts(stores.masked())["masks"] == [{"class": k, "name": "", "pixels": 1200} for k in range(3)]
+    assert facts(stores.tokens())["tokens"]["count"] == 1000 and facts(stores.arrays())["arrays"]["chunk"] == [32, 32, 32]
+    assert [column["name"] for column in facts(stores.table())["table"]["columns"]] == ["x", "y"]
+
+
+def test_classes_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{k},{'no' if k % 4 else 'yes'}\n" for k in range(10)))
+    out = fastdata.prep(tmp_path / "t.csv", tmp_path / "o.fds", target="y", workers=1).out
+    assert "\n  classes: no 7, yes 3\n" in said(out)
+
+
+def test_masks_stand_in_the_order_of_their_classes(tmp_path: Path) -> None:
+    for folder in ("in", "masks"):
+        (tmp_path / folder).mkdir()
+    mask = picture(0, 30, 40)[:, :, 0] % 12
+    (tmp_path / "in/a.png").write_bytes(encode(picture(1, 30, 40), ".png"))
+    (tmp_path / "masks/a.png").write_bytes(encode(mask, ".png"))
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1).out
+    (line,) = [line for line in said(out).splitlines() if line.startswith("  masks: ")]
+    assert line == "  masks: 12 classes, " + ", ".join(f"{k} {(mask == k).mean():.1%}" for k in range(12))
+
+
+def test_no_python_shows_in_what_people_read() -> None:
+    for path in (stores.store(), stores.masked(), stores.tokens(), stores.arrays(), stores.table(), stores.floats()):
+        text = said(path)
+        assert not [part for part in ("{", "[", "'", "None", "True", "False") if part in text.replace("decoded=True", "")], text
+    assert "options: background 255,255,255, bits 8, codec rgb, max-pixels 268435456, quality 90, resize short, sizes 96,64\n" in (
+        said(stores.store())
+    )

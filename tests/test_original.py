@@ -1,0 +1,234 @@
+"""--codec original: JPEG files that need no change keep their bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastdata
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop
+from fastdata.store.export import export
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from stores import folder
+from support import MAIN, PREP, Array, picture, run
+
+CHECK = Path(__file__).parents[1] / "tools" / "check_format.py"
+
+
+def jpeg(pixels: Array, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "jpeg", **{"quality": 85, **options})
+    return file.getvalue()
+
+
+def turned(orientation: int) -> Any:
+    exif = Image.Exif()
+    exif[274] = orientation
+    return exif
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """Names, and whether the bytes stay: those in `k` do, those in `m` are made anew, those in `r` are rejects."""
+    small = picture(1, 60, 90)
+    noted = jpeg(small, exif=turned(1), comment=b"by hand", icc_profile=b"profile")
+    rgb = io.BytesIO()
+    Image.fromarray(small).save(rgb, "jpeg", keep_rgb=True)
+    png = io.BytesIO()
+    Image.fromarray(small).save(png, "png")
+    cmyk = io.BytesIO()
+    Image.fromarray(small).convert("CMYK").save(cmyk, "jpeg")
+    return {
+        "k/plain.jpg": jpeg(small),
+        "k/full.jpg": jpeg(picture(2, 61, 45), subsampling=0),
+        "k/half.jpg": jpeg(picture(3, 61, 45), subsampling=1, quality=100),
+        "k/progressive.jpg": jpeg(picture(4, 97, 80), progressive=True),
+        "k/gray.jpg": jpeg(picture(5, 40, 50)[:, :, 0]),
+        "k/noted.jpg": noted,
+        "k/rgb.jpg": rgb.getvalue(),
+        "k/behind.jpg": jpeg(small) + b"a short film",
+        "k/wrong-ending.png": jpeg(picture(6, 40, 50)),
+        "k/restarts.jpg": jpeg(picture(7, 80, 96), restart_marker_rows=1),
+        "m/turned.jpg": jpeg(small, exif=turned(6)),
+        "m/cmyk.jpg": cmyk.getvalue(),
+        "m/no-end.jpg": jpeg(small)[:-2],
+        "m/photo.png": png.getvalue(),
+        "r/cut.jpg": jpeg(small)[:900],
+    }
+
+
+@cache
+def sources() -> Path:
+    root = folder() / "in"
+    for name, data in files().items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+@cache
+def made() -> fastdata.Summary:
+    return fastdata.prep(sources(), folder() / "o.fds", codec="original", workers=1)
+
+
+def stored(path: Path, size: int | None = None) -> dict[str, bytes]:
+    """The record of each sample, by name."""
+    store = Store(path)
+    reader = store.reader(store.variant(size))
+    return {name: bytes(reader.get(k)) for k, name in enumerate(store.names())}
+
+
+def test_files_that_need_no_change_keep_every_byte() -> None:
+    summary, found = made(), stored(made().out)
+    assert (summary.kept, summary.rejected) == (14, {"truncated": 1})
+    for name, data in files().items():
+        if not name.startswith("r"):
+            assert (found[name] == data) == name.startswith("k"), name
+    assert summary.originals == {"full": 10}
+
+
+def test_the_samples_are_what_pillow_makes_of_the_files() -> None:
+    dataset = LMDBDataset(made().out)
+    for k in range(len(dataset)):
+        name, (image, _) = dataset.name(k), dataset[k]
+        if name.startswith("k"):
+            with Image.open(io.BytesIO(files()[name])) as file:
+                assert np.array_equal(image.permute(1, 2, 0), np.asarray(file.convert("RGB"))), name
+    shape = {dataset.name(k): tuple(dataset[k][0].shape[1:]) for k in range(len(dataset))}
+    assert shape["m/turned.jpg"] == (90, 60)
+
+
+@pytest.mark.parametrize(
+    ("crop", "codes"), [(RandomCrop(32), 0), (RandomResizedCrop(24), 2), (RandomResizedCrop(24, fast=True), 4)], ids=str
+)
+def test_crops_are_those_of_the_files(crop: Any, codes: float) -> None:
+    """The dataset that reads image files decodes each as a whole and in full size; that of a store perhaps at a smaller scale."""
+    path = made().out
+    names = [name for name in Store(path).names() if name.startswith("k")]
+    kept = LMDBDataset(path, crop=crop, hflip=0.5).subset(range(len(names)))
+    assert [kept.name(k) for k in range(len(kept))] == names
+    given = RAMDataset([sources() / name for name in names], targets=[0] * len(names), crop=crop, hflip=0.5)
+    with Loader(kept, 5, shuffle=True, seed=3) as one, Loader(given, 5, shuffle=True, seed=3) as two:
+        for (images, _), (others, _) in zip(one, two, strict=True):
+            assert (images.int() - others.int()).abs().float().mean() <= codes
+
+
+def test_export_gives_the_files_back(tmp_path: Path) -> None:
+    assert export(made().out, tmp_path / "out") == 14
+    for name, data in files().items():
+        if name.startswith("k"):
+            assert (tmp_path / "out" / name).with_suffix(".jpg").read_bytes() == data
+    again = fastdata.prep(tmp_path / "out", tmp_path / "o.fds", codec="original", workers=1)
+    assert again.originals == {"full": 14} and again.kept == 14
+    assert sorted(stored(again.out).values()) == sorted(stored(made().out).values()), "nothing is lost by going round"
+
+
+def test_verify_and_the_format_agree(tmp_path: Path) -> None:
+    assert list(verify(made().out)) == []
+    checked = run(PREP[0], CHECK, made().out)
+    assert checked.returncode == 0, checked.stdout
+    manifest = json.loads((made().out / "manifest.json").read_text())
+    assert [(v["form"]["codec"], v["originals"]) for v in manifest["variants"]] == [("original", 10)]
+    shutil.copytree(made().out, tmp_path / "o.fds")
+    shard = tmp_path / "o.fds/full/shard-00000.mdb"
+    data = bytearray(shard.read_bytes())
+    at = data.index(b"by hand")
+    data[at] ^= 1
+    shard.write_bytes(data)
+    assert any("'k/noted.jpg') is not what was written" in problem for problem in verify(tmp_path / "o.fds"))
+
+
+def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
+    """Short sides: 60, 61 and so on; what is at most 60 is not resized."""
+    summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", size=[60, 48], workers=1)
+    by_size = {size: {name for name, data in stored(summary.out, size).items() if data == files()[name]} for size in (60, 48)}
+    assert by_size[60] == {
+        f"k/{n}" for n in ("plain.jpg", "full.jpg", "half.jpg", "gray.jpg", "noted.jpg", "rgb.jpg", "behind.jpg")
+    } | {"k/wrong-ending.png"}
+    assert by_size[48] == {"k/full.jpg", "k/half.jpg", "k/gray.jpg", "k/wrong-ending.png"}
+    assert summary.originals == {"60": len(by_size[60]), "48": len(by_size[48])}
+    encoded = fastdata.prep(sources(), tmp_path / "j.fds", size=[60, 48], workers=1)
+    for size, kept in by_size.items():
+        jpegs, mixed = stored(encoded.out, size), stored(summary.out, size)
+        assert all(mixed[name] == jpegs[name] for name in jpegs if name not in kept), "others are encoded as ever"
+        rows = Store(summary.out).samples
+        assert (rows[f"{size}/bytes"] == [len(data) for data in mixed.values()]).all()
+
+
+def test_a_square_crop_keeps_squares_only(tmp_path: Path) -> None:
+    for name, sides in (("square", (40, 40)), ("wide", (40, 50)), ("large", (60, 60))):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / f"in/{name}.jpg").write_bytes(jpeg(picture(0, *sides)))
+    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", size=40, resize="crop", workers=1)
+    found = stored(summary.out)
+    assert [name for name in found if found[name] == (tmp_path / "in" / name).read_bytes()] == ["square.jpg"]
+    assert all(LMDBDataset(summary.out)[k][0].shape == (3, 40, 40) for k in range(3)) and summary.originals == {"40": 1}
+
+
+def test_gray_keeps_gray_files_only(tmp_path: Path) -> None:
+    summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", gray=True, workers=1)
+    found = stored(summary.out)
+    assert [name for name in found if found[name] == files()[name]] == ["k/gray.jpg"] and summary.originals == {"full": 1}
+    assert LMDBDataset(summary.out)[0][0].shape[0] == 1
+    assert run(PREP[0], CHECK, summary.out).returncode == 0
+
+
+def test_nothing_grows(tmp_path: Path) -> None:
+    """Tiny JPEGs, which grow when they are decoded and encoded anew."""
+    (tmp_path / "in").mkdir()
+    for k in range(20):
+        (tmp_path / f"in/{k:02d}.jpg").write_bytes(jpeg(picture(k, 32, 32), quality=60))
+    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", workers=1)
+    encoded = fastdata.prep(tmp_path / "in", tmp_path / "j.fds", workers=1)
+    assert summary.bytes_after == summary.bytes_before < encoded.bytes_after
+
+
+def test_masks_go_with_images_that_keep_their_bytes(tmp_path: Path) -> None:
+    for name in ("in", "masks"):
+        (tmp_path / name).mkdir()
+    mask = picture(3, 40, 50)[:, :, 0] % 3
+    (tmp_path / "in/a.jpg").write_bytes(jpeg(picture(0, 40, 50)))
+    Image.fromarray(mask).save(tmp_path / "masks/a.png")
+    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="original", workers=1)
+    assert summary.originals == {"full": 1} and np.array_equal(fastdata.open(summary.out)[0][1], mask)
+    assert run(PREP[0], CHECK, summary.out).returncode == 0
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    found = run(*PREP, sources(), tmp_path / "o.fds", "--codec", "original", "--max-reject-rate", "1", "--workers", "1")
+    assert found.returncode == 0 and "size full: 10 images kept their bytes, 4 were encoded\n" in found.stdout
+    info = run(*MAIN, "info", tmp_path / "o.fds", "--sheet", tmp_path / "s.png").stdout
+    assert "size full: original, 3 x uint8, " in info and "10 with their files' own bytes, 4 encoded" in info
+    facts = json.loads(run(*MAIN, "info", tmp_path / "o.fds", "--json").stdout)
+    assert facts["variants"][0]["originals"] == 10
+    assert run(*MAIN, "verify", tmp_path / "o.fds").returncode == 0
+    refused = run(*PREP, sources(), tmp_path / "p.fds", "--codec", "original", "--bits", "16")
+    assert refused.returncode == 2 and "a JPEG holds 8" in refused.stderr
+
+
+def test_a_manifest_without_the_count_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(made().out, tmp_path / "o.fds")
+    manifest = json.loads((tmp_path / "o.fds/manifest.json").read_text())
+    del manifest["variants"][0]["originals"]
+    (tmp_path / "o.fds/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(fastdata.FormatError, match=r"is damaged.*originals"):
+        LMDBDataset(tmp_path / "o.fds")
+
+
+def test_a_progressive_file_of_endless_scans_is_a_reject(tmp_path: Path) -> None:
+    """It would take a decoder minutes, whenever it is read."""
+    data = jpeg(picture(4, 97, 80), progressive=True)
+    scan = data.rindex(b"\xff\xda")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jpg").write_bytes(data[:-2] + data[scan:-2] * 600 + b"\xff\xd9")
+    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", workers=1)
+    assert summary.rejected == {"too-large": 1}

@@ -1,0 +1,212 @@
+"""Contact sheets of stores of every kind."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import fastdata
+import stores
+from fastdata import prep
+from support import MAIN, Array, encode, picture, run, write_pictures
+
+TITLE, TILE = 56, 144  # pixels: above the samples, and a side of their pictures
+
+
+def drawn(store: Path, sheet: Path, *options: Any) -> tuple[int, Array]:
+    """How many samples `fastdata info` says that it drew, and the picture, RGB."""
+    found = run(*MAIN, "info", store, "--sheet", sheet, *options)
+    assert (found.returncode, found.stderr) == (0, "")
+    said = re.search(r"^(\d+) (samples|documents|columns) drawn in", found.stdout, re.M)
+    assert said is not None
+    return int(said[1]), cv2.cvtColor(cv2.imread(str(sheet)), cv2.COLOR_BGR2RGB)
+
+
+def areas(sheet: Array) -> dict[tuple[int, ...], int]:
+    """How many pixels there are of each colour."""
+    colors, counts = np.unique(sheet.reshape(-1, 3), axis=0, return_counts=True)
+    return {tuple(color): count for color, count in zip(colors.tolist(), counts.tolist(), strict=True)}
+
+
+def differing(one: Array, other: Array) -> list[int]:
+    """The rows in which two sheets differ."""
+    assert one.shape == other.shape
+    return np.flatnonzero((one != other).any(axis=(1, 2))).tolist()
+
+
+def test_the_sheet_shows_samples_with_their_classes(tmp_path: Path) -> None:
+    colors = {"red": (250, 10, 10), "blue": (10, 10, 250)}
+    for name, color in colors.items():
+        for k in range(30):
+            path = tmp_path / "in" / name / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(np.full((40, 40, 3), color, np.uint8), ".png"))
+    store = prep(tmp_path / "in", tmp_path / "o.fds", codec="png", workers=1).out
+    count, sheet = drawn(store, tmp_path / "s.png")
+    assert count == 48
+    assert [areas(sheet)[color] for color in colors.values()] == [24 * TILE * TILE] * 2
+    (tmp_path / "in/red").rename(tmp_path / "in/rad")
+    _, other = drawn(prep(tmp_path / "in", tmp_path / "p/o.fds", codec="png", workers=1).out, tmp_path / "s.png")
+    rows = differing(sheet, other)
+    assert TITLE + TILE < rows[0] and rows[-1] < sheet.shape[0], "the class stands below its samples"
+    shutil.copytree(store, tmp_path / "another name.fds")
+    _, other = drawn(tmp_path / "another name.fds", tmp_path / "s.png")
+    rows = differing(sheet, other)
+    assert rows and rows[-1] < TITLE, "the store's name stands above them"
+
+
+def test_names_of_samples_and_of_float_labels(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 2)
+    sheets = []
+    for name, column, value in (("00", "size", 1), ("000", "size", 1), ("00", "mass", 1), ("00", "size", 3)):
+        (tmp_path / "in/00.png").rename(tmp_path / f"in/{name}.png")
+        (tmp_path / "l.csv").write_text(f"path,{column}\n{name}.png,{value}\n01.png,2\n")
+        out = prep(tmp_path / "in", tmp_path / "o.fds", labels=tmp_path / "l.csv", overwrite=True, workers=1).out
+        sheets.append(drawn(out, tmp_path / "s.png")[1])
+        (tmp_path / f"in/{name}.png").rename(tmp_path / "in/00.png")
+    label, name = TITLE + TILE + 17, TITLE + TILE + 2 * 17
+    for k, low, high in ((1, label, name), (2, label - 17, label + 4), (3, label - 17, label + 4)):
+        rows = differing(sheets[0], sheets[k])
+        assert low - 2 <= rows[0] and rows[-1] <= high + 4, k
+
+
+MAKERS: dict[str, dict[str, Any]] = {
+    "gray": {"gray": True},
+    "sixteen bits": {"bits": 16, "codec": "rgb"},
+    "no labels": {},
+    "planes": {"codec": "yuv420"},
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_pictures_of_other_stores(tmp_path: Path, kind: str) -> None:
+    write_pictures(tmp_path / "in", 3, height=30, width=200)
+    prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **MAKERS[kind])
+    count, sheet = drawn(tmp_path / "o.fds", tmp_path / "s.png")
+    assert count == 3
+    reference = cv2.resize(picture(1, 30, 200), (TILE, 22), interpolation=cv2.INTER_AREA)
+    tile = sheet[TITLE : TITLE + TILE, 8 + 152 : 8 + 152 + TILE][61 : 61 + 22]
+    expected = np.repeat(cv2.cvtColor(reference, cv2.COLOR_RGB2GRAY)[:, :, None], 3, axis=2) if kind == "gray" else reference
+    assert np.abs(tile.astype(float) - expected).mean() < 4
+
+
+def test_a_sheet_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jpg").write_bytes(b"")
+    prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
+    count, sheet = drawn(tmp_path / "o.fds", tmp_path / "s.png")
+    assert count == 0 and sheet.shape[0] > TITLE
+
+
+def test_a_size_that_is_not_there(tmp_path: Path) -> None:
+    _, small = drawn(stores.store(), tmp_path / "s.png", "--size", "64")
+    _, large = drawn(stores.store(), tmp_path / "s.png")
+    assert differing(small, large)
+    refused = run(*MAIN, "info", stores.arrays(), "--sheet", tmp_path / "s.png", "--size", "7")
+    assert refused.returncode == 1 and "has no size 7" in refused.stderr
+
+
+def test_masks_stand_beside_their_images_and_in_a_legend(tmp_path: Path) -> None:
+    count, sheet = drawn(stores.masked(), tmp_path / "s.png")
+    assert count == 3
+    mask = TILE * TILE * 3 // 4
+    classes = [color for color, area in areas(sheet).items() if 0 <= area - mask - 16 * 16 < 300]
+    assert len(classes) == 3, "30 x 40 pixels of each class, its patch in the legend, and letters' edges in the same grey"
+    for k in range(3):
+        left = 8 + k * (2 * TILE + 8)
+        image, right = sheet[TITLE + 18 : TITLE + 126, left : left + TILE], sheet[TITLE + 18 : TITLE + 126, left + TILE :][:, :TILE]
+        reference = cv2.resize(picture(k, 30, 40), (TILE, 108), interpolation=cv2.INTER_NEAREST)
+        assert np.abs(image.astype(float) - reference).mean() < 6, "as a JPEG has it"
+        assert len(areas(right)) == 1 and set(areas(right)) < set(classes)
+
+
+def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
+    """It has a ramp, all other slices are noise."""
+    (tmp_path / "in").mkdir()
+    volume = np.random.default_rng(0).integers(-30_000, 30_000, (40, 72, 72)).astype(np.int16)
+    volume[20] = np.arange(72)[None] * 100 - 3000
+    np.save(tmp_path / "in/a.npy", volume)
+    count, sheet = drawn(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).out, tmp_path / "s.png")
+    tile = sheet[TITLE : TITLE + TILE, 8 : 8 + TILE]
+    assert count == 1 and (tile == tile[:1]).all() and (tile[:, :, :1] == tile).all()
+    line = tile[0, ::2, 0].astype(float)
+    assert np.abs(line - np.linspace(0, 255, 72)).max() < 6
+
+
+def test_arrays_with_channels_and_of_one_axis(tmp_path: Path) -> None:
+    for name, array in (("rgb", np.zeros((3, 9, 9), np.float32)), ("line", np.tile(np.float32([0, 1]), (1, 200)))):
+        (tmp_path / name).mkdir()
+        if name == "rgb":
+            array[0], array[2, :3] = np.nan, 7.0
+        np.save(tmp_path / name / "a.npy", array)
+        prep(tmp_path / name, tmp_path / f"{name}.fds", channels="first", workers=1)
+    _, sheet = drawn(tmp_path / "rgb.fds", tmp_path / "s.png")
+    assert areas(sheet)[0, 0, 255] == TILE * TILE // 3 and areas(sheet)[0, 0, 0] == TILE * TILE * 2 // 3
+    _, sheet = drawn(tmp_path / "line.fds", tmp_path / "s.png")
+    tile = sheet[TITLE : TITLE + TILE, 8 : 8 + TILE]
+    assert (tile != 255).any(axis=2).mean() > 0.9, "a line that goes up and down at every pixel"
+
+
+def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
+    sheets = []
+    for text in ("one two\nthree", "one two\nfour!", "one two\nthree\n" + "five " * 200):
+        (tmp_path / "a.txt").write_text(text)
+        out = prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer="bytes", split_lines=True, overwrite=True, workers=1).out
+        count, sheet = drawn(out, tmp_path / "s.png")
+        assert count == text.count("\n") + 1
+        sheets.append(sheet)
+    rows = differing(sheets[0][TITLE:], sheets[1][TITLE:])
+    assert rows[0] > 65, "the first documents are the same"
+    shades = [color for color in areas(sheets[0]) if min(color) < 240 < max(color)]
+    assert sum(areas(sheets[2]).get(color, 0) for color in shades) > 3 * sum(areas(sheets[0])[color] for color in shades)
+    assert drawn(stores.tokens(), tmp_path / "s.png")[0] == 2, "without a tokenizer"
+
+
+def test_tokens_of_every_shard_are_those_of_the_document(tmp_path: Path) -> None:
+    """A store of many shards shows what a store of the documents on the sheet alone shows."""
+    (tmp_path / "in").mkdir()
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefgh"), 5)) for _ in range(500)]
+    texts = [" ".join(rng.choice(words, 400)) for _ in range(2400)]
+    (tmp_path / "in/a.txt").write_text("\n".join(texts))
+    shown = [texts[k * 2400 // 24] for k in range(24)]
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few/a.txt").write_text("\n".join(shown))
+    sheets = []
+    for name in ("in", "few"):
+        out = prep(tmp_path / name, tmp_path / f"{name}.fds", tokenizer="bytes", split_lines=True, workers=1).out
+        sheets.append(drawn(out, tmp_path / "s.png")[1])
+    assert len(list((tmp_path / "in.fds/tokens").iterdir())) > 1
+    step = 65  # of documents, which stand below their names
+    for k in range(24):
+        rows = slice(TITLE + k * step + 19, TITLE + (k + 1) * step)
+        assert (sheets[0][rows] == sheets[1][rows]).all(), k
+
+
+def test_a_table_s_columns_are_shown_as_distributions(tmp_path: Path) -> None:
+    rows = [f"{k},{'ab'[k % 4 == 0]},{k % 2},{'' if k % 3 else 5}\n" for k in range(1200)]
+    (tmp_path / "t.csv").write_text("x,name,y,gaps\n" + "".join(rows))
+    count, sheet = drawn(prep(tmp_path / "t.csv", tmp_path / "o.fds", target="y", workers=1).out, tmp_path / "s.png")
+    assert count == 4
+    cards = [sheet[TITLE : TITLE + 168, 8 + k * 308 :][:, :300] for k in range(4)]  # the target first
+    bars = [card.astype(int).max(axis=2) - card.astype(int).min(axis=2) > 60 for card in cards]
+    left, right = bars[0][:, :150].sum(), bars[0][:, 150:].sum()
+    assert abs(int(left) - int(right)) < 0.02 * left, "as many zeros as ones"
+    tall = bars[1].sum(axis=0)
+    assert (tall > 50).sum() > 200 and np.ptp(tall[tall > 50]) <= 1, "all values are equally common"
+    wide = bars[2].sum(axis=1)
+    assert sorted(set(wide.tolist())) == [0, 40, 120], "three times as many of a as of b"
+    assert len(np.unique(bars[3].sum(axis=0))) == 2, "one bar"
+    assert not areas(cards[0][bars[0]][None]).keys() & areas(cards[1][bars[1]][None]).keys(), "targets have another colour"
+
+
+def test_many_columns(tmp_path: Path) -> None:
+    names = [f"c{k}" for k in range(60)]
+    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join("1" * 60) + "\n")
+    assert drawn(fastdata.prep(tmp_path / "t.csv", tmp_path / "o.fds", target="c59", workers=1).out, tmp_path / "s.png")[0] == 48
