@@ -61,7 +61,7 @@ def test_what_is_asked_of_the_optimizer_counts_and_is_said(tmp_path, makes):
     trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, makes[1])
     with pytest.warns(
-        UserWarning, match=r"after update 3, in epoch 1\. .*lr 0.05 saved, 0.005 asked.*: what is asked counts"
+        UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 asked.*: what is asked counts"
     ) as said:
         again.fit(BATCHES, epochs=2)
     assert "weight_decay" in str(said[0].message) and said[0].filename == __file__

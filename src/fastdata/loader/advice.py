@@ -9,6 +9,7 @@ import numpy as np
 from fastdata.data.crops import RandomResizedCrop, Resize
 from fastdata.data.images import ImageDataset
 from fastdata.data.ram import RAMDataset
+from fastdata.loader.direct import is_direct
 
 __all__ = ["advice"]
 
@@ -34,7 +35,7 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
             found.append("a smaller --size of the store")
         if part == "decode" and dataset.codec in DECODED:
             found.append("--codec rgb (no decoding, but more room)")
-    if part != "read" and more_workers:
+    if part != "read" and more_workers and not is_direct(dataset):  # batches of those are made by this process
         found.append("more workers")
     return " or ".join(found) if len(found) < 3 else f"{', '.join(found[:-1])}, or {found[-1]}"
 

@@ -281,9 +281,8 @@ class Loader:
 
     def stats(self) -> Stats:
         """What was delivered so far, and where the time went."""
-        cores = 0 if is_direct(self.dataset) else cores_of(self.part)  # workers make no batches of tokens
-        stats = replace(self._stats, workers=self.num_workers, cores=cores)
         slots = self._engine and self._engine.slots
+        stats = replace(self._stats, workers=self.num_workers, cores=cores_of(self.part))
         if slots:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies
