@@ -151,9 +151,9 @@ class Trainer:
         self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         switch = untried(self.model, self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         names = ("loss", *(metrics or {}))
-        self._records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard, switch=switch)
-        self._meter, self._logged, self.totals = self._records.meter, self._records.logged, self._step.totals
-        self._evaluation.see = self._records.batch_evaluated
+        self.records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard, switch=switch)
+        self._meter, self._logged, self.totals = self.records.meter, self.records.logged, self._step.totals
+        self._evaluation.see = self.records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         if self._profiler:
             self._step.span = self._profiler.span
@@ -238,16 +238,17 @@ class Trainer:
         self.update += 1
         self._meter.updated()
         if self.update % self._log_every == 0:
-            self._records.line()
+            self.records.line()
         self.schedule.updated(self.update - 1)
         if self._profiler and (report := self._profiler.updated()):
             self._meter.tell(report)
             self.stopping = True
-        self._records.call("step")
+        self.records.call("step")
 
-    def flush(self) -> None:
-        """Log what no record has yet. All ranks call it together; `fit` and `end_epoch` do."""
-        self._records.flush()
+    @property
+    def saves(self) -> bool:
+        """Whether there are checkpoints."""
+        return self._checkpoints is not None
 
     def check_finite(self, *, over: bool = False) -> None:
         """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
@@ -298,15 +299,15 @@ class Trainer:
         self.validated = self.update
         self.schedule.evaluated(self.results)
         self.best.see(self.results)
-        self._records.evaluated(self.results)
+        self.records.evaluated(self.results)
         return self.results
 
     def end_epoch(self) -> None:
         """After the last update of an epoch, and its evaluation: schedules of epochs, the line of output, the hook."""
-        self.flush()
+        self.records.flush()
         self.schedule.epoch_ended()
         self.epoch_open = False
-        self._records.epoch_ended(self.results if self.validated == self.update else {})
+        self.records.epoch_ended(self.results if self.validated == self.update else {})
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
@@ -316,9 +317,7 @@ class Trainer:
         if self._checkpoints is not None and self._saved != place:
             best = self.best.improved and self.validated == self.update
             with self._meter.paused():
-                self._checkpoints.save(
-                    self.update, self.state_dict(), best=best, then=lambda path: self._records.call("save", path)
-                )
+                self._checkpoints.save(self.update, self.state_dict(), best=best, then=lambda path: self.records.call("save", path))
             self._saved, self.best.improved = place, False
 
     def resume(self) -> bool:
@@ -361,7 +360,7 @@ class Trainer:
         asked = {**self._options, **self.schedule.options()}
         differences = describe_differences(asked, saved, scheduled=self.schedule.of_torch)
         text = f"resumed after update {self.update}, in epoch {self.epoch + 1}"
-        self._records.write("resume", {"differences": differences})
+        self.records.write("resume", {"differences": differences})
         if differences:
             warn_user(f"{text}. {differences}")
         else:
@@ -382,12 +381,12 @@ class Trainer:
         self._saved, self._settled = counters(self), True
         self._saved_options = state.get("options", {})
         self._options["batch_size"] = self._saved_options.get("batch_size")
-        self._records.resumed()
+        self.records.resumed()
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
-        self._records.close()
+        self.records.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()
