@@ -47,19 +47,16 @@ def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told:
     if not sources or not all(source.problem for source in sources):
         return
     first = sources[0]
-    reason = first.problem
-    remedy = ""
-    if told:
-        remedy = f"; paths count from --root {root}"
-    elif table and reason in ABSENT:
-        there = not look(first.name)[1]
-        remedy = "; paths count from the folder of the table: --root FOLDER says which other folder they count from"
-        remedy += f", and --root {os.curdir} would find this one" if there else ""
-    raise nothing_kept(
-        len(sources),
-        Counter(source.problem for source in sources),
-        f"{first.name}: {reason}: {detail_of(reason)}{'' if first.place else tried_path(root, reason, first.name)}{remedy}",
-    )
+    said = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
+    said += "" if first.place else tried_path(root, first.problem, first.name)
+    if table and first.problem in ABSENT:
+        said += f"; paths count from --root {root}" if told else _other_roots(first.name)
+    raise nothing_kept(len(sources), Counter(source.problem for source in sources), said)
+
+
+def _other_roots(name: str) -> str:
+    here = f", and --root {os.curdir} would find this one" if not look(name)[1] else ""
+    return f"; paths count from the folder of the table: --root FOLDER says which other folder they count from{here}"
 
 
 def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
