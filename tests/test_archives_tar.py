@@ -95,8 +95,8 @@ def test_samples_without_a_label_among_others_are_rejects(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ([b'{"label": [1, 2]}', b'{"label": [1]}'], "not all of one length"),
-        ([b'{"label": [1, 2]}', b'{"label": 1}'], "not all of one length"),
+        ([b'{"label": [1, 2]}', b'{"label": [1]}'], "not all lists of numbers of one length: some .* 2 numbers"),
+        ([b'{"label": [1, 2]}', b'{"label": 1}'], "not all lists of numbers of one length: some .* 2 numbers"),
         ([b'{"label": "0.5"}', b'{"label": "1.5"}'], "not all whole, such as '0.5'"),
     ],
 )
