@@ -150,8 +150,8 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
-        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, or
-            "bytes".
+        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, a
+            store whose tokenizer to use, "bytes", or "chars": each character of the text, in the order of code points, has an id.
         train_bpe: train a byte-level BPE of so many tokens on the text, and keep it in the store, instead.
         end_token: what stands behind each document: a token, its id, or "none"; None: what the tokenizer says.
         split_lines: each line of a .txt file is a document; else the whole file is one.
