@@ -119,12 +119,11 @@ def main() -> None:
         Loader(train, global_batch_size=rows, shuffle=True, drop_last=args.norm == "batch", **options) as batches,
         Loader(test, global_batch_size=rows, **options) as others,
     ):
-        updates = args.epochs * math.ceil(len(batches) / args.accumulate)
         trainer = Trainer(
             model,
             loss,
             optimizer,
-            scheduler=onecycle(updates, peak_at=0.2),
+            scheduler=onecycle(peak_at=0.2),
             metrics={"top1": top1},
             best="top1:max",
             recompute=(BasicBlock,) if args.recompute else (),

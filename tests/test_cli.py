@@ -21,7 +21,8 @@ from support import MAIN, PREP, encode, picture, run, shards, start, tables, tre
 
 OPTIONS = {
     "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--label-from --label-column --root --split --masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
+    "--label-from --label-column --root --split "
+    "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
     "--kind --chunk --channels --key --dtype --max-bytes "
     "--target --category --drop "
     "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
@@ -151,7 +152,7 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
         (("--size", "0"), "size is (0,), but sizes must be different numbers from 1 to 65500"),
         (("--size", "big"), "'big' is not a valid integer"),
         (("--size", "8", "--size", "8"), "must be different"),
-        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'rgb', 'png', 'yuv420'"),
+        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png', 'yuv420'"),
         (("--quality", "101"), "quality is 101, but must be from 1 to 100"),
         (("--bits", "16"), "choose codec rgb or png (--codec rgb)"),
         (("--bits", "9"), "bits is 9, but must be one of 8, 16"),
@@ -243,14 +244,16 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     first = run(*command)
     lines = first.stdout.splitlines()
     assert lines[0] == (f"{tmp_path}/o.fds: 30 of 32 images kept, 2 rejected (empty 1, not-an-image 1), listed in rejects.jsonl")
-    assert lines[1] == "1 files that do not end like these were left out: .txt 1"
+    assert lines[1] == "the first reject: a.png: empty: the file is empty"
+    assert lines[2] == "1 files that do not end like these were left out: .txt 1"
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
     after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
-    assert lines[2] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, {after / before:.2f} of it"
-    assert re.fullmatch(r"\d+ images/s, \d+\.\d s", lines[3])
+    assert lines[3].startswith("labels: none")
+    assert lines[4] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, {after / before:.2f} of it"
+    assert re.fullmatch(r"\d+ images/s, \d+\.\d s", lines[5])
     again = run(*command)
-    assert again.returncode == 0 and again.stdout.splitlines()[:3] == lines[:3]
-    assert again.stdout.splitlines()[3] == "it was finished already"
+    assert again.returncode == 0 and again.stdout.splitlines()[:5] == lines[:5]
+    assert again.stdout.splitlines()[5] == "it was finished already"
 
 
 def test_json_progress(large: Path, tmp_path: Path) -> None:
@@ -304,7 +307,7 @@ def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:
     assert found.returncode == 0 and list(tmp_path.iterdir()) == []
     lines = found.stdout.splitlines()
     assert re.fullmatch(r"20 inputs: about \d+\.\d kB and \d+ s", lines[0])
-    assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[1])
+    assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[2])
 
 
 @pytest.mark.parametrize(

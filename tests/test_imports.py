@@ -17,6 +17,7 @@ ROOT = Path(fastdata.__file__).parent
 ARROWS = {
     "errors": set(),
     "machine": set(),
+    "forks": set(),
     "shared": {"errors"},
     "codec": {"errors"},
     "store": {"errors", "machine", "codec"},
@@ -31,10 +32,12 @@ ARROWS = {
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
     "bench": {"__init__", "errors", "machine", "codec", "store", "data", "gpu", "loader"},
     "cli": {"__init__", "errors", "prepare", "store", "bench"},
+    "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
 OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
+OPTIONAL |= {"accelerate", "transformers"}
 
 
 def _room(path: Path) -> str:

@@ -180,7 +180,7 @@ def test_rates_and_momenta_are_those_of_a_plain_loop(name: str, skip: bool) -> N
     own = optimizer()
     schedule = Schedule(make(own), own)
     assert schedule.every == every
-    schedule.check(TOTAL, evaluated=True)
+    schedule.begin(TOTAL, evaluated=True)
     assert list(through_schedule(schedule, EVENTS, skip=skip)) == expected
     assert schedule.rates() == [group["lr"] for group in own.param_groups]
 
@@ -382,9 +382,9 @@ def test_a_function_may_be_another_after_a_resume() -> None:
 def test_a_onecycle_that_is_too_short_says_what_to_set() -> None:
     optimizer = sgd()
     schedule = Schedule(lrs.OneCycleLR(optimizer, 0.1, TOTAL - 2), optimizer)
-    schedule.check(TOTAL - 2, evaluated=True)
+    schedule.begin(TOTAL - 2, evaluated=True)
     with pytest.raises(ValueError, match=f"total_steps={TOTAL - 2}, but was asked for a run of {TOTAL} updates: make it with all"):
-        schedule.check(TOTAL, evaluated=True)
+        schedule.begin(TOTAL, evaluated=True)
     with pytest.raises(ValueError, match=rf"total_steps={TOTAL - 2}, but was asked for step {TOTAL - 1}: .*epochs \* updates per"):
         list(through_schedule(schedule, EVENTS))
     inside = lrs.ChainedScheduler([lrs.ConstantLR(optimizer), lrs.OneCycleLR(optimizer, 0.1, 3)], optimizer)

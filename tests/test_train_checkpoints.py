@@ -323,7 +323,8 @@ def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None
     trainer(tmp_path, best="loss:min", save_every=3).fit([BATCH] * 5, [BATCH], max_steps=3)
     assert read(tmp_path, "best.pt")["validated"] == read(tmp_path, "update-00000003.pt")["validated"] == 3
     again = trainer(tmp_path, best="loss:min")  # a run that has nothing left to do does not lose its place
-    again.fit([BATCH] * 5, max_steps=3)
+    with pytest.warns(UserWarning, match="nothing was trained"):
+        again.fit([BATCH] * 5, max_steps=3)
     again.validated = -1
     again.save()
     again.close()

@@ -41,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def ended(what: str, job: dict[str, Any], *before: Any, environment: dict[str, str] | None = None) -> Any:
     """The end of a program; warnings are errors."""
-    python = (sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create")
+    python = (sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create", "-W", "ignore:nothing was trained")
     job = {"store": str(stores.square()), **job}
     paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **(environment or {})}

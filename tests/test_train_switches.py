@@ -241,15 +241,44 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
         ({"best": "loss"}, "best is 'loss'.*:min or :max"),
         ({"best": "loss:least"}, ":min or :max"),
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
-        ({"accumulate": 0}, "accumulate is 0"),
-        ({"log_every": 0}, "log_every 0"),
+        ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
+        ({"accumulate": 2.0}, r"accumulate is 2\.0"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"save_every": 0}, "save_every is 0"),
+        ({"clip_norm": 0}, "clip_norm is 0, which would leave nothing.*above 0, or None"),
+        ({"clip_norm": -1.0}, r"clip_norm is -1\.0"),
+        ({"clip_norm": float("nan")}, "clip_norm is nan"),
+        ({"clip_value": 0.0}, r"clip_value is 0\.0"),
+        ({"recompute": (nn.Conv2d,)}, "recompute has Conv2d, but .*of the model's modules: Linear, Sequential, Tanh"),
+        ({"recompute": [nn.Linear, nn.Module]}, "recompute has Module"),
+        ({"recompute": (int,)}, "recompute has int"),
         ({"hooks": {"batch": print}}, "hooks has batch.*step, epoch, eval, save"),
         ({"profile": -1}, "profile is -1"),
+        ({"profile": True}, "profile is True, but must be a whole number"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 for this rank, but (this torch is built|torch sees)"),
     ],
 )
 def test_wrong_arguments_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
         trainer(net(), MOMENTUM, **options)
+
+
+@pytest.mark.parametrize("recompute", [nn.ReLU, nn.ReLU(), "Linear"], ids=["class", "module", "name"])
+def test_recompute_takes_a_tuple_of_classes(recompute):
+    with pytest.raises(TypeError, match=r"recompute is .*must be a tuple of classes of modules, such as \(Block,\)"):
+        trainer(net(), MOMENTUM, recompute=recompute)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"device is 'cuda', GPU 0 for this rank, but .*: give device='cpu', or leave it out"):
+        trainer(net(), MOMENTUM, device="cuda")
+    assert trainer(net(), MOMENTUM, device=None).device.type == "cpu"
+
+
+def test_evaluations_every_0_updates_are_refused():
+    with pytest.raises(ValueError, match="eval_every is 0, but must be a whole number from 1 on"):
+        trainer(net(), MOMENTUM).fit(cut(data(8), (4, 4)), epochs=1, eval_every=0)
 
 
 def test_a_run_without_an_end_is_refused():
@@ -298,6 +327,21 @@ def test_the_profiler_writes_a_trace_says_the_shares_and_ends_the_run(tmp_path, 
     names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
     assert {"data", "copy", "forward", "backward", "optimizer"} <= names and (tmp_path / "python.prof").is_file()
     assert "2 updates: data " in (said := capsys.readouterr().out) and "cumulative" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["python.prof", "trace.json"]
     run = trainer(net(), MOMENTUM, profile=20, cprofile=True)
     run.fit(batches[:5], epochs=1)
     assert sys.getprofile() is None, "it ends with a run that ends before"
+
+
+def test_a_profile_in_the_dir_of_a_run_leaves_the_run_as_it_is(tmp_path, capsys):
+    batches = cut(data(40), (4,) * 10)
+    trainer(net(), MOMENTUM, dir=tmp_path).fit(batches, epochs=1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    profiled = trainer(net(), MOMENTUM, dir=tmp_path, profile=2, save_every=1, best="loss:min")
+    profiled.fit(batches, batches, epochs=3)
+    assert profiled.update == 5 and (tmp_path / "trace.json").is_file(), "it begins anew"
+    assert {path: path.read_bytes() for path in before} == before
+    again = trainer(net(), MOMENTUM, dir=tmp_path)
+    again.fit(batches, epochs=2)
+    assert again.update == 20
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["update-00000010.pt", "update-00000020.pt"]

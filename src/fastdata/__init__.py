@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import fastdata.forks  # guards every fork from here on
+
 __version__ = "0.1.0"
 
 # Name -> module. Each is imported when it is first used, so that the command line never waits for torch.

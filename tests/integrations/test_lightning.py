@@ -14,8 +14,9 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from fastdata import Batch, CenterCrop, LMDBDataset, Loader, RandomResizedCrop
-from stores import COUNT, once, sha, store
+from common import flat, train_loader, val_loader
+from fastdata import Batch
+from stores import COUNT, once, sha
 
 PER_EPOCH = 6
 
@@ -49,15 +50,6 @@ class Net(L.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
-def train_loader(workers=2, seed=3, batch_size=8):
-    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(24), hflip=0.5)
-    return Loader(dataset, batch_size, shuffle=True, seed=seed, num_workers=workers)
-
-
-def val_loader(workers=0):
-    return Loader(LMDBDataset(store(), size=64, crop=CenterCrop(24)), 16, num_workers=workers)
-
-
 @pytest.fixture(scope="module")
 def epochs():
     """What four epochs deliver in a loop by hand that tells the Loader each epoch, and what validation does."""
@@ -87,7 +79,7 @@ def test_training_validation_and_the_sanity_check_see_each_row_in_order(tmp_path
         run = trainer(tmp_path)
         run.fit(net, train, val)
         assert run.num_training_batches == len(train) == PER_EPOCH and run.num_val_batches == [len(val)]
-    assert net.seen["train"] == sum(expected[:3], [])
+    assert net.seen["train"] == flat(expected[:3])
     sanity = without_epochs(validation)[:2]
     assert without_epochs(net.seen["val"]) == sanity + 3 * without_epochs(validation)
 
@@ -111,7 +103,7 @@ def test_max_steps_and_fast_dev_run(tmp_path, epochs):
     net = Net()
     with train_loader() as train:
         trainer(tmp_path, max_steps=8, max_epochs=-1).fit(net, train)
-    assert net.seen["train"] == sum(epochs[0], [])[:8]
+    assert net.seen["train"] == flat(epochs[0])[:8]
     net = Net()
     with train_loader() as train, val_loader() as val:
         trainer(tmp_path, fast_dev_run=2).fit(net, train, val)
@@ -125,26 +117,25 @@ def test_loaders_that_are_made_anew_each_epoch_go_on_with_the_next(tmp_path, epo
 
     net = Remade()
     trainer(tmp_path, reload_dataloaders_every_n_epochs=1).fit(net)
-    assert net.seen["train"] == sum(epochs[0][:3], [])
+    assert net.seen["train"] == flat(epochs[0][:3])
 
 
 def test_validation_in_the_middle_of_an_epoch_changes_nothing(tmp_path, epochs):
     net = Net()
     with train_loader() as train, val_loader(2) as val:
         trainer(tmp_path, val_check_interval=0.5, num_sanity_val_steps=0).fit(net, train, val)
-    assert net.seen["train"] == sum(epochs[0][:3], [])
+    assert net.seen["train"] == flat(epochs[0][:3])
     assert without_epochs(net.seen["val"]) == 6 * without_epochs(epochs[1])
 
 
 def test_overfit_batches_of_a_loader_that_shuffles_is_refused(tmp_path):
-    with train_loader(0) as train, pytest.raises(ValueError, match="needs to subclass `torch.utils.data.DataLoader`"):
+    with train_loader(0) as train, pytest.raises(ValueError, match="needs to subclass"):
         trainer(tmp_path, overfit_batches=2).fit(Net(), train)
 
 
 def test_overfit_batches_repeats_the_first_batches_of_a_loader_that_does_not_shuffle(tmp_path):
     net = Net()
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
-    with Loader(dataset, 8, num_workers=0) as train:
+    with val_loader(batch_size=8) as train:
         trainer(tmp_path, overfit_batches=2).fit(net, train)
     first = without_epochs(net.seen["train"])
     assert [batch[0] for batch in first[:2]] == [list(range(8)), list(range(8, 16))]
@@ -177,7 +168,7 @@ def test_several_loaders_at_once(tmp_path, epochs, mode):
     net = Pairs()
     with train_loader(0) as long, train_loader(2, seed=9, batch_size=12) as short:
         trainer(tmp_path, max_epochs=2).fit(net, CombinedLoader([long, short], mode))
-    assert net.seen["train"] == sum(MODES[mode](epochs[0], others), [])
+    assert net.seen["train"] == flat(MODES[mode](epochs[0], others))
 
 
 class StopAt(Callback):
@@ -212,7 +203,7 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
     with pytest.raises(RuntimeError, match="an accident"):
         checkpointed(tmp_path, epochs_apart, stop=step + 1)
     resumed = checkpointed(tmp_path, epochs_apart, tmp_path / f"at-step={step}.ckpt", workers=2)
-    assert straight.seen["train"] == sum(epochs[0][:3], [])
+    assert straight.seen["train"] == flat(epochs[0][:3])
     assert resumed.seen["train"] == straight.seen["train"][step:]
     for name, tensor in straight.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name

@@ -24,6 +24,7 @@ __all__ = ["Checkpoints"]
 
 NAME = re.compile(r"update-(\d{8,})\.pt")
 BEST = "best.pt"
+LEFT = ("checkpoints/*.pt", "log.jsonl", "train.png", "events.out.tfevents.*")  # what a run leaves in its folder
 
 
 class Checkpoints:
@@ -51,6 +52,20 @@ class Checkpoints:
 
     def path(self, update: int) -> Path:
         return self._folder / f"update-{update:08}.pt"
+
+    def set_aside(self) -> Path | None:
+        """Move what an earlier run left, its log too, into a folder of its own. Returns that folder; None: there was nothing."""
+        run = self._folder.parent
+        found = [path for pattern in LEFT for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
+        if not found:
+            return None
+        number = 1
+        while (aside := run / f"earlier-{number}").exists():
+            number += 1
+        for path in found:
+            (aside / path.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
+            path.rename(aside / path.relative_to(run))
+        return aside
 
     def save(self, update: int, state: dict[str, Any], *, best: bool, then: Callable[[Path], None]) -> None:
         """Write a state, which may change as soon as this returns; `then` is told, in this thread, when it is complete."""

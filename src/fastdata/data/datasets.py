@@ -66,7 +66,9 @@ class MaskDataset(ImageDataset):
         size: which stored size; None: the largest.
         crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
         hflip, vflip: probability of a flip.
-        ignore_index: the class of pixels outside of the image, where a crop is padded; None: 255, or 65535 for uint16 masks.
+        ignore_index: the class of pixels outside of the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels
+            of class 255 beside two classes or more are void, as in public data sets. Else there may be no pixels of the default:
+            give the number if a loss is to ignore them, and another one if not.
 
     Raises:
         StoreError: there is no such store, or it is not finished, or has no such size or no masks.

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
@@ -125,11 +124,8 @@ class Loader:
         self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        if collate_fn is not None and (isinstance(dataset, SlotDataset) or is_direct(dataset)):
-            raise ValueError(
-                f"collate_fn is for datasets of others; batches of a {type(dataset).__name__} are made as one: give the dataset a "
-                "transform, or change the batch in the loop"
-            )
+        if collate_fn is not None:
+            self._given.check_collate()
         self._collate_fn = collate_fn
         self._planner = Planner(
             dataset,

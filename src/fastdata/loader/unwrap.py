@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 from fastdata.data.dataset import SlotDataset
 from fastdata.data.tables import TableDataset
 from fastdata.errors import LoaderError
+from fastdata.loader.direct import is_direct
 
 __all__ = ["Given", "unwrapped"]
 
@@ -28,6 +29,14 @@ class Given:
     def __init__(self, dataset: Any) -> None:
         self._given, self.dataset = dataset, unwrapped(dataset)
         self._looks = _looks(self.dataset), _looks(self._given)
+
+    def check_collate(self) -> None:
+        """Raises ValueError if it is a dataset that has its own way to make batches."""
+        if isinstance(self.dataset, SlotDataset) or is_direct(self.dataset):
+            raise ValueError(
+                f"collate_fn is for datasets of others; batches of a {type(self.dataset).__name__} are made as one: give it "
+                "a transform, or change the batch in the loop"
+            )
 
     def changed(self) -> bool:
         """Whether another transform, or view, was set since this was last asked: workers that were started before lack it.

@@ -2,8 +2,8 @@
 
 Each gives the factor of a group's ``initial_lr`` (torch's name). Attempted updates count, skipped ones too: all ranks agree, and a
 resume has nothing to lose. Warm-up is linear, (update + 1) / (warmup + 1): update 0 does not have rate 0, and update `warmup` has
-the full rate. With accumulation an update is several batches; `total` is ``epochs * updates per epoch``. Each raises a ValueError
-for arguments out of range.
+the full rate. `total` is the number of updates of the whole run: without it, ``Trainer.fit`` fills it in. In a loop of one's own it
+is ``epochs * updates per epoch``, where an update is `accumulate` batches. Each raises a ValueError for arguments out of range.
 """
 
 from __future__ import annotations
@@ -11,38 +11,71 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-__all__ = ["Factor", "cosine", "linear", "multistep", "onecycle", "scale_lr"]
+__all__ = ["Curve", "Factor", "cosine", "linear", "multistep", "onecycle", "scale_lr"]
 
 Factor: TypeAlias = Callable[[int], float]
 
 
-def cosine(total: int, *, warmup: int = 0, final: float = 0.0) -> Factor:
+class Curve:
+    """A factor of the rate that is drawn over all updates of a run.
+
+    Args:
+        draw: the factor for a total; it raises a ValueError where the total is too small.
+        total: updates of the run; None: not known yet, so that it can't be called.
+        name, arguments: of the function that made it.
+    """
+
+    def __init__(self, draw: Callable[[int], Factor], total: int | None, name: str, **arguments: Any) -> None:
+        need(total is None or _whole(total, 1), "total", total, "a whole number of updates, from 1 on")
+        self.total = total
+        self._draw, self._name, self._arguments = draw, name, arguments
+        self._factor = None if total is None else draw(total)
+
+    def over(self, total: int) -> Curve:
+        """Return the same over another total."""
+        return Curve(self._draw, total, self._name, **self._arguments)
+
+    def __call__(self, update: int) -> float:
+        if self._factor is None:
+            raise ValueError(f"{self} has no total, which only Trainer.fit fills in: give it, as epochs * updates per epoch")
+        return self._factor(update)
+
+    def __repr__(self) -> str:
+        told = self._arguments if self.total is None else {"total": self.total, **self._arguments}
+        return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+
+def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
     """Half a cosine from 1 to `final`: ``final + (1 - final) * (1 + cos(pi * t)) / 2``, t = (update - warmup) / (total - warmup).
 
     `final` is reached at `total` and holds. Without warm-up it is torch's CosineAnnealingLR with T_max=total.
     """
-    return _annealed(total, warmup, final, lambda t: (1 + math.cos(math.pi * t)) / 2)
+    return _annealed("cosine", lambda t: (1 + math.cos(math.pi * t)) / 2, total, warmup, final)
 
 
-def linear(total: int, *, warmup: int = 0, final: float = 0.0) -> Factor:
+def linear(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
     """A line from 1 to `final`: ``1 - (1 - final) * t`` with t as in `cosine`; without warm-up torch's LinearLR from 1."""
-    return _annealed(total, warmup, final, lambda t: 1 - t)
+    return _annealed("linear", lambda t: 1 - t, total, warmup, final)
 
 
-def _annealed(total: int, warmup: int, final: float, shape: Callable[[float], float]) -> Factor:
-    need(_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
-    need(_whole(warmup, 0) and warmup < total, "warmup", warmup, f"a whole number of updates below total, {total}")
+def _annealed(name: str, shape: Callable[[float], float], total: int | None, warmup: int, final: float) -> Curve:
+    need(_whole(warmup, 0), "warmup", warmup, "a whole number of updates, from 0 on")
     need(0 <= final < math.inf, "final", final, "a factor of the rate from 0 on")
 
-    def factor(update: int) -> float:
-        if update < warmup:
-            return (update + 1) / (warmup + 1)
-        left = shape(min(1.0, (update - warmup) / (total - warmup)))
-        return left + (1 - left) * final
+    def draw(total: int) -> Factor:
+        need(warmup < total, "warmup", warmup, f"a whole number of updates below total, {total}")
 
-    return factor
+        def factor(update: int) -> float:
+            if update < warmup:
+                return (update + 1) / (warmup + 1)
+            left = shape(min(1.0, (update - warmup) / (total - warmup)))
+            return left + (1 - left) * final
+
+        return factor
+
+    return Curve(draw, total, name, warmup=warmup, final=final)
 
 
 def multistep(milestones: Iterable[int], *, gamma: float = 0.1, warmup: int = 0) -> Factor:
@@ -54,26 +87,29 @@ def multistep(milestones: Iterable[int], *, gamma: float = 0.1, warmup: int = 0)
     return lambda update: min(1.0, (update + 1) / (warmup + 1)) * gamma ** bisect_right(steps, update)
 
 
-def onecycle(total: int, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Factor:
+def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Curve:
     """Half a cosine up from `start` to 1 and half a cosine down to `final`; the group's rate is the peak.
 
     The rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total), to rounding: the peak is at update
     ``peak_at * total - 1``, the last update, total - 1, has `final`, and it holds. The momentum stays: to cycle it, pass torch's.
     """
-    need(_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
     need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
     need(0 <= start < math.inf, "start", start, "a factor of the rate from 0 on")
     need(0 <= final < math.inf, "final", final, "a factor of the rate from 0 on")
-    peak = peak_at * total - 1
 
-    def factor(update: int) -> float:
-        at = min(update, total - 1)
-        rising = at <= peak
-        t = (at / peak if peak else 1.0) if rising else (at - peak) / (total - 1 - peak)
-        first, last = (start, 1.0) if rising else (1.0, final)
-        return last + (first - last) * (1 + math.cos(math.pi * t)) / 2
+    def draw(total: int) -> Factor:
+        peak = peak_at * total - 1
 
-    return factor
+        def factor(update: int) -> float:
+            at = min(update, total - 1)
+            rising = at <= peak
+            t = (at / peak if peak else 1.0) if rising else (at - peak) / (total - 1 - peak)
+            first, last = (start, 1.0) if rising else (1.0, final)
+            return last + (first - last) * (1 + math.cos(math.pi * t)) / 2
+
+        return factor
+
+    return Curve(draw, total, "onecycle", peak_at=peak_at, start=start, final=final)
 
 
 def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear") -> float:

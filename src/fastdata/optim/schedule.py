@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
-from fastdata.optim.rates import Factor, need
+from fastdata.optim.rates import Curve, Factor, need
 
 __all__ = ["Schedule", "SchedulerLike"]
 
@@ -35,7 +35,7 @@ class Schedule:
 
     Args:
         scheduler: None, a function of the update, a scheduler of this optimizer, or a pair.
-        optimizer: Whose rates are set. A function sets those of update 0 at once.
+        optimizer: Whose rates are set. A function sets those of update 0 at once, one that has no total when `begin` gives it.
 
     Raises:
         TypeError: it is none of these, or a function gave no number.
@@ -49,7 +49,24 @@ class Schedule:
         self.optimizer, self._update, self._scheduler = optimizer, 0, pair[0]
         if isinstance(pair[0], LRScheduler) and pair[0].optimizer is not optimizer:
             raise ValueError(f"the {_name(pair[0])} is of another optimizer: make it with the one whose rates it is to set")
-        self._set(0)
+        self._arguments = dict(_arguments(pair[0])) if isinstance(pair[0], LRScheduler) else {}
+        self._own_total = isinstance(pair[0], Curve) and pair[0].total is not None
+        if not self._waits:
+            self._set(0)
+
+    @property
+    def of_torch(self) -> str | None:
+        """The name of torch's scheduler, which keeps what it was made with in its state; None: it is a function, or nothing."""
+        return _name(self._scheduler) if isinstance(self._scheduler, LRScheduler) else None
+
+    def options(self) -> dict[str, Any]:
+        """What it was made with, as plain values, so far as it can be told."""
+        return {"scheduler": repr(self._scheduler)} if isinstance(self._scheduler, Curve) else self._arguments
+
+    @property
+    def _waits(self) -> bool:
+        """Whether its total is yet to come."""
+        return isinstance(self._scheduler, Curve) and self._scheduler.total is None
 
     def _set(self, update: int) -> None:
         """The rates of an update, where a function gives them."""
@@ -66,12 +83,36 @@ class Schedule:
             else:
                 group["lr"] = first * factor
 
-    def check(self, updates: float, *, evaluated: bool) -> None:
-        """Before a run of that many updates, math.inf if nobody knows: raise the ValueError that would end it hours later."""
+    def begin(self, updates: float, *, evaluated: bool) -> None:
+        """Before a run of that many updates, math.inf if nobody knows: fill in the total of a function that has none.
+
+        Raises:
+            ValueError: what would end the run hours later, or let it end with other rates than those that were meant.
+        """
         if self.every == "evaluation" and not evaluated:
             raise ValueError(f"the scheduler waits for the metric {self.metric!r}, but fit has no val to evaluate: give it one")
+        if isinstance(self._scheduler, Curve):
+            self._scheduler = self._fitted(self._scheduler, updates)
+            self._set(self._update)
         if self.every == "update" and isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < updates < math.inf:
             raise _ended(self._scheduler, f"a run of {updates:.0f} updates")
+
+    def _fitted(self, curve: Curve, updates: float) -> Curve:
+        if updates == math.inf:
+            if curve.total is None or not self._own_total:
+                raise ValueError(f"{curve} takes its total from the run, but the loader has no len(): give fit max_steps")
+            return curve
+        if self._own_total and curve.total != updates:
+            raise ValueError(
+                f"the scheduler is {curve}, but fit makes {updates:.0f} updates (of `accumulate` batches each): leave total out, "
+                "and fit fills it in. To end a run early without changing its rates, let a hook return True"
+            )
+        return curve.over(max(int(updates), 1))
+
+    def check_total(self) -> None:
+        """Raise the ValueError of a function whose total nobody has filled in."""
+        if self._waits:
+            self._set(self._update)
 
     def updated(self, update: int) -> None:
         """After update number `update` was tried, the first is 0: set the rates of the next one."""
@@ -125,7 +166,9 @@ class Schedule:
         asked, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
         if asked != found:
             raise ValueError(f"the scheduler is {asked}, in the checkpoint it is {found}: pass that one, or start a run anew")
-        self._set(state["update"])
+        self._update = state["update"]
+        if not self._waits:
+            self._set(self._update)
         if isinstance(self._scheduler, LRScheduler):
             self._scheduler.load_state_dict(copy.deepcopy(state["state"]))
             for part in _parts(self._scheduler):
@@ -159,6 +202,24 @@ def _parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
 
 def _name(scheduler: object) -> str:
     return type(scheduler).__name__ if isinstance(scheduler, LRScheduler) else "None" if scheduler is None else "a function"
+
+
+def _arguments(scheduler: LRScheduler) -> Iterator[tuple[str, Any]]:
+    """Plain values that a scheduler was made with, by name, those of the schedulers in it too."""
+    whole = _name(scheduler)
+    for k, part in enumerate(_parts(scheduler)):
+        for name, value in part.state_dict().items():
+            if isinstance(value, Counter):
+                value = sorted(value.elements())
+            if isinstance(value, list):
+                value = tuple(value)
+            plain = value if isinstance(value, tuple) else (value,)
+            if (
+                not name.startswith("_")
+                and name != "base_lrs"
+                and all(isinstance(v, bool | int | float | str | None) for v in plain)
+            ):
+                yield f"{whole}: {name} of part {k}" if k else f"{whole}: {name}", value
 
 
 def _ended(scheduler: OneCycleLR, asked: str) -> ValueError:

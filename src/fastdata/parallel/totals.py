@@ -22,6 +22,7 @@ class Totals:
         self._world, self._device = world, device
         self.dtype = torch.float32 if device.type == "mps" else torch.float64  # the widest that there is
         self._sums = torch.zeros(3, dtype=self.dtype, device=device)
+        self._in_a_row = torch.zeros((), dtype=torch.int64, device=device)  # skipped since the last that was applied
         self._pending, self._found = list[tuple[Tensor, Tensor | float, Tensor]](), list[Tensor]()
 
     def number(self, value: Tensor | float) -> Tensor:
@@ -43,7 +44,10 @@ class Totals:
             losses, counts, found = zip(*self._pending, strict=True)
             values = torch.stack((torch.stack([loss.to(self._device) for loss in losses]), self._numbers(counts)))
             self._sums[:2] += torch.where(torch.stack(found), 0.0, values).sum(1)
-            self._sums[2] += torch.stack(self._found).sum()
+            skipped = torch.stack(self._found)
+            self._sums[2] += skipped.sum()
+            applied = torch.where(skipped, 0, torch.arange(1, len(skipped) + 1, device=self._device)).max()  # place of the last
+            self._in_a_row = len(skipped) - applied + torch.where(applied == 0, self._in_a_row, 0)
             self._pending.clear()
             self._found.clear()
 
@@ -58,3 +62,8 @@ class Totals:
         losses, counts, skipped = self._world.sum(self._sums).tolist()
         self._sums.zero_()
         return losses, counts, round(skipped / self._world.size)
+
+    def skipped_in_a_row(self) -> int:
+        """Count the updates since the last one that was applied, also those read before. The host waits here."""
+        self._add_up()
+        return int(self._in_a_row)

@@ -65,7 +65,7 @@ def with_classes(found: SourceList, store: Path) -> SourceList:
     used = {found.labels.names[s.label] for s in found.sources if isinstance(s.label, int) and s.label >= 0}
     if unknown := sorted(used - set(wanted.names)):
         raise PrepError(
-            f"{found.root} has classes that {store} does not have: {', '.join(unknown[:5])}; it has {len(wanted.names)} classes"
+            f"SOURCE has classes that {store} does not have: {', '.join(unknown[:5])}; it has {len(wanted.names)} classes"
         )
     number = {name: k for k, name in enumerate(wanted.names)}
     sources = [

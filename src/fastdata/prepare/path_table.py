@@ -40,12 +40,12 @@ class _Table:
     def column(self, place: int) -> list[str]:
         return [row[place].strip() for row in self.rows]
 
-    def chosen(self, option: str, name: str) -> int:
-        """The column that an option names."""
+    def chosen(self, name: str, option: str) -> int:
+        """The column of that name, which an option needs."""
         if not self.named:
-            raise PrepError(f"{option} {name} needs names of columns: give {self.path} a first line, such as path,label,split")
+            raise PrepError(f"{option} needs names of columns: give {self.path} a first line, such as path,label,split")
         if name not in self.columns:
-            raise PrepError(f"{option} {name}: {self.path} has no such column; it has {', '.join(self.columns)}")
+            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
         return self.columns.index(name)
 
 
@@ -100,8 +100,8 @@ def list_table(path: Path, asked: SourceOptions) -> SourceList:
     root = path.parent if asked.root is None else Path(asked.root)
     table = _read(path, root)
     split = table.place_of([SPLIT]) if table.named else None
-    if asked.split is not None:
-        split = table.chosen("--split", table.columns[split] if split is not None else SPLIT)
+    if split is None and asked.split is not None:
+        split = table.chosen(SPLIT, f"--split {asked.split}")
     if split is not None:
         table = _of_split(table, split, asked.split)
     paths = table.place_of(PATHS) or 0
@@ -149,7 +149,7 @@ def _label_columns(table: _Table, others: Sequence[int], asked: SourceOptions) -
     if asked.no_labels or asked.label_from is not None:
         return []
     if asked.label_column:
-        return [table.chosen("--label-column", name) for name in asked.label_column]
+        return [table.chosen(name, f"--label-column {name}") for name in asked.label_column]
     named = [k for k in others if table.named and table.columns[k].lower() in LABELS]
     return named if len(named) == 1 else list(others)
 

@@ -25,9 +25,9 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     )
     if rejected:
         yield f"the first reject: {summary.first_reject}"
-    yield from summary.notes
     if summary.skipped:
         yield f"{sum(summary.skipped.values())} files that do not end like these were left out: {_counts(summary.skipped)}"
+    yield from summary.notes
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
     for size, count in summary.originals.items():
@@ -44,8 +44,8 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
     yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
-    yield from found.notes
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
+    yield from found.notes
     fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
     yield f"{human_bytes(found.free_bytes)} are free on that disk: {fits}"

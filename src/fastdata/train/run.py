@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastdata.errors import warn_user
 from fastdata.parallel.signals import Termination
+from fastdata.train.arguments import check_counts
 
 if TYPE_CHECKING:
     from fastdata.train.trainer import Trainer
@@ -32,6 +34,7 @@ class Run:
         max_steps: int | None,
         eval_every: int | None,
     ) -> None:
+        check_counts(eval_every=eval_every)
         if epochs is None and max_steps is None:
             raise ValueError("fit needs epochs or max_steps, or it would never end")
         self.trainer, self.train, self.eval_every = trainer, train, eval_every
@@ -42,12 +45,15 @@ class Run:
     def go(self) -> dict[str, float]:
         trainer = self.trainer
         trainer.resume()
-        self._check_schedule()
+        trainer.schedule.begin(self._updates(), evaluated=self.val is not None or trainer.profiling)
+        if trainer.update and not self._goes_on():
+            self._say_finished()
         with self.termination if trainer.dir else nullcontext():  # without checkpoints it ends at once
             try:
                 while self._goes_on():
                     self._epoch()
                 if self.verdict != TERMINATE:
+                    trainer.check_finite(over=True)
                     self._validate()
                 trainer.save()
             finally:
@@ -57,13 +63,23 @@ class Run:
             raise SystemExit(TERMINATED)
         return trainer.results
 
-    def _check_schedule(self) -> None:
-        """What would go wrong hours from now."""
-        updates = self.max_steps
+    def _updates(self) -> float:
+        """Count all updates of the run, those before a resume included; math.inf: nobody knows."""
+        trainer, updates = self.trainer, self.max_steps
         with suppress(TypeError):  # a DataLoader may have len() without an answer
-            updates = min(updates, self.epochs * math.ceil(len(self.train) / self.trainer.accumulate))
-        if not self.trainer.profiling:
-            self.trainer.schedule.check(updates, evaluated=self.val is not None)
+            each = math.ceil(len(self.train) / trainer.accumulate)
+            left = (self.epochs - trainer.epoch) * each - trainer.used // trainer.accumulate
+            updates = min(updates, trainer.update + max(left, 0))
+        return updates
+
+    def _say_finished(self) -> None:
+        trainer = self.trainer
+        if trainer.world.rank == 0:
+            where = "" if trainer.dir is None else f" in {trainer.dir}"
+            warn_user(
+                f"nothing was trained: the run{where} is finished, with {trainer.epoch} epochs and {trainer.update} updates. To "
+                "train longer, ask for more epochs or max_steps; for a new run, pass resume=False or another dir"
+            )
 
     def _goes_on(self) -> bool:
         more = self.trainer.epoch < self.epochs and self.trainer.update < self.max_steps

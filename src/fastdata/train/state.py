@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastdata.checkpoint.states import load_states, random_state, restore_random, states
 from fastdata.errors import FastDataError
+from fastdata.train.options import Options
 
 if TYPE_CHECKING:
     from fastdata.train.trainer import Trainer
@@ -21,11 +22,12 @@ def counters(trainer: Trainer) -> tuple[int, ...]:
     return tuple(getattr(trainer, name) for name in COUNTERS)
 
 
-def capture(trainer: Trainer, *, scaler: Any, place: Any) -> dict[str, Any]:
+def capture(trainer: Trainer, *, scaler: Any, place: Any, options: Options) -> dict[str, Any]:
     """The state of a trainer. All ranks call it together. place: where this rank stands in its epoch."""
     model, optimizer = states(trainer.model, trainer.optimizer)
     return {
         "format": FORMAT,
+        "options": options.state_dict(),
         "model": model,
         "optimizer": optimizer,
         "ema": None if trainer.ema is None else states(trainer.ema.model)[0],
@@ -38,8 +40,11 @@ def capture(trainer: Trainer, *, scaler: Any, place: Any) -> dict[str, Any]:
     }
 
 
-def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Any:
-    """Set a trainer to a state. Returns where its rank stood in the epoch; of another number of ranks, where rank 0 did."""
+def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any, options: Options) -> Any:
+    """Set a trainer to a state, but for the values of its optimizer in `options`, which are asked for now.
+
+    Returns where its rank stood in the epoch; of another number of ranks, where rank 0 did.
+    """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         found = f"has {', '.join(map(str, [*state][:8]))}" if isinstance(state, Mapping) else f"is a {type(state).__name__}"
         raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but {found}")
@@ -48,6 +53,7 @@ def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any) -> Any:
         if trainer.ema is not None:
             load_states((state["model"] if state["ema"] is None else state["ema"],), trainer.ema.model)
         scaler.load_state_dict(state["scaler"])
+        options.load(state.get("options", {}))
         trainer.schedule.load_state_dict(state["schedule"])
     except (KeyError, RuntimeError, ValueError) as error:
         raise FastDataError(f"the checkpoint is of another model, optimizer, precision or scheduler: {error}") from error

@@ -120,7 +120,13 @@ class Step:
             if self._ema is not None:
                 self._ema.update(found)
             self.totals.add(self._losses, self._counts, found)
+        self._last = self._losses, self._counts
         self._clear()
+
+    def loss(self) -> Tensor:
+        """The mean loss of the last update, of this rank's samples, [] on the device. The host waits for nothing."""
+        losses, counts = self._last
+        return torch.stack([self.totals.number(loss) for loss in losses]).sum() / sum(map(self.totals.number, counts))
 
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""

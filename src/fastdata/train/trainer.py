@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
 from fastdata.monitor.best import Best
 from fastdata.monitor.meter import Meter, untried
 from fastdata.monitor.profiler import StepProfiler
@@ -20,15 +20,16 @@ from fastdata.optim.build import build_optimizer
 from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
+from fastdata.train.arguments import check_arguments
 from fastdata.train.batches import Epoch, first, ready
 from fastdata.train.evaluation import Evaluation
+from fastdata.train.finite import MOST_SKIPPED, not_finite
+from fastdata.train.options import Options
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
 from fastdata.train.step import Step
 
 __all__ = ["Trainer"]
-
-HOOKS = ("step", "epoch", "eval", "save")
 
 
 class Trainer:
@@ -41,33 +42,39 @@ class Trainer:
 
     The gradient of an update is the sum of the losses that count / their number, over all its micro-batches on all ranks. So
     `accumulate`, a short batch and any number of ranks give what one big batch gives, except through layers that look at a whole
-    batch, as BatchNorm.
+    batch, as BatchNorm. An update whose gradient is not finite is skipped. Fifty in a row, or all of a run, end it with an error.
 
-    Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there; SIGTERM saves
-    one, and ends the process with exit code 75.
+    Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
+    SIGTERM saves one, and ends the process with exit code 75. Where options differ from those that were saved, what is asked for
+    now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
         optimizer: of the model's parameters; or what makes one of them, such as ``partial(AdamW, lr=1e-3)``: then it is fused
             on a GPU, where that exists.
-        device: where model and batches go: "cuda" is the GPU of this rank. None: the model stays, batches go to its first weight.
+        device: where model and batches go: "cuda" is the GPU of this rank. None: that too, if there is one and the whole model lies
+            on the CPU; else the model stays, and batches go to its first weight.
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
-        clip_norm, clip_value: of the gradient, before each update.
-        scheduler: a function of the update's index (`fastdata.optim`: cosine, ...), or any of torch.optim.lr_scheduler.
+        clip_norm, clip_value: limits of the gradient, above 0, before each update.
+        scheduler: a function of the update's index, or any of torch.optim.lr_scheduler. Those of `fastdata.optim`, such as
+            ``cosine(warmup=500)``, take the number of updates from `fit`.
         channels_last: the layout of 4-D batches and, without `parallelize`, of weights.
         compile: True, or a mode of torch.compile; the model is compiled in place.
         ema: decay of an average of the weights, which is then what is evaluated.
         dir: for checkpoints and the log; None: no files, and no resume.
+        resume: True: go on from the newest checkpoint of `dir` if there is one. "require": it is an error if there is none. False:
+            start anew, also after SIGTERM; what an earlier run left in `dir` is moved to ``dir/earlier-1``, -2, and so on.
         metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
             model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
             batch[1]); a pair (object, function(outputs, batch)) says with what else.
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
-        profile: so many updates under torch.profiler, after three others; then `fit` ends.
+        profile: so many updates under torch.profiler, after three others; then `fit` ends. It writes its trace into `dir`, but
+            goes on from no checkpoint, and writes neither checkpoints nor a log.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
             the first three that returns True ends the run.
-        recompute: classes of modules that keep no activations, but run again in the backward pass.
+        recompute: classes of modules of the model that keep no activations, but run again in the backward pass.
         parallelize: what lays the model over the ranks, instead of DistributedDataParallel: `fully_shard`, say. Returns it.
         tf32: whether float32 products may be rounded to TF32; None: as torch is set.
         cudnn_benchmark: let cuDNN measure its algorithms; off again after three shapes of input.
@@ -100,6 +107,7 @@ class Trainer:
         compile: bool | str = False,
         ema: float | None = None,
         dir: str | Path | None = None,
+        resume: bool | Literal["require"] = True,
         metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
@@ -115,14 +123,21 @@ class Trainer:
         cprofile: bool = False,
         progress: bool = True,
     ) -> None:
-        if accumulate < 1 or log_every < 1:
-            raise ValueError(f"accumulate is {accumulate} and log_every {log_every}, but both are at least 1")
-        if unknown := sorted(set(hooks or {}) - set(HOOKS)):
-            raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
+        check_arguments(
+            accumulate=accumulate,
+            log_every=log_every,
+            save_every=save_every,
+            profile=profile,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            resume=resume,
+            dir=dir,
+            hooks=hooks or (),
+        )
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
-        where = device_for(device)
+        where = device_for(device, model)
         self.world = World.join(where)
         self.model, called, self.ema = lay_out(
             model, where, self.world, channels_last=channels_last, compile=compile, ema=ema, recompute=recompute, wrap=parallelize
@@ -139,15 +154,19 @@ class Trainer:
         self.save_every, self._log_every = save_every, log_every
         main = self.world.rank == 0
         self.dir = None if dir is None else Path(dir)
-        self._checkpoints = None if self.dir is None else Checkpoints(self.dir / "checkpoints", self.world, keep_last=keep_last)
+        folder = None if profile else self.dir  # a profile is not a run: nobody is to go on from it
+        self._checkpoints = folder and Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
-        self._meter = Meter(self.dir if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
+        self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
         self.epoch_open, self.validated, self.stopping, self.profiling = False, -1, False, self._profiler is not None
+        self._resume, self._settled = resume, False
         self._saved: Any = None
+        own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
+        self._options = Options(self.optimizer, self.schedule, **own)
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
 
@@ -174,6 +193,11 @@ class Trainer:
                 yield self.update
 
     def _begin(self, train: Any) -> Epoch:
+        self.schedule.check_total()
+        if not self._settled:
+            self._start_anew()
+        self._options.see(train)
+        self._tell_resumed()
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
@@ -181,6 +205,11 @@ class Trainer:
             self._step.model.train()
         self._step.begin()
         return self._pass
+
+    @property
+    def used(self) -> int:
+        """Batches of the next epoch that were used before a resume."""
+        return int(self._resumed["used"]) if self._resumed else 0
 
     def _add(self, batch: Any, *, last: bool) -> None:
         tensor = first(batch)
@@ -205,8 +234,17 @@ class Trainer:
 
     def _log(self) -> None:
         """A line of the log. The host waits for the device here, and nowhere else."""
+        self.check_finite()
         record = self._meter.read(*self._step.totals.read(), lr=self.schedule.rates()[0])
         self._meter.log({"kind": "train", "update": self.update, "epoch": self.epoch, **record})
+
+    def check_finite(self, *, over: bool = False) -> None:
+        """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
+        skipped = self._step.totals.skipped_in_a_row()
+        if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
+            raise not_finite(
+                skipped, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=self._step.scaler.is_enabled()
+            )
 
     def _call(self, hook: str, *arguments: Any) -> None:
         if hook in self._hooks and self._hooks[hook](self, *arguments) is True and hook != "save":
@@ -268,6 +306,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
+        if not self._settled:
+            self._start_anew()
         place = counters(self)
         if self._checkpoints is not None and self._saved != place:
             best = self.best.improved and self.validated == self.update
@@ -276,15 +316,53 @@ class Trainer:
             self._saved, self.best.improved = place, False
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint of `dir`, if there is one and nothing was trained yet. Returns whether."""
-        state = self._checkpoints.newest() if self._checkpoints and not self.update else None
+        """Go on from the newest checkpoint of `dir`, if `resume` says so and nothing was trained yet. Returns whether.
+
+        Raises:
+            FastDataError: none can be read, or `resume` is "require" and there is none.
+        """
+        if self._checkpoints is None or self.update:
+            return False
+        if not self._resume:
+            self._start_anew()
+            return False
+        self._settled, state = True, self._checkpoints.newest()
+        if state is None and self._resume == "require":
+            raise FastDataError(
+                f"resume is 'require', but {self.dir} has no checkpoint: look for the right dir, or leave resume out"
+            )
         if state is not None:
             self.load_state_dict(state)
         return state is not None
 
+    def _start_anew(self) -> None:
+        """Put aside what an earlier run left in `dir`."""
+        aside = self._checkpoints.set_aside() if self._checkpoints and not self._settled else None
+        self._settled = True
+        if aside and self._resume:
+            warn_user(
+                f"{self.dir} has checkpoints of an earlier run, but nobody went on from them: they are in {aside} now. To go on, "
+                "call trainer.resume() before trainer.steps()"
+            )
+        elif aside:
+            self._meter.tell(f"resume=False: what an earlier run left in {self.dir} is in {aside} now")
+
+    def _tell_resumed(self) -> None:
+        """Say once where a run goes on, and which options differ from those that it was begun with."""
+        differences = self._options.differences()
+        if differences is None or self.world.rank:
+            return
+        text = f"resumed after update {self.update}, in epoch {self.epoch}"
+        self._meter.log({"kind": "resume", "update": self.update, "epoch": self.epoch, "differences": differences})
+        if differences:
+            warn_user(f"{text}. {differences}")
+        else:
+            self._meter.tell(f"{text}.")
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
-        return capture(self, scaler=self._step.scaler, place=self._pass.state() if self._pass else self._resumed)
+        place = self._pass.state() if self._pass else self._resumed
+        return capture(self, scaler=self._step.scaler, place=place, options=self._options)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -292,8 +370,8 @@ class Trainer:
         Raises:
             FastDataError: it is of something else.
         """
-        self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler)
-        self._saved = counters(self)
+        self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler, options=self._options)
+        self._saved, self._settled = counters(self), True
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""

@@ -19,6 +19,7 @@ from fastdata.prepare.notes import not_stored
 __all__ = ["KIND"]
 
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
+EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 ROWS = 16  # that are in memory at once
 
 
@@ -208,7 +209,11 @@ def _beside(folder: Path, name: str) -> bytes:
     """A file that the row only names. It has to lie below the folder of the archive."""
     target = (folder / name.replace("\0", "")).resolve()
     if not target.is_relative_to(folder.resolve()) or not target.is_file():
-        raise CodecError("the row has only a path, and no such file lies below the archive's folder", "missing")
+        raise CodecError(
+            f"the row has only a path, {name}, and no such file lies below the archive's folder. Write the Parquet with its images "
+            f"embedded; of Hugging Face's datasets: {EMBED}",
+            "missing",
+        )
     return target.read_bytes()
 
 

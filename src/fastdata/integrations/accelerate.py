@@ -1,0 +1,68 @@
+"""AcceleratedLoader: a Loader that tells Accelerate where its epoch ends, and how many rows its last batch has."""
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from fastdata.errors import warn_user
+from fastdata.loader.loader import Loader
+
+__all__ = ["AcceleratedLoader"]
+
+
+class AcceleratedLoader:
+    """What `accelerator.prepare` makes of a DataLoader, made of a Loader; `prepare` leaves it as it is.
+
+    Accumulated gradients are synchronized at the end of an epoch, `gather_for_metrics` drops repeated rows, `skip_first_batches`
+    counts from the beginning of the epoch, and `register_for_checkpointing` keeps the Loader's place.
+    """
+
+    end_of_dataloader, sampler, drop_last, batch_size, prefetch_factor = False, None, False, None, None
+    collate_fn = staticmethod(lambda batch: batch)
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self.dataset = loader, _FromTheStart(self)
+        self.set_epoch, self.state_dict, self.load_state_dict = loader.set_epoch, loader.state_dict, loader.load_state_dict
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        from accelerate.state import GradientState
+
+        gradients = GradientState()
+        self.end_of_dataloader = False
+        gradients._add_dataloader(self)
+        try:
+            for batch in self.loader:
+                self.end_of_dataloader = self.state_dict()["consumed"] == 0
+                yield batch
+        finally:
+            gradients._remove_dataloader(self)
+
+    @property
+    def remainder(self) -> int:
+        """Rows of all ranks' last batches that `gather_for_metrics` keeps, the first ones; 0: all."""
+        ranks, rows = self.loader.part.world_size, (self.loader.epoch_stop - 1) % self.loader.global_batch_size + 1
+        if self.state_dict()["sampler"]:  # all rows are what it asked for
+            return 0
+        if rows % ranks not in (0, ranks - 1):
+            warn_user(f"gather_for_metrics mixes up the last {rows} rows on {ranks} ranks: gather batch.valid, and drop the others")
+            return -1
+        return rows if rows % ranks else 0
+
+
+class _FromTheStart(IterableDataset[Any]):
+    """The batches of an epoch from the first one, as `skip_first_batches` wants them: what was consumed is None, and skipped."""
+
+    def __init__(self, loader: AcceleratedLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from repeat(None, self._loader.state_dict()["consumed"] // self._loader.loader.global_batch_size)
+        yield from self._loader

@@ -1,0 +1,157 @@
+"""Accelerate over a Loader, in one process and in several.
+
+What is looked at follows Accelerate's own tests/test_data_loader.py, and test_sync.py and test_metrics.py of its
+test_utils/scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.state import GradientState
+from accelerate.utils import send_to_device
+
+from common import train_loader, val_loader
+from fastdata import Batch, LMDBDataset, Loader, LoaderError, RandomResizedCrop
+from fastdata.integrations.accelerate import AcceleratedLoader
+from stores import COUNT, once, sha, store
+
+SCRIPT = Path(__file__).with_name("accelerate_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def epochs():
+    """What three epochs deliver in a loop by hand."""
+    with train_loader(0) as loader:
+        return [sha(loader) for _ in range(3)]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def ranks(request, tmp_path_factory):
+    """What each of so many processes saw."""
+    folder, number = tmp_path_factory.mktemp("ranks"), request.param
+    launch = [] if number == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
+    command = [sys.executable, *launch, str(SCRIPT), str(store()), str(folder)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
+
+
+def test_each_rank_trains_on_what_a_loader_of_that_rank_delivers(ranks):
+    for rank, found in enumerate(ranks):
+        dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
+        with Loader(dataset, 4, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=len(ranks)) as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert found["train"] == [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for b in batches]
+    for epoch in range(2):
+        assert once([ids[:valid] for rank in ranks for ids, valid, found, *_ in rank["train"] if found == epoch], COUNT)
+
+
+def test_gradients_are_synchronized_at_the_end_of_each_epoch(ranks):
+    batches = -(-COUNT // (4 * len(ranks)))
+    expected = [k for k in range(1, batches + 1) if k % 4 == 0 or k == batches]
+    assert all(rank["synced"] == 2 * expected for rank in ranks)
+
+
+def test_gathered_rows_are_each_row_once(ranks):
+    for rank in ranks:
+        assert sorted(rank["kept"]) == list(range(COUNT)), "by the mask, on any number of ranks"
+        if not rank["warned"]:
+            assert sorted(rank["val"]) == list(range(COUNT))
+    assert [rank["warned"] for rank in ranks] == [False] * len(ranks)
+
+
+def test_rows_that_gather_for_metrics_would_confuse_are_warned_of():
+    loader = Loader(torch.utils.data.TensorDataset(torch.arange(13)), 2, num_workers=0, rank=1, world_size=4)  # 5 rows in the end
+    with pytest.warns(UserWarning, match="gather_for_metrics mixes up the last 5 rows on 4 ranks: gather batch.valid"):
+        assert AcceleratedLoader(loader).remainder == -1
+
+
+@pytest.mark.parametrize(("rows", "ranks", "remainder"), [(16, 2, 0), (13, 2, 5), (8, 4, 0), (12, 4, 0), (15, 4, 7), (3, 4, 3)])
+def test_the_remainder_is_what_the_last_batch_has(rows, ranks, remainder):
+    loader = Loader(torch.utils.data.TensorDataset(torch.arange(rows)), 8 // ranks, num_workers=0, rank=0, world_size=ranks)
+    assert AcceleratedLoader(loader).remainder == remainder
+
+
+def test_rows_of_a_sampler_are_all_kept():
+    data = torch.utils.data.TensorDataset(torch.arange(13))
+    sampler = torch.utils.data.DistributedSampler(data, 2, 0)
+    assert AcceleratedLoader(Loader(data, 4, sampler=sampler, num_workers=0, rank=0, world_size=2)).remainder == 0
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 5])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_skip_first_batches(epochs, epoch, skipped):
+    with train_loader() as loader:
+        made = AcceleratedLoader(loader)
+        made.set_epoch(epoch)
+        rest = skip_first_batches(made, skipped)
+        assert len(rest) == 6 - skipped
+        assert sha(rest) == epochs[epoch][skipped:]
+        assert sha(made) == epochs[epoch + 1]
+
+
+def test_skip_first_batches_of_a_bare_loader_is_refused():
+    with train_loader() as loader, pytest.raises(LoaderError, match="for accelerate"):
+        list(skip_first_batches(loader, 2))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("done", [1, 4, 6, 7])
+def test_a_checkpoint_goes_on_with_the_next_batch(tmp_path, epochs, done, skip):
+    accelerator = Accelerator(cpu=True)
+    with train_loader() as loader:
+        made = AcceleratedLoader(loader)
+        accelerator.register_for_checkpointing(made)
+        batches = (batch for _ in range(2) for batch in made)
+        for _ in range(done):
+            next(batches)
+        accelerator.save_state(tmp_path)
+        batches.close()
+    accelerator = Accelerator(cpu=True)
+    with train_loader(0) as loader:
+        made = AcceleratedLoader(loader)
+        accelerator.register_for_checkpointing(made)
+        accelerator.load_state(tmp_path)
+        epoch, first = divmod(done, 6)
+        made.set_epoch(epoch)  # as training scripts do
+        found = sha(skip_first_batches(made, first) if skip else made)
+        assert found == epochs[epoch][first:]
+        assert sha(made) == epochs[epoch + 1]
+
+
+def test_a_pass_that_is_left_leaves_nothing_behind(epochs):
+    with train_loader() as loader:
+        made = AcceleratedLoader(loader)
+        for batch in made:
+            assert isinstance(batch, Batch) and GradientState().active_dataloader is made
+            break
+        assert GradientState().active_dataloader is None
+        assert sha(made) == epochs[1]
+
+
+def test_validation_within_training(epochs):
+    state = GradientState()
+    with train_loader(0) as loader, val_loader() as val:
+        made, other = AcceleratedLoader(loader), AcceleratedLoader(val)
+        seen = []
+        for batch in made:
+            ends = [state.end_of_dataloader for _ in other]
+            assert ends == [False, False, True] and state.active_dataloader is made
+            seen += sha([batch])
+    assert seen == epochs[0]
+
+
+def test_a_batch_that_accelerate_moves_keeps_its_attributes():
+    with val_loader() as loader:
+        batch = next(iter(loader))
+    moved = send_to_device(batch, "cpu", non_blocking=True)
+    assert type(moved) is Batch and moved.ids is batch.ids and (moved.valid, moved.position) == (16, (0, 16))

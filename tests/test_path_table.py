@@ -1,0 +1,266 @@
+"""CSV files of paths and labels, and runs that keep nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastdata.errors import PrepError
+from fastdata.prepare import prep
+from fastdata.prepare.inputs import SourceOptions
+from fastdata.prepare.sources import list_sources
+from fastdata.store.store import Store
+from support import PREP, encode, picture, run, tree, write_pictures
+
+IMAGE = encode(picture(0, 12, 16), ".png")
+NAMES = ["a.png", "deep/b.png", "with, comma.png", "with; semicolon.png", "c.png"]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of five images."""
+    for name in NAMES:
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(IMAGE)
+    return tmp_path / "photos"
+
+
+def written(path: Path, rows: list[tuple[str, ...]], delimiter: str = ",", **how: int) -> Path:
+    """A table by Python's csv."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, **how).writerows(rows)
+    path.write_text(text.getvalue())
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------- delimiters
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_csv_may_have_commas_semicolons_or_tabs(photos: Path, delimiter: str, header: bool) -> None:
+    rows = [(name, ("cat", "dog")[k % 2]) for k, name in enumerate(NAMES)]
+    found = list_sources(written(photos / "t.csv", [("path", "label")] * header + rows, delimiter))
+    assert [(s.name, found.labels.names[int(s.label)], s.problem) for s in found.sources] == [(*row, "") for row in rows]
+
+
+def test_a_comma_within_a_cell_of_a_table_with_semicolons_stays_there(photos: Path) -> None:
+    (photos / "t.csv").write_text("a.png;tench, Tinca tinca\nc.png;goldfish, Carassius auratus\n")
+    assert list_sources(photos / "t.csv").labels.names == ("goldfish, Carassius auratus", "tench, Tinca tinca")
+    (photos / "u.csv").write_text("path;x;y\na.png;0,5;1\nc.png;1,5;2\n")
+    with pytest.raises(PrepError, match=r"row of 'a\.png': 0,5, 1 are not all numbers"):
+        list_sources(photos / "u.csv")
+
+
+def test_a_first_row_whose_file_is_missing_is_a_row_and_no_header(tmp_path: Path) -> None:
+    np.save(tmp_path / "two.npy", np.zeros((4, 4), np.uint8))
+    (tmp_path / "t.csv").write_text("one.npy,0\ntwo.npy,1\n")
+    summary = prep(tmp_path / "t.csv", tmp_path / "o.fds", kind="arrays", workers=1)
+    assert (summary.inputs, summary.kept, summary.rejected) == (2, 1, {"missing": 1})
+
+
+# ------------------------------------------------------------------------------------------------- columns, by name
+
+
+def test_the_column_of_paths_is_found_by_its_name(photos: Path) -> None:
+    table = written(photos / "t.csv", [("id", "Class", "File_Name"), ("1", "cat", "a.png"), ("2", "dog", "c.png")])
+    found = list_sources(table)
+    assert [(s.name, s.label, s.problem) for s in found.sources] == [("a.png", 0, ""), ("c.png", 1, "")]
+    assert found.labels.names == ("cat", "dog") and any("1 column is not stored: id" in note for note in found.notes)
+
+
+def test_columns_of_floats_can_be_named(photos: Path) -> None:
+    table = written(photos / "t.csv", [("path", "note", "x", "y"), ("a.png", "fine", "0.5", "2"), ("c.png", "dull", "-1", "1e3")])
+    with pytest.raises(PrepError, match=r"row of 'a\.png': fine, 0\.5, 2 are not all numbers; name .* --label-column"):
+        list_sources(table)
+    store = Store(prep(table, photos.parent / "o.fds", label_column=["y", "x"], workers=1).out)
+    assert (store.manifest.labels.kind, store.manifest.labels.names) == ("vector", ("y", "x"))
+    np.testing.assert_array_equal(store.samples["label"], np.array([[2, 0.5], [1e3, -1]], np.float32))
+    one = Store(prep(table, photos.parent / "p.fds", label_column="x", workers=1).out)
+    np.testing.assert_array_equal(one.samples["label"], np.array([[0.5], [-1]], np.float32))
+
+
+@pytest.mark.parametrize("text", ["a.png,cat,0\nc.png,dog,1\n", "a.png,1,train\nc.png,2,val\n"])
+def test_a_third_column_without_a_name_is_an_error_that_says_what_to_write(photos: Path, text: str) -> None:
+    (photos / "t.csv").write_text(text)
+    with pytest.raises(PrepError, match="are not all numbers; give the table a first line, such as path,label"):
+        list_sources(photos / "t.csv")
+
+
+def test_options_about_columns_need_names(photos: Path) -> None:
+    (photos / "t.csv").write_text("a.png,cat\nc.png,dog\n")
+    for options, message in (({"split": "train"}, "--split"), ({"label_column": ("label",)}, "--label-column label")):
+        with pytest.raises(PrepError, match=f"{message}.* first line, such as path,label,split"):
+            list_sources(photos / "t.csv", SourceOptions(**options))
+
+
+def test_names_beside_a_folder_are_classes_in_sorted_order(photos: Path) -> None:
+    table = written(
+        photos.parent / "t.csv", [("file", "kind"), *((name, "dog" if k else "cat") for k, name in enumerate(NAMES[:4]))]
+    )
+    summary = prep(photos, photos.parent / "o.fds", labels=table, workers=1)
+    store = Store(summary.out)
+    found = dict(zip(store.names(), store.samples["label"].tolist(), strict=True))
+    assert store.manifest.labels.names == ("cat", "dog") and summary.rejected == {"no-label": 1}
+    assert found == {name: int(k > 0) for k, name in enumerate(NAMES[:4])}
+
+
+# -------------------------------------------------------------------------------------------------------------- splits
+
+
+def splits(path: Path) -> Path:
+    kinds = ["train", "train", "val", "val", "train"]
+    rows = [(name, ("cat", "dog")[k % 2], kinds[k]) for k, name in enumerate(NAMES)]
+    return written(path, [("path", "label", "split"), *rows])
+
+
+def test_a_column_of_splits_is_refused_with_commands_that_work(photos: Path) -> None:
+    splits(photos / "my list.csv")
+    refused = run(*PREP, "photos/my list.csv", cwd=photos.parent)
+    assert refused.returncode == 2 and "train and val side by side" in refused.stderr
+    commands = [shlex.split(line) for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
+    assert len(commands) == 2
+    for _, *arguments in commands:
+        done = run(*PREP, *arguments, cwd=photos.parent)
+        assert done.returncode == 0, done.stderr
+    train, val = Store(photos.parent / "my list-train.fds"), Store(photos.parent / "my list-val.fds")
+    assert train.names() == ["a.png", "deep/b.png", "c.png"] and val.names() == ["with, comma.png", "with; semicolon.png"]
+    assert train.manifest.labels.names == val.manifest.labels.names == ("cat", "dog")
+    assert val.samples["label"].tolist() == [0, 1]
+
+
+def test_a_split_is_chosen_by_name_and_names_the_store(photos: Path) -> None:
+    splits(photos / "t.csv")
+    assert run(*PREP, "photos/t.csv", "--split", "val", cwd=photos.parent).returncode == 0
+    assert len(Store(photos.parent / "t-val.fds")) == 2
+    refused = run(*PREP, "photos/t.csv", "--split", "test", cwd=photos.parent)
+    assert refused.returncode == 2 and "--split test" in refused.stderr and "train, val" in refused.stderr
+    written(photos / "u.csv", [("path", "label"), ("a.png", "x")])
+    with pytest.raises(PrepError, match=r"--split val: .* no column split; it has path, label"):
+        list_sources(photos / "u.csv", SourceOptions(split="val"))
+
+
+def test_one_split_alone_needs_no_option(photos: Path) -> None:
+    table = written(photos / "t.csv", [("path", "split"), ("a.png", "train"), ("c.png", "train")])
+    assert len(list_sources(table).sources) == 2
+
+
+def test_splits_of_labels_beside_a_folder_would_be_mixed(photos: Path) -> None:
+    splits(photos.parent / "t.csv")
+    with pytest.raises(PrepError, match=r"train and val, which would be mixed.*--root .*photos --split train"):
+        prep(photos, photos.parent / "o.fds", labels=photos.parent / "t.csv")
+
+
+# ------------------------------------------------------------------------------- where files are, and those that are not
+
+
+def test_paths_may_count_from_another_folder(photos: Path) -> None:
+    (photos.parent / "lists").mkdir()
+    written(photos.parent / "lists/t.csv", [("path", "label"), *((name, "cat") for name in NAMES), ("gone.png", "cat")])
+    lost = run(*PREP, "lists/t.csv", "o.fds", cwd=photos.parent)
+    assert lost.returncode == 2 and "none of 6 inputs can be used (missing 6)" in lost.stderr
+    assert f"tried {Path('lists') / NAMES[0]}" in lost.stderr and "--root FOLDER" in lost.stderr
+    assert not (photos.parent / "o.fds").exists()
+    found = run(*PREP, "lists/t.csv", "o.fds", "--root", "photos", "--max-reject-rate", "1", cwd=photos.parent)
+    assert found.returncode == 0, found.stderr
+    assert f"the first reject: gone.png: missing: there is no such file (tried {photos / 'gone.png'})" in found.stdout
+    assert Store(photos.parent / "o.fds").names() == NAMES
+    here = prep(written(photos / "t.csv", [(name, "cat") for name in NAMES]), photos.parent / "p.fds", workers=1)
+    assert Store(here.out).names() == NAMES
+
+
+def test_paths_from_the_current_folder_are_recognised(photos: Path) -> None:
+    (photos.parent / "lists").mkdir()
+    written(photos.parent / "lists/t.csv", [("photos/a.png", "cat"), ("photos/c.png", "dog")])
+    assert "--root . would find this one" in run(*PREP, "lists/t.csv", cwd=photos.parent).stderr
+    assert run(*PREP, "lists/t.csv", "--root", ".", cwd=photos.parent).returncode == 0
+
+
+def test_every_reject_has_a_detail_that_holds_no_path(photos: Path) -> None:
+    (photos / "empty.png").touch()
+    (photos / "link.png").symlink_to("nowhere.png")
+    (photos / "folder.png").mkdir()
+    os.mkfifo(photos / "pipe.png")
+    names = ["a.png", "gone.png", "empty.png", "link.png", "folder.png", "pipe.png"]
+    summary = prep(written(photos / "t.csv", [(name, "cat") for name in names]), photos.parent / "o.fds", workers=1)
+    rejects = Store(summary.out).rejects()
+    assert {r["name"]: r["reason"] for r in rejects} == {
+        "gone.png": "missing",
+        "empty.png": "empty",
+        "link.png": "broken-link",
+        "folder.png": "not-a-file",
+        "pipe.png": "not-a-file",
+    }
+    assert all(r["detail"] and str(photos.parent) not in r["detail"] for r in rejects)
+
+
+# -------------------------------------------------------------------------------------------- runs that keep nothing
+
+
+def test_a_run_that_keeps_nothing_makes_no_store_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        (tmp_path / f"in/{k}.jpg").write_bytes(b"no image")
+    done = run(*PREP, "in", "o.fds", cwd=tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "o.fds").exists()
+    assert "none of 3 inputs can be used (not-an-image 3), so no store was made; the first: 0.jpg: not-an-image: " in done.stderr
+    write_pictures(tmp_path / "in", 2)
+    assert run(*PREP, "in", "o.fds", "--max-reject-rate", "1", cwd=tmp_path).returncode == 0, "nothing is left in the way"
+
+
+def test_what_nothing_can_be_made_of_replaces_no_store(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 2)
+    out = prep(tmp_path / "in", tmp_path / "o.fds").out
+    before = tree(out)
+    table = written(tmp_path / "t.csv", [("gone.png", "cat"), ("lost.png", "dog")])
+    with pytest.raises(PrepError, match="none of 2 inputs can be used"):
+        prep(table, out, overwrite=True)
+    assert tree(out) == before
+
+
+def test_documents_and_arrays_that_cannot_be_used_make_no_store(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"body": "no text"}\n')
+    with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(no-field 1\).*found body"):
+        prep(tmp_path / "x.jsonl", tmp_path / "o.fds", tokenizer="bytes")
+    written(tmp_path / "t.csv", [("gone.npy", "0"), ("lost.npy", "1")])
+    with pytest.raises(PrepError, match=r"none of 2 inputs can be used \(missing 2\).*tried .*gone\.npy"):
+        prep(tmp_path / "t.csv", tmp_path / "o.fds", kind="arrays")
+    assert not (tmp_path / "o.fds").exists()
+
+
+# ---------------------------------------------------------------------------------------------------- links and Parquet
+
+
+def test_a_link_gives_the_store_the_name_that_was_typed(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        write_pictures(tmp_path / "disk/2021-raw" / name, 1)
+    (tmp_path / "images").symlink_to(tmp_path / "disk/2021-raw")
+    (tmp_path / "list.csv").symlink_to(written(tmp_path / "disk/v7.csv", [("ant/00.png", "0")]))
+    done = run(*PREP, "images/", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(f"{tmp_path / 'images.fds'}: 2 of 2")
+    assert run(*PREP, "list.csv", "--root", "images", cwd=tmp_path).returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("*.fds")) == ["images.fds", "list.fds"]
+    for name in ("train", "val"):
+        write_pictures(tmp_path / "disk/splits" / name / "ant", 1)
+    (tmp_path / "both").symlink_to(tmp_path / "disk/splits")
+    assert "both-train.fds" in run(*PREP, "both", cwd=tmp_path).stderr
+
+
+def test_paths_in_a_parquet_without_images_say_how_to_embed_them(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (path,) = write_pictures(tmp_path / "far", 1)
+    (tmp_path / "in").mkdir()
+    table = pyarrow.table({"image": [{"bytes": None, "path": str(path)}] * 2, "label": [0, 1]})
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    parquet.write_table(table.set_column(0, "image", table["image"].cast(kind)), tmp_path / "in/x.parquet")
+    with pytest.raises(PrepError, match=rf"only a path, {path}, .*embed_table_storage"):
+        prep(tmp_path / "in/x.parquet", tmp_path / "o.fds")
+    assert not (tmp_path / "o.fds").exists()

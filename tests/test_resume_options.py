@@ -1,0 +1,211 @@
+"""What a resumed run says and does where its options differ, and what becomes of an earlier run that is not gone on from."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.utils.data import TensorDataset
+
+from fastdata import FastDataError, Loader, Trainer
+from fastdata.optim import cosine
+from training import Batch, cut, data, net, summed, values
+
+BATCHES: list[Batch] = cut(data(12), (4, 4, 4))
+
+
+def trainer(
+    folder: Path | None, optimizer: Any = None, scheduler: Any = None, *, end: int | None = None, **options: Any
+) -> Trainer:
+    """end: the run ends after so many updates. scheduler: of the optimizer."""
+    model = net()
+    made = (optimizer or partial(SGD, lr=0.05))(model.parameters())
+    hooks = {"step": lambda run: run.update == end}
+    options = {"progress": False, "hooks": hooks, **options}
+    return Trainer(model, summed, made, dir=folder, scheduler=scheduler and scheduler(made), **options)
+
+
+def by_hand(optimizers: list[Any]) -> nn.Module:
+    """Three batches for each optimizer; all share their state."""
+    model, state = net(), None
+    for make in optimizers:
+        optimizer = make(model.parameters())
+        if state is not None:
+            wanted = [{**group, "params": []} for group in optimizer.param_groups]
+            optimizer.load_state_dict(state)
+            for group, values_asked in zip(optimizer.param_groups, wanted, strict=True):
+                group.update({name: value for name, value in values_asked.items() if name != "params"})
+        for x, y in BATCHES:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        state = optimizer.state_dict()
+    return model
+
+
+SGDS = [partial(SGD, lr=0.05, momentum=0.9), partial(SGD, lr=0.005, momentum=0.5, weight_decay=0.1)]
+ADAMS = [partial(AdamW, lr=0.05), partial(AdamW, lr=0.005, betas=(0.5, 0.9), weight_decay=0.3)]
+
+
+@pytest.mark.parametrize("makes", [SGDS, ADAMS], ids=["SGD", "AdamW"])
+def test_what_is_asked_of_the_optimizer_counts_and_is_said(tmp_path, makes):
+    trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
+    again = trainer(tmp_path, makes[1])
+    with pytest.warns(
+        UserWarning, match=r"after update 3, in epoch 1\. .*lr 0.05 saved, 0.005 asked.*: what is asked counts"
+    ) as said:
+        again.fit(BATCHES, epochs=2)
+    assert "weight_decay" in str(said[0].message) and said[0].filename == __file__
+    assert (values(again.model) - values(by_hand(makes))).abs().max() < 1e-12
+    state = torch.load(tmp_path / "checkpoints/update-00000006.pt", weights_only=True)
+    assert state["optimizer"]["param_groups"][0]["lr"] == 0.005
+
+
+def test_a_rate_of_a_function_counts_as_it_is_asked(tmp_path):
+    """In the middle of a run, and after the second resume too."""
+    trainer(tmp_path, scheduler=lambda o: cosine(), end=2).fit(BATCHES, epochs=3)
+    seen = list[float]()
+    for end in (5, None):
+        again = trainer(tmp_path, partial(SGD, lr=0.005), lambda o: cosine(), end=end)
+        again.optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            again.fit(BATCHES, epochs=3)
+        assert ["lr 0.05 saved, 0.005 asked" in str(warning.message) for warning in caught] == [True] * (end == 5)
+    assert seen == [pytest.approx(0.005 * cosine(9)(update)) for update in range(2, 9)]
+
+
+def test_each_group_has_its_own(tmp_path):
+    def grouped(rate: float, parameters: Any) -> SGD:
+        first, *rest = parameters
+        return SGD([{"params": [first]}, {"params": rest, "lr": rate}], lr=0.05)
+
+    trainer(tmp_path, partial(grouped, 0.1)).fit(BATCHES, epochs=1)
+    again = trainer(tmp_path, partial(grouped, 0.2))
+    with pytest.warns(UserWarning, match="epoch 1. lr of group 1 0.1 saved, 0.2 asked: what is asked counts"):
+        again.fit(BATCHES, epochs=2)
+    assert again.schedule.rates() == [0.05, 0.2]
+
+
+def test_a_rate_that_is_a_tensor_stays_the_same_tensor(tmp_path):
+    trainer(tmp_path, lambda p: SGD(p, lr=torch.tensor(0.5))).fit(BATCHES, epochs=1)
+    again = trainer(tmp_path, lambda p: SGD(p, lr=torch.tensor(0.25)))
+    with pytest.warns(UserWarning, match="lr 0.5 saved, 0.25 asked"):
+        again.fit(BATCHES, epochs=2)
+    assert again.optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_a_scheduler_of_torch_goes_on_with_its_own_and_that_is_said(tmp_path):
+    """Weight decay is not its own."""
+    trainer(tmp_path, scheduler=lambda o: StepLR(o, 1, gamma=0.5)).fit(BATCHES, epochs=1)
+    again = trainer(tmp_path, partial(SGD, lr=0.4, weight_decay=0.1), lambda o: StepLR(o, 1, gamma=0.1))
+    with pytest.warns(UserWarning, match="weight_decay 0 saved, 0.1 asked: what is asked counts. ") as said:
+        again.fit(BATCHES, epochs=2)
+    text = str(said[0].message)
+    assert "lr 0.05 saved, 0.4 asked; StepLR: gamma 0.5 saved, 0.1 asked: what was saved counts, for StepLR goes on with it" in text
+    assert again.schedule.rates() == [pytest.approx(0.05 * 0.5**2)]
+    assert again.optimizer.param_groups[0]["weight_decay"] == 0.1
+
+
+def test_the_momentum_that_onecycle_sets_is_its_own(tmp_path):
+    def onecycle(optimizer: Any) -> OneCycleLR:
+        return OneCycleLR(optimizer, 0.1, 9)
+
+    moments: list[list[float]] = [[], []]
+    for folder, first in ((tmp_path / "straight", None), (tmp_path / "resumed", 4)):
+        for end in (first, None) if first else (None,):
+            run = trainer(folder, partial(SGD, lr=0.05, momentum=0.9), onecycle, end=end)
+            kept = moments[folder.name == "resumed"]
+            run.optimizer.register_step_pre_hook(lambda o, *_, kept=kept: kept.append(o.param_groups[0]["momentum"]))
+            run.fit(BATCHES, epochs=3)
+    assert moments[0] == moments[1] and len(set(moments[0])) > 3
+
+
+def test_other_options_are_named_too(tmp_path):
+    loaders = [Loader(TensorDataset(*data(12)), size, num_workers=0) for size in (4, 6)]
+    trainer(tmp_path, scheduler=lambda o: cosine(warmup=1), clip_norm=1.0).fit(loaders[0], epochs=1)
+    again = trainer(tmp_path, scheduler=lambda o: cosine(warmup=2), accumulate=2, precision="bf16", ema=0.9)
+    with pytest.warns(UserWarning, match="what is asked counts") as said:
+        again.fit(loaders[1], epochs=4)
+    for text in (
+        *("precision fp32 saved, bf16 asked", "accumulate 1 saved, 2 asked", "clip_norm 1.0 saved, None asked"),
+        *("ema None saved, 0.9 asked", "batch_size 4 saved, 6 asked"),
+        "scheduler cosine(total=3, warmup=1, final=0.0) saved, cosine(total=6, warmup=2, final=0.0) asked",
+    ):
+        assert text in str(said[0].message)
+
+
+def test_a_resume_without_differences_is_told_and_logged_without_a_warning(tmp_path, capsys):
+    trainer(tmp_path, end=2).fit(BATCHES, epochs=2)
+    trainer(tmp_path, progress=True).fit(BATCHES, epochs=2)
+    assert "resumed after update 2, in epoch 0." in capsys.readouterr().out
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    told = [record for record in records if record["kind"] == "resume"]
+    assert [(record["update"], record["epoch"], record["differences"]) for record in told] == [(2, 0, "")]
+
+
+def test_a_finished_run_says_so_and_trains_nothing(tmp_path):
+    results = trainer(tmp_path).fit(BATCHES, BATCHES, epochs=2)
+    again = trainer(tmp_path)
+    with pytest.warns(UserWarning, match=rf"nothing was trained: the run in {tmp_path} is finished, with 2 epochs and 6 updates"):
+        assert again.fit(BATCHES, BATCHES, epochs=2) == results
+    assert again.update == 6
+
+
+def test_resume_false_starts_anew_and_loses_nothing(tmp_path, capsys):
+    """Checkpoints and log of each run are kept aside; a second fit of the same Trainer goes on."""
+    runs = []
+    for rate in (0.05, 0.1, 0.2):
+        made = trainer(tmp_path, partial(SGD, lr=rate), resume=False, best="loss:min", progress=True)
+        made.fit(BATCHES, BATCHES, epochs=1)
+        made.fit(BATCHES, BATCHES, epochs=2)
+        assert made.update == 6
+        runs.append(made)
+    assert f"left in {tmp_path} is in {tmp_path / 'earlier-2'} now" in capsys.readouterr().out
+    for made, folder in zip(runs, ("earlier-1", "earlier-2", "."), strict=True):
+        checkpoints = tmp_path / folder / "checkpoints"
+        assert sorted(path.name for path in checkpoints.iterdir()) == ["best.pt", "update-00000003.pt", "update-00000006.pt"]
+        state = torch.load(checkpoints / "update-00000006.pt", weights_only=True)["model"]
+        assert all(torch.equal(state[name], weight) for name, weight in made.model.state_dict().items())
+        log = [json.loads(line) for line in (tmp_path / folder / "log.jsonl").read_text().splitlines()]
+        assert [record["epoch"] for record in log if record["kind"] == "epoch"] == [1, 2]
+
+
+def test_require_needs_a_checkpoint(tmp_path):
+    with pytest.raises(FastDataError, match=rf"resume is 'require', but {tmp_path} has no checkpoint"):
+        trainer(tmp_path, resume="require").fit(BATCHES, epochs=1)
+    first = trainer(tmp_path)
+    first.fit(BATCHES, epochs=1)
+    again = trainer(tmp_path, resume="require")
+    again.fit(BATCHES, epochs=2)
+    again.fit(BATCHES, epochs=3)
+    assert (first.update, again.update) == (3, 9)
+
+
+@pytest.mark.parametrize(("resume", "folder"), [("always", "run"), (None, "run"), ("require", None)])
+def test_other_values_are_refused(tmp_path, resume, folder):
+    with pytest.raises(ValueError, match=rf"resume is {resume!r} and dir .*True, False, or 'require', which needs a dir"):
+        trainer(folder and tmp_path / folder, resume=resume)
+
+
+def test_a_loop_of_ones_own_that_does_not_resume_destroys_no_checkpoints(tmp_path):
+    trainer(tmp_path).fit(BATCHES, epochs=3)
+    before = (tmp_path / "checkpoints/update-00000009.pt").read_bytes()
+    run = trainer(tmp_path)
+    with pytest.warns(UserWarning, match=r"nobody went on from them: they are in .*earlier-1 now.*trainer.resume\(\)"):
+        list(run.steps(BATCHES))
+    run.save()
+    run.close()
+    assert (tmp_path / "earlier-1/checkpoints/update-00000009.pt").read_bytes() == before
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["update-00000003.pt"]
+    last = trainer(tmp_path)
+    assert last.resume() and last.update == 3
