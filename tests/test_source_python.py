@@ -54,7 +54,8 @@ def test_images_of_pillow_and_bytes_of_files(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(IMAGES[1]).save(file, "jpeg")
     kept = made([file.getvalue()], tmp_path / "jpeg", codec="original")
-    assert kept.manifest.variants[0].originals == 1 and bytes(kept.reader(kept.variant()).get(0)) == file.getvalue()
+    reader = kept.reader(kept.variant())
+    assert kept.manifest.variants[0].originals == 1 and bytes(reader.get(0)) == file.getvalue()
 
 
 @pytest.mark.parametrize("form", ["pairs", "argument", "dicts"])

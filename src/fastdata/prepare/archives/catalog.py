@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.prepare.archives import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, tar
+from fastdata.prepare.archives import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
 from fastdata.prepare.archives.archive import Chosen, Folder, Kind
 from fastdata.prepare.archives.patterns import expand, locate, split_key
 from fastdata.prepare.inputs import NO_LABELS, Source, SourceList, StrPath
 
 __all__ = ["KINDS", "list_archives", "read_source"]
 
-KINDS: tuple[Kind, ...] = (tar.KIND, parquet.KIND, arrow.KIND, given.KIND, idx.KIND, cifar.KIND, hdf5.KIND, lmdb_source.KIND)
+KINDS: tuple[Kind, ...] = (
+    tar.KIND,
+    parquet.KIND,
+    arrow.KIND,
+    given.KIND,
+    idx.KIND,
+    cifar.KIND,
+    hdf5.KIND,
+    streamed.KIND,
+    lmdb_source.KIND,
+)
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
