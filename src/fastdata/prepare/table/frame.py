@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastdata.errors import FastDataError
 from fastdata.prepare.table.arrow import arrow, reading
 from fastdata.prepare.table.source import BATCH_ROWS, FRAME
 
@@ -34,4 +35,8 @@ def as_file(source: Any) -> Iterator[Path]:
             table = table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
             with pa.ipc.new_file(path, table.schema) as file:
                 file.write_table(table, max_chunksize=BATCH_ROWS)
-        yield path
+        try:
+            yield path
+        except FastDataError as error:
+            error.args = (str(error).replace(str(path), "the DataFrame"),)
+            raise
