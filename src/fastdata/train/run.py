@@ -48,7 +48,7 @@ class Run:
         trainer.schedule.begin(self._updates(), evaluated=self.val is not None or trainer.profiling)
         if trainer.update and not self._goes_on():
             self._say_finished()
-        with self.termination if trainer.dir else nullcontext():  # without checkpoints it ends at once
+        with self.termination if trainer.dir and not trainer.profiling else nullcontext():  # without checkpoints it ends at once
             try:
                 while self._goes_on():
                     self._epoch()

@@ -163,9 +163,8 @@ class Trainer:
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
-        self._habits = Habits()
-        if main:
-            self._step.see_loss = self._habits.see
+        self._habits = Habits(looks=main)
+        self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -204,8 +203,7 @@ class Trainer:
         self._resuming.start_anew()
         check_part(train, self.world, training=True)
         self._options.see(train)
-        if self.world.rank == 0:
-            self._habits.begin()
+        self._habits.begin()
         self._resuming.tell(self.update, self.epoch)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
