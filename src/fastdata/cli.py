@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -22,7 +23,30 @@ __all__ = ["main", "prep_main"]
 
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+GROUPS = {  # of prep's options, by the first of each
+    "--size": "Images",
+    "--labels": "Labels",
+    "--masks": "Masks",
+    "--tokenizer": "Text",
+    "--chunk": "Arrays",
+    "--target": "Tables",
+    "--kind": "The run",
+}
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
+
+
+class _Grouped(click.Command):
+    """A command whose help shows its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        title, groups = "Options", dict[str, list[tuple[str, str]]]()
+        for param in self.get_params(ctx):
+            title = GROUPS.get(param.opts[0], title)
+            if (record := param.get_help_record(ctx)) is not None:
+                groups.setdefault(title, []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -51,13 +75,24 @@ class _Sides(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, parts))
 
 
+class _Bytes(click.ParamType):  # type: ignore[type-arg]
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{value!r} is no size: give bytes, as 500000000, or with a unit, as 500MB, 1GB or 512MiB", param, ctx)
+        number, unit, binary = found.groups()
+        return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
+
+
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
 
 
-@cli.command(context_settings=SETTINGS)
+@cli.command(cls=_Grouped, context_settings=SETTINGS)
 @click.version_option(__version__)
 @click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
@@ -97,14 +132,15 @@ def cli() -> None:
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
 @click.option(
-    "--tokenizer", metavar="NAME_OR_FILE", help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, or bytes."
+    "--tokenizer",
+    metavar="NAME_OR_FILE",
+    help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, a store whose tokenizer to use, bytes, or chars.",
 )
 @click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
 @click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
 @click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
 @click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
 @click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
-@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
 @click.option(
     "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
@@ -117,6 +153,7 @@ def cli() -> None:
     "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
 )
 @click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
+@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced; or the first documents, or rows.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
@@ -213,7 +250,9 @@ def verify(store: str, quick: bool) -> None:
     help="Images: class folders (the default) or tars; the next three are for tokens, parquet for tables.",
 )
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-def export(store: str, out: str, to: str | None, size: int | None) -> None:
+@click.option("--shard-size", type=_Bytes(), help="Of tars: none is larger, such as 500MB. Default: 1GB.")
+@click.option("--val-fraction", type=float, help="To nanogpt: the last part of the tokens, for val.bin; 0: none. Default: 0.1.")
+def export(store: str, out: str, to: str | None, **options: Any) -> None:
     """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin, a
     table as Parquet."""
     from tqdm import tqdm
@@ -221,7 +260,7 @@ def export(store: str, out: str, to: str | None, size: int | None) -> None:
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, to=to, size=size, tick=bar.update)
+        count = export(store, out, to=to, tick=bar.update, **options)
     click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
 
 

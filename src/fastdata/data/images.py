@@ -186,6 +186,11 @@ class ImageDataset(SlotDataset):
         return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
 
     @property
+    def codec(self) -> str:
+        """How the images are held: "jpeg", "rgb", ..."""
+        return self._images.form.codec
+
+    @property
     def planes(self) -> bool:
         """Whether samples are planes of luma and colours."""
         return self._images.form.planes

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["HOOKS", "check_arguments", "check_counts"]
-
-HOOKS = ("step", "epoch", "eval", "save")
+__all__ = ["check_arguments", "check_counts"]
 
 
 def check_arguments(
@@ -21,7 +18,6 @@ def check_arguments(
     clip_value: float | None,
     resume: Any,
     dir: Any,
-    hooks: Iterable[str],
 ) -> None:
     """Raise a ValueError for what would pass, and then do something else than it says."""
     check_counts(accumulate=accumulate, log_every=log_every)
@@ -31,8 +27,6 @@ def check_arguments(
             raise ValueError(
                 f"{name} is {limit}, which would leave nothing or all of each gradient: give a number above 0, or None"
             )
-    if unknown := sorted(set(hooks) - set(HOOKS)):
-        raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
     if resume not in (True, False, "require") or (resume == "require" and dir is None):
         raise ValueError(f"resume is {resume!r} and dir {dir}, but it is True, False, or 'require', which needs a dir")
 
