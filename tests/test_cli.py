@@ -23,9 +23,9 @@ OPTIONS = {
     "prep": "--version source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels "
     "--labels --classes --label-from --label-column --root --split "
     "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
-    "--kind --chunk --channels --key --dtype --max-bytes "
+    "--chunk --channels --key --dtype --max-bytes "
     "--target --category --drop "
-    "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
+    "--kind --limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --json --sheet --size",
     "verify": "store --quick",
     "export": "store out --to --size",

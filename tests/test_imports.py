@@ -112,6 +112,7 @@ def test_public_names() -> None:
         "Batch",
         "CenterCrop",
         "CodecError",
+        "Crop",
         "FastDataError",
         "FormatError",
         "GPUNormalize",

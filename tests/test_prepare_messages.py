@@ -48,6 +48,13 @@ def test_commands_in_messages_stay_commands_in_python(tmp_path: Path) -> None:
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds")
 
 
+def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/shake.txt").write_text("a rose")
+    for source in ("in", "in/shake.txt"):
+        assert "text needs a tokenizer: --tokenizer" in run(*PREP, source, cwd=tmp_path).stderr
+
+
 def test_a_data_frame_is_called_so(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
@@ -80,6 +87,8 @@ def test_help_and_version_of_prep(command: list[str]) -> None:
     short, long = run(*command, "-h"), run(*command, "--help")
     assert short.returncode == 0 and short.stdout == long.stdout and "--label-from" in short.stdout
     assert re.search(r"\[default:\s+90\]", short.stdout)
+    groups = re.findall(r"^(\S.*):$", short.stdout, re.MULTILINE)
+    assert groups == ["Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", "The run"]
     assert __version__ in run(*command, "--version").stdout
 
 

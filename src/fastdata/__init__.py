@@ -15,6 +15,7 @@ _HOMES = {
     "Augment": "gpu.augment",
     "Batch": "gpu.batch",
     "CenterCrop": "data.crops",
+    "Crop": "data.crops",
     "GPUNormalize": "gpu.normalize",
     "LMDBDataset": "data.datasets",
     "Loader": "loader.loader",
@@ -49,6 +50,7 @@ __all__ = [  # without `open`, which a star import would put in the place of Pyt
     "Batch",
     "CenterCrop",
     "CodecError",
+    "Crop",
     "FastDataError",
     "FormatError",
     "GPUNormalize",
@@ -79,7 +81,7 @@ if TYPE_CHECKING:
     from fastdata.bench.largest_batch import largest_batch
     from fastdata.bench.profile import profile
     from fastdata.data.arrays import ArrayDataset
-    from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+    from fastdata.data.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.datasets import LMDBDataset, MaskDataset
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset

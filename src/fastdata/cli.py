@@ -22,7 +22,30 @@ __all__ = ["main", "prep_main"]
 
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+GROUPS = {  # of prep's options, by the first of each
+    "--size": "Images",
+    "--labels": "Labels",
+    "--masks": "Masks",
+    "--tokenizer": "Text",
+    "--chunk": "Arrays",
+    "--target": "Tables",
+    "--kind": "The run",
+}
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
+
+
+class _Grouped(click.Command):
+    """A command whose help shows its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        title, groups = "Options", dict[str, list[tuple[str, str]]]()
+        for param in self.get_params(ctx):
+            title = GROUPS.get(param.opts[0], title)
+            if (record := param.get_help_record(ctx)) is not None:
+                groups.setdefault(title, []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -57,7 +80,7 @@ def cli() -> None:
     """Feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
 
 
-@cli.command(context_settings=SETTINGS)
+@cli.command(cls=_Grouped, context_settings=SETTINGS)
 @click.version_option(__version__)
 @click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
@@ -104,7 +127,6 @@ def cli() -> None:
 @click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
 @click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
 @click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
-@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
 @click.option(
     "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
@@ -117,6 +139,7 @@ def cli() -> None:
     "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
 )
 @click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
+@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced; or the first documents, or rows.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")

@@ -241,7 +241,7 @@ class ImageDataset(SlotDataset):
                     "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
                     "codec jpeg or rgb"
                 )
-            if view.crop is not None and (view.crop.shape[0] % 2 or view.crop.shape[1] % 2):
+            if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
                 raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
         return view
 

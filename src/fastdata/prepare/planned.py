@@ -16,7 +16,7 @@ from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.inputs import SourceList, SourceOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
 from fastdata.prepare.naming import as_option
-from fastdata.prepare.notes import label_notes
+from fastdata.prepare.notes import label_notes, table_notes
 from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.path_table import is_path_table
 from fastdata.prepare.plan import Plan, make_plan
@@ -68,10 +68,12 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]), own["limit"])
     else:
         plan, found = _plan_images(source, _source_options(own), **own)
-    if found is None:
-        return Planned(plan, target, roots, skipped)
-    notes = (*label_notes(found, masks=own["masks"] is not None), *found.notes)
-    return Planned(plan, target, roots, dict(found.skipped), notes)
+    notes: tuple[str, ...] = ()
+    if found is not None:
+        skipped, notes = dict(found.skipped), (*label_notes(found, masks=own["masks"] is not None), *found.notes)
+    elif kind == "table":
+        notes = tuple(table_notes(plan.shared, sum(piece.rows for piece in plan.sources)))
+    return Planned(plan, target, roots, skipped, notes)
 
 
 def _source_options(own: dict[str, Any]) -> SourceOptions:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.errors import FastDataError, warn_user
+from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
+from fastdata.monitor.habits import Habits
 from fastdata.monitor.meter import Meter, untried
 from fastdata.monitor.profiler import StepProfiler
 from fastdata.monitor.watch import Watch
@@ -21,10 +22,11 @@ from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
 from fastdata.train.arguments import check_arguments
-from fastdata.train.batches import Epoch, first, ready
+from fastdata.train.batches import Epoch, check_part, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.finite import MOST_SKIPPED, not_finite
 from fastdata.train.options import Options
+from fastdata.train.resuming import Resuming
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
 from fastdata.train.step import Step
@@ -65,6 +67,7 @@ class Trainer:
         dir: for checkpoints and the log; None: no files, and no resume.
         resume: True: go on from the newest checkpoint of `dir` if there is one. "require": it is an error if there is none. False:
             start anew, also after SIGTERM; what an earlier run left in `dir` is moved to ``dir/earlier-1``, -2, and so on.
+        eval_loss_fn: what is evaluated instead of `loss_fn`; it returns what that may return.
         metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
             model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
@@ -108,6 +111,7 @@ class Trainer:
         ema: float | None = None,
         dir: str | Path | None = None,
         resume: bool | Literal["require"] = True,
+        eval_loss_fn: Callable[[Any, Any], Tensor | tuple[Tensor, Any]] | None = None,
         metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
@@ -148,25 +152,28 @@ class Trainer:
         self._watch = Watch(self.device, benchmark=cudnn_benchmark)
         watched = self._watch.loss(loss_fn)
         self._step = Step(called, watched, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
-        self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
+        self._evaluation = Evaluation(self._step, eval_loss_fn or loss_fn, metrics or {}, channels_last=channels_last)
         self.best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
         self.save_every, self._log_every = save_every, log_every
         main = self.world.rank == 0
         self.dir = None if dir is None else Path(dir)
         folder = None if profile else self.dir  # a profile is not a run: nobody is to go on from it
-        self._checkpoints = folder and Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
+        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
         self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
+        self._habits = Habits()
+        if main:
+            self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
         self.epoch_open, self.validated, self.stopping, self.profiling = False, -1, False, self._profiler is not None
-        self._resume, self._settled = resume, False
         self._saved: Any = None
         own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
         self._options = Options(self.optimizer, self.schedule, **own)
+        self._resuming = Resuming(resume, self._checkpoints, self._options, self._meter, tells=main)
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
 
@@ -194,10 +201,12 @@ class Trainer:
 
     def _begin(self, train: Any) -> Epoch:
         self.schedule.check_total()
-        if not self._settled:
-            self._start_anew()
+        self._resuming.start_anew()
+        check_part(train, self.world, training=True)
         self._options.see(train)
-        self._tell_resumed()
+        if self.world.rank == 0:
+            self._habits.begin()
+        self._resuming.tell(self.update, self.epoch)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
@@ -205,6 +214,11 @@ class Trainer:
             self._step.model.train()
         self._step.begin()
         return self._pass
+
+    @property
+    def loss(self) -> Tensor | None:
+        """The mean loss of the last update over this rank's samples, float [] on the device, for a hook; None before the first."""
+        return self._step.loss()
 
     @property
     def used(self) -> int:
@@ -224,6 +238,7 @@ class Trainer:
     def _updated(self) -> None:
         self.update += 1
         self._meter.updated()
+        self._habits.updated()
         if self.update % self._log_every == 0:
             self._log()
         self.schedule.updated(self.update - 1)
@@ -306,8 +321,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
-        if not self._settled:
-            self._start_anew()
+        self._resuming.start_anew()
         place = counters(self)
         if self._checkpoints is not None and self._saved != place:
             best = self.best.improved and self.validated == self.update
@@ -321,43 +335,10 @@ class Trainer:
         Raises:
             FastDataError: none can be read, or `resume` is "require" and there is none.
         """
-        if self._checkpoints is None or self.update:
-            return False
-        if not self._resume:
-            self._start_anew()
-            return False
-        self._settled, state = True, self._checkpoints.newest()
-        if state is None and self._resume == "require":
-            raise FastDataError(
-                f"resume is 'require', but {self.dir} has no checkpoint: look for the right dir, or leave resume out"
-            )
+        state = None if self.update else self._resuming.newest()
         if state is not None:
             self.load_state_dict(state)
         return state is not None
-
-    def _start_anew(self) -> None:
-        """Put aside what an earlier run left in `dir`."""
-        aside = self._checkpoints.set_aside() if self._checkpoints and not self._settled else None
-        self._settled = True
-        if aside and self._resume:
-            warn_user(
-                f"{self.dir} has checkpoints of an earlier run, but nobody went on from them: they are in {aside} now. To go on, "
-                "call trainer.resume() before trainer.steps()"
-            )
-        elif aside:
-            self._meter.tell(f"resume=False: what an earlier run left in {self.dir} is in {aside} now")
-
-    def _tell_resumed(self) -> None:
-        """Say once where a run goes on, and which options differ from those that it was begun with."""
-        differences = self._options.differences()
-        if differences is None or self.world.rank:
-            return
-        text = f"resumed after update {self.update}, in epoch {self.epoch}"
-        self._meter.log({"kind": "resume", "update": self.update, "epoch": self.epoch, "differences": differences})
-        if differences:
-            warn_user(f"{text}. {differences}")
-        else:
-            self._meter.tell(f"{text}.")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
@@ -371,12 +352,13 @@ class Trainer:
             FastDataError: it is of something else.
         """
         self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler, options=self._options)
-        self._saved, self._settled = counters(self), True
+        self._saved, self._resuming.settled = counters(self), True
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
+        self._habits.close()
         self._meter.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()
