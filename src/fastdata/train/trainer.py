@@ -167,6 +167,10 @@ class Trainer:
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        made = f"{type(self.model).__name__}, {type(self.optimizer).__name__}, {self.device}"
+        return f"Trainer({made}, {self.epoch} epochs, {self.update} updates)"
+
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
         """One epoch, or the rest of one that was resumed: yields the number of updates after each, for a loop of one's own."""
         epoch = self._begin(train)
