@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from fastdata import FastDataError, Loader, Trainer
+from fastdata import FastDataError, Loader, Prefetcher, Trainer
 from fastdata.optim.rates import cosine
 from training import Batch, Switch, cut, data, net, summed, trainer, values
 
@@ -46,6 +47,52 @@ def train(rank: int, size: int) -> dict[str, Any]:
             model = net()
             trainer(model, MOMENTUM, accumulate=accumulate).fit(loader(n), epochs=1)
             found[f"loader {n} {accumulate}"] = values(model)
+    return found
+
+
+def masked(rank: int, size: int) -> torch.Tensor:
+    """Losses with masks, of which each rank has others, and one rank none that count."""
+    model = net()
+
+    def loss_fn(called: Any, batch: Batch) -> Any:
+        losses = nn.functional.cross_entropy(called(batch[0]), batch[1], reduction="none")
+        return losses, batch[1] != -100
+
+    trainer(model, MOMENTUM, loss_fn, accumulate=2).fit(ignoring(rank, size), epochs=1)
+    return values(model)
+
+
+def ignoring(rank: int, size: int) -> list[Batch]:
+    """This rank's batches, with targets that are ignored: all of rank 0's second, and every third else."""
+    made = [(x, y.clone()) for x, y in labelled(rank, size)]
+    for k, (_, y) in enumerate(made):
+        y[(torch.arange(len(y)) + k) % 3 == 0] = -100
+        if rank == 0 and k == 1:
+            y.fill_(-100)
+    return made
+
+
+def splits(rank: int, size: int) -> list[tuple[str, str]]:
+    """What is said of loaders that give each rank all samples, or those of other ranks: the name of the exception, and its text."""
+    dataset = TensorDataset(*data(8))
+    loaders = [
+        DataLoader(dataset, 4, shuffle=True),
+        Prefetcher(DataLoader(dataset, 4), "cpu"),
+        DataLoader(dataset, 4, sampler=DistributedSampler(dataset)),
+        Loader(dataset, 4, num_workers=0, rank=0, world_size=1),
+        Loader(dataset, 4, num_workers=0, rank=(rank + 1) % size, world_size=size),
+        Loader(dataset, 4, num_workers=0, rank=rank, world_size=size),
+    ]
+    found = []
+    for part in loaders:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                trainer(net(), MOMENTUM).fit(part, epochs=1)
+            except FastDataError as error:
+                found.append(("error", str(error)))
+                continue
+        found.append(("; ".join(warning.category.__name__ for warning in caught), "".join(str(each.message) for each in caught)))
     return found
 
 
@@ -203,6 +250,7 @@ def main(size: int, root: Path, rank: int) -> None:
             for fused in (True, False):
                 found[f"inf {kind} {fused} {precision}"] = infinite(rank, size, kind, fused, precision)
     found["rates"], found["statistics"] = rates(rank, size), statistics(rank, size)
+    found["masked"], found["splits"] = masked(rank, size), splits(rank, size)
     found["trace"] = traces(rank, size, root)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")

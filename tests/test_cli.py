@@ -20,12 +20,12 @@ from fastdata.store.store import Store
 from support import MAIN, PREP, encode, picture, run, shards, start, tables, tree, until, write_pictures
 
 OPTIONS = {
-    "prep": "source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels --labels --classes "
-    "--label-from --label-column --root --split "
+    "prep": "--version source out --size --resize --upscale --codec --quality --gray --bits --background --max-pixels "
+    "--labels --classes --label-from --label-column --root --split "
     "--masks --mask-suffix --mask-bits --palette --tokenizer --train-bpe --end-token --split-lines --split-on --field "
-    "--kind --chunk --channels --key --dtype --max-bytes "
+    "--chunk --channels --key --dtype --max-bytes "
     "--target --category --drop "
-    "--limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
+    "--kind --limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --json --sheet --size",
     "verify": "store --quick",
     "export": "store out --to --size",
@@ -149,12 +149,12 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--size", "0"), "size is (0,), but sizes must be different numbers from 1 to 65500"),
+        (("--size", "0"), "--size is 0, but sizes must be different numbers from 1 to 65500"),
         (("--size", "big"), "'big' is not a valid integer"),
         (("--size", "8", "--size", "8"), "must be different"),
-        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'rgb', 'png', 'yuv420'"),
-        (("--quality", "101"), "quality is 101, but must be from 1 to 100"),
-        (("--bits", "16"), "choose codec rgb or png (--codec rgb)"),
+        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png', 'yuv420'"),
+        (("--quality", "101"), "--quality is 101, but must be from 1 to 100"),
+        (("--bits", "16"), "choose --codec rgb or --codec png"),
         (("--bits", "9"), "bits is 9, but must be one of 8, 16"),
         (("--background", "pink"), "'pink' is not a colour: give three numbers from 0 to 255, as 255,255,255, or white"),
         (("--background", "1,2,256"), "is not a colour"),
@@ -334,7 +334,7 @@ def test_a_dry_run_is_refused_as_the_run_would_be(small: Path, tmp_path: Path) -
     for arguments, message in (
         ((small, small / "ant/o.fds"), "lies inside SOURCE"),
         ((tmp_path, tmp_path.parent / "o.fds"), "no images"),
-        ((small, tmp_path / "o.fds", "--quality", "0"), "quality is 0"),
+        ((small, tmp_path / "o.fds", "--quality", "0"), "--quality is 0"),
     ):
         found = run(*PREP, *arguments, "--dry-run")
         assert found.returncode == 2 and message in found.stderr

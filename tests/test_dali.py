@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 import fastdata
-from fastdata import Batch, CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata import Batch, CenterCrop, Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
 from stores import COUNT, once, script, sha, square, store
 from support import until
 
@@ -50,6 +50,26 @@ def both(dataset, passes=2, **options):
     return found
 
 
+class Corner(Crop):
+    """A corner of the image, resized."""
+
+    draws = 2
+
+    def boxes(self, u, heights, widths):
+        h, w = heights // 2, widths // 2
+        return np.stack([(u[0] < 0.5) * (heights - h), (u[1] < 0.5) * (widths - w), h, w], axis=1)
+
+
+class Shifted(Crop):
+    """A box that is not resized, and reaches outside."""
+
+    draws, resizes, reaches_outside = 2, False, True
+
+    def boxes(self, u, heights, widths):
+        top, left = ((20 * (place - 0.5)).astype(int) for place in u)
+        return np.stack([top, left, *(np.full_like(top, side) for side in self.shape)], axis=1)
+
+
 CROPS = {
     "random": (RandomResizedCrop(48), 0.5, 4),
     "plain": (RandomResizedCrop((40, 56), antialias=False), 0.5, 4),
@@ -59,6 +79,8 @@ CROPS = {
     "padded": (RandomCrop(60, padding=12), 0.0, 0),
     "resize": (Resize((50, 60)), 0.5, 4),
     "upscaled": (Resize((150, 170), antialias=False), 0.5, 4),
+    "own, resized": (Corner((30, 40)), 0.5, 4),
+    "own, cut": (Shifted(60), 0.0, 0),
 }
 
 
@@ -73,6 +95,16 @@ def test_what_is_cut_out_before_decoding_changes_nothing(cut, monkeypatch):
     monkeypatch.setattr("fastdata.loader.dali.CUT_ON_CPU", cut)
     assert same(*both(augmented(crop=CenterCrop(50))), mean=0.1)
     assert same(*both(augmented()))
+
+
+def test_a_transform_that_is_set_meanwhile_is_refused():
+    dataset = augmented()
+    with Loader(dataset, 8, **WITH_DALI) as loader:
+        batches = iter(loader)
+        next(batches)
+        dataset.transform = np.negative
+        with pytest.raises(ValueError, match=r'it has a transform, .*use backend="torch"'):
+            next(batches)
 
 
 def test_whole_images_of_one_size():
@@ -188,10 +220,10 @@ def threads():
 def test_a_pass_left_early_close_and_reopen():
     with Loader(augmented(), 8, shuffle=True, seed=5, **WITH_DALI) as loader:
         first = sha(loader)  # also starts the threads that libraries keep
-        loader.set_epoch(0)
         loader.close()
         before = threads()
         for stop in (1, 4):
+            loader.set_epoch(0)
             assert sha(b for b, _ in zip(loader, range(stop), strict=False))[:stop] == first[:stop]
         old, new = iter(loader), iter(loader)
         with pytest.raises(fastdata.LoaderError, match="one pass at a time"):
@@ -201,7 +233,7 @@ def test_a_pass_left_early_close_and_reopen():
         loader.close()
         until(lambda: not threads() - before)
         assert once(ids + [b.ids for b in new], COUNT), "a closed loader goes on where it was"
-        assert loader.epoch == 1
+        assert loader.epoch == 2
         loader.set_epoch(0)
         assert sha(loader) == first
     until(lambda: not threads() - before)

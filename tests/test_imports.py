@@ -17,6 +17,7 @@ ROOT = Path(fastdata.__file__).parent
 ARROWS = {
     "errors": set(),
     "machine": set(),
+    "forks": set(),
     "shared": {"errors"},
     "codec": {"errors"},
     "store": {"errors", "machine", "codec"},
@@ -111,6 +112,7 @@ def test_public_names() -> None:
         "Batch",
         "CenterCrop",
         "CodecError",
+        "Crop",
         "FastDataError",
         "FormatError",
         "GPUNormalize",

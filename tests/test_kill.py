@@ -147,7 +147,7 @@ def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: 
         (other / "class1/new.jpg").write_bytes(encode(picture(98, 60, 80)))
         prep(other, begun, size=256, workers=1)
     (begun / "work/plan.json").write_bytes(b"{")
-    with pytest.raises(PrepError, match=r"damaged.*--overwrite"):
+    with pytest.raises(PrepError, match=r"damaged.*with overwrite"):
         prep(large, begun, size=256, workers=1)
     (begun / "work/plan.json").write_bytes(before["work/plan.json"] or b"")
     assert tree(begun) == before

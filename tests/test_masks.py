@@ -394,7 +394,7 @@ def test_wrong_arguments(tmp_path):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks)
     with pytest.raises(PrepError, match="is not a folder"):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
-    with pytest.raises(ValueError, match="give masks too"):
+    with pytest.raises(ValueError, match="masks: give masks too"):
         fastdata.prep(images, tmp_path / "o.fds", mask_suffix="_mask")
     with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", mask_bits=4)

@@ -97,7 +97,7 @@ def test_16_bit_masks_and_other_sizes_in_memory():
     assert all(np.array_equal(a.numpy(), b.numpy()) for k in range(COUNT) for a, b in zip(ram[k], disk[k], strict=True))
     small = RAMDataset(masked(size=(50, 30)), size=30)
     assert small[0][1].shape == (30, 42) and torch.equal(small[0][0][0], MaskDataset(masked(size=(50, 30)), size=30)[0][0][0])
-    with pytest.raises(StoreError, match="one size is held in memory"):
+    with pytest.raises(StoreError, match="size 50 is not held in memory, only "):
         small.with_size(50)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,31 @@ def test_no_folder_no_files(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:batches lie in pageable memory")
+@pytest.mark.parametrize(
+    ("shapes", "stays"),
+    [
+        ([(64, 3, 32, 32), (7, 3, 32, 32), (64, 3, 48, 48), (7, 3, 48, 48)] * 3, True),
+        ([(64, 3, side, side) for side in (32, 48, 64)] + [(7, 3, side, side) for side in (32, 48, 64)], True),
+        ([(64, 3, side, side) for side in (32, 48, 64, 80)], False),
+        ([(rows, 3, 32, 32) for rows in (64, 60, 56, 52, 48)], False),
+    ],
+    ids=["two sizes with short batches", "three sizes with short batches", "four sizes", "rows that always differ"],
+)
+def test_cudnn_measures_on_for_a_few_sizes_and_their_short_batches(shapes, stays):
+    """What a run on a GPU has its batches looked at by."""
+    before = torch.backends.cudnn.benchmark
+    try:
+        watch = Watch(torch.device("cuda"), benchmark=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", message="inputs have more")
+            for shape in shapes:
+                watch.see(torch.zeros(shape))
+        assert torch.backends.cudnn.benchmark == stays and bool(caught) != stays
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def test_on_the_cpu_there_is_nothing_to_watch():
     before = torch.backends.cudnn.benchmark
     watch = Watch(torch.device("cpu"), benchmark=True)
@@ -155,7 +181,7 @@ def test_a_trainer_is_short_to_show():
 
 
 def test_true_is_no_number_of_updates_to_profile():
-    with pytest.raises(ValueError, match="profile is True, but is a number of updates"):
+    with pytest.raises(ValueError, match="profile is True, but must be a whole number"):
         trained(None, batches(), profile=True)
 
 

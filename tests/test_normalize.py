@@ -345,6 +345,8 @@ def test_one_kernel_and_no_wait(kind: torch.dtype, dtype: torch.dtype) -> None:
         ({"std": float("inf")}, ValueError, "std must be finite"),
         ({"dtype": torch.float64}, ValueError, "found torch.float64"),
         ({"dtype": "float32"}, ValueError, "found 'float32'"),
+        ({"mean": (123.0, 117.0, 104.0), "std": (58.0, 57.0, 57.0)}, ValueError, r"mean is \(123.*pass max_value=1 .* divide both"),
+        ({"mean": 0.0, "std": 255.0}, ValueError, r"std is 255.0, but .*: pass max_value=1"),
         ({"max_value": 0}, ValueError, "max_value must be a number above 0"),
         ({"max_value": -255}, ValueError, "max_value must be a number above 0"),
         ({"max_value": float("nan")}, ValueError, "max_value must be a number above 0"),

@@ -127,7 +127,8 @@ def test_the_device_makes_the_formulas_rgb(sides, batch, dtype, last, std, seed)
     x = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (batch or 1, 1, height * 3 // 2, width), np.uint8))
     if last:
         x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # as the Loader hands it out
-    out = GPUNormalize(MEAN, deviations, dtype=dtype, yuv420=True)(x if batch else x[0])
+    units = 255 if std > 1 else None  # the same, said aloud
+    out = GPUNormalize(MEAN, deviations, dtype=dtype, max_value=units, yuv420=True)(x if batch else x[0])
     want = np.stack([(to_rgb(*planes_of(image[0])) / 255 - MEAN) / deviations for image in x.numpy()]).transpose(0, 3, 1, 2)
     want = want if batch else want[0]
     assert out.shape == want.shape and out.dtype == dtype

@@ -152,6 +152,12 @@ def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(
     assert len(store) == 3 and store.manifest.masks is not None
 
 
+def test_images_around_a_folder_of_masks_are_refused(tmp_path: Path) -> None:
+    pairs(tmp_path / "in", ".", "masks")
+    with pytest.raises(PrepError, match=r"masks/, which would become a class\. Move the images to images/"):
+        prep(tmp_path / "in", tmp_path / "o.fds")
+
+
 def test_names_of_images_and_masks_that_do_not_fit_are_refused_too(tmp_path: Path) -> None:
     for k in range(3):
         put(tmp_path / f"in/images/a{k}.png")
@@ -233,6 +239,16 @@ def test_columns_that_are_not_stored_are_named_and_counted(tmp_path: Path, kind:
     assert Store(tmp_path / "o.fds").samples["label"].tolist() == [0, 1]
 
 
+def test_names_of_a_table_that_never_come_twice_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows = [f"{k},person {k},{('Oslo', 'Rome')[k % 2]},{k % 3}\n" for k in range(30)]
+    (tmp_path / "t.csv").write_text("age,name,city,y\n" + "".join(rows))
+    done = run(*PREP, "t.csv", "--target", "y", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "column name holds 30 names in 30 rows: is it a category? --drop name leaves it out" in done.stdout
+    assert "column city" not in done.stdout
+
+
 def test_a_parquet_without_a_label_says_so(tmp_path: Path) -> None:
     notes = prep(parquet(tmp_path / "in.parquet", sort=[3, 4]), tmp_path / "o.fds").notes
     assert any(note.startswith("labels: none") and "--label-column" in note for note in notes)
@@ -242,7 +258,7 @@ def test_a_parquet_without_a_label_says_so(tmp_path: Path) -> None:
 def test_what_labels_come_from_is_said_once(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     (tmp_path / "t.csv").write_text("00.png,1\n")
-    with pytest.raises(ValueError, match=r"--label-from.*--labels and --label-column.*one of them"):
+    with pytest.raises(ValueError, match=r"label_from takes .*, labels and label_column .*: give one of them"):
         prep(tmp_path / "in", tmp_path / "o.fds", label_from="(.)", labels=tmp_path / "t.csv")
     for options in (["--split", "train"], ["--root", "in"], ["--label-column", "x"]):
         refused = run(*PREP, "in", *options, cwd=tmp_path)

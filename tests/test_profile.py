@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import inspect
+import sys
 import time
 import warnings
 import weakref
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -39,6 +42,11 @@ V, INDEX, MASK = torch.arange(6.0), torch.tensor([1, 2]), torch.arange(6) > 2
 
 def assign(value: Any) -> None:
     V.clone()[MASK] = value
+
+
+def synchronize() -> None:
+    with contextlib.suppress(AssertionError, RuntimeError):  # what it says where there is no GPU
+        torch.cuda.synchronize()
 
 
 def grow(v: Tensor) -> None:
@@ -73,6 +81,22 @@ WAITS: dict[str, tuple[Callable[[], Any], dict[str, float]]] = {
     "cpu": (lambda: V.cpu(), {"Tensor.cpu": 1}),
     "tolist": (lambda: V.tolist(), {"Tensor.tolist": 1}),
     "to": (lambda: V.to(V.device), {}),
+    "to the CPU": (lambda: V.to("cpu"), {"Tensor.to": 1}),
+    "to the CPU, keyword": (lambda: V.to(dtype=torch.int32, device=torch.device("cpu")), {}),
+    "print": (lambda: str(V), {"Tensor.__repr__": 1}),
+    "format of many": (lambda: f"{V}", {"Tensor.__format__": 1}),
+    "numpy": (lambda: V.numpy(), {"Tensor.numpy": 1}),
+    "asarray": (lambda: np.asarray(V), {"Tensor.__array__": 1}),
+    "a copy, then what the host does with it": (lambda: (V.cpu() * 2).sum().numpy().item(), {"Tensor.cpu": 1}),
+    "a copy, then the original": (lambda: (V.cpu().sum().item(), V.sum().item()), {"Tensor.cpu": 1, "_local_scalar_dense": 1}),
+    "tensor": (lambda: torch.tensor([1.0, 2.0]), {"torch.tensor": 1}),
+    "as_tensor": (lambda: torch.as_tensor([1.0, 2.0]), {"torch.as_tensor": 1}),
+    "as_tensor of a tensor": (lambda: torch.as_tensor(V), {}),
+    "new_tensor": (lambda: V.new_tensor([1.0]), {"Tensor.new_tensor": 1}),
+    "tensor on the CPU": (lambda: torch.tensor([1.0], device="cpu"), {}),
+    "zeros": (lambda: torch.zeros(3), {}),
+    "empty_cache": (lambda: torch.cuda.empty_cache(), {"torch.cuda.empty_cache": 1}),
+    "synchronize": (lambda: synchronize(), {"torch.cuda.synchronize": 1}),
     "equal": (lambda: torch.equal(V, V), {"equal": 1}),
     "allclose": (lambda: torch.allclose(V, V), {"allclose": 1}),
     "bincount": (lambda: INDEX.bincount(), {"bincount": 1}),
@@ -86,6 +110,10 @@ WAITS: dict[str, tuple[Callable[[], Any], dict[str, float]]] = {
     "several": (lambda: (V.max().item(), V.min().item(), V[MASK]), {"_local_scalar_dense": 2, "index": 1}),
     "sometimes": (lambda: grow(V), {"_local_scalar_dense": 2}),
 }
+
+
+# The solver's own business; what is an error on a GPU; and what stands in the line alone.
+NOT_ON_A_GPU = {"inv_ex", "numpy", "asarray", "to the CPU, keyword"}
 
 
 @pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
@@ -352,6 +380,56 @@ def test_a_compiled_function() -> None:
     assert found.backward is not None and found.syncs == ()
 
 
+def test_what_is_compiled_stays_compiled() -> None:
+    runs: list[int] = []
+    compilations: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        compilations.append(1)
+
+        def compiled(*args: Any) -> Any:
+            runs.append(1)
+            return graph.forward(*args)
+
+        return compiled
+
+    def fn(x: Tensor) -> Tensor:
+        return (x * 2).sin()
+
+    subject = torch.compile(fn, backend=backend)
+    subject(V)
+    runs.clear()
+    profile(subject, V, steps=4, warmup=2)
+    assert len(runs) >= 2 + 4, "the timed calls are those of compiled code"
+    runs.clear()
+    subject(V)
+    assert runs == [1] and compilations == [1]
+
+
+def test_waits_of_a_compiled_function() -> None:
+    def fn(x: Tensor) -> Tensor:
+        return x[x > 0] * 2
+
+    compiled = torch.compile(fn, backend="eager")
+    compiled(V)
+    assert [sync.what for sync in quick(compiled, V).syncs] == ["aten::index"]
+
+
+def test_a_profiler_of_the_users_goes_on() -> None:
+    seen: list[str] = []
+
+    def own(frame: Any, event: str, _: Any) -> None:
+        seen.append(event)
+
+    sys.setprofile(own)
+    try:
+        quick(torch.cos, V)
+        assert sys.getprofile() is own
+    finally:
+        sys.setprofile(None)
+    assert seen
+
+
 @pytest.mark.parametrize("fn", [V, 3, None])
 def test_not_callable(fn: Any) -> None:
     with pytest.raises(TypeError, match=f"found {type(fn).__name__}: pass fn, then"):
@@ -372,7 +450,7 @@ def test_example() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
-@pytest.mark.parametrize("case", [case for case in WAITS if case != "inv_ex"])  # the solver's own business
+@pytest.mark.parametrize("case", [case for case in WAITS if case not in NOT_ON_A_GPU])
 def test_what_waits_on_a_gpu(case: str) -> None:
     """What is said of the CPU holds: the same code waits on a GPU, or does not."""
     fn, expected = WAITS[case]

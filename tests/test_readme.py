@@ -26,6 +26,13 @@ def _images(root: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         colours = rng.integers(0, 256, (6, 8, 3), np.uint8)
         cv2.imwrite(str(path), cv2.resize(colours, (400, 300), interpolation=cv2.INTER_CUBIC))
+    (root / "flat").mkdir()
+    names = [f"{('cat', 'dog')[k % 2]}_{k}.jpg" for k in range(8)]
+    for k, name in enumerate(names):
+        cv2.imwrite(str(root / "flat" / name), np.full((30, 40, 3), k, np.uint8))
+    rows = (f"{name};{name[:3]};{('train', 'val')[k > 5]}" for k, name in enumerate(names))
+    (root / "photos.csv").write_text("path;label;split\n" + "".join(f"{row}\n" for row in rows))
+    (root / "ages.csv").write_text("file,age\n" + "".join(f"{name},{k / 2}\n" for k, name in enumerate(names)))
     (root / "corpus").mkdir()
     words = ["tea", "and", "milk", "sugar", "or", "lemon", "for", "two", "please", "now"]
     text = "".join(" ".join(rng.choice(words, 30)) + "\n" for _ in range(300))

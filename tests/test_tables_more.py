@@ -161,7 +161,7 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
         lambda: csv("a,y\n1,1\n?,1\n"),
         {},
         r"column 'a' holds numbers, such as '1', and other text, such as '\?': correct it, or take all of it as names "
-        r"\(--category a\), or leave it out \(--drop a\)",
+        r"\(category a\), or leave it out \(drop a\)",
     ),
     "text, then numbers": (lambda: csv("a,y\nx,1\n1,1\n"), {}, r"numbers, such as '1', and other text, such as 'x'"),
     "too large": (lambda: csv(f"a,y\n{1 << 70},1\n"), {}, r"column 'a' holds whole numbers of more than 64 bits"),
@@ -184,15 +184,15 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "wrong target": (
         lambda: csv("a,y\n1,2\n"),
         {"target": "label"},
-        r"--target label: .*t.csv has no such column; it has 'a', 'y'",
+        r"target label: .*t.csv has no such column; it has 'a', 'y'",
     ),
-    "wrong drop": (lambda: csv("a,y\n1,2\n"), {"drop": "b"}, r"--drop b: .* has no such column"),
-    "dropped target": (lambda: csv("a,y\n1,2\n"), {"drop": "y"}, r"column 'y' is to be left out \(--drop\), and to be used too"),
+    "wrong drop": (lambda: csv("a,y\n1,2\n"), {"drop": "b"}, r"drop b: .* has no such column"),
+    "dropped target": (lambda: csv("a,y\n1,2\n"), {"drop": "y"}, r"column 'y' is to be left out \(drop\), and to be used too"),
     "nothing left": (lambda: csv("a,y\n1,2\n"), {"drop": "a"}, r"has no column beside"),
     "nested": (
         lambda: _parquet(with_target(tags=[[1, 2], [3]])),
         {},
-        r"column 'tags' holds nested values \(list<.*\); leave it out \(--drop tags\)",
+        r"column 'tags' holds nested values \(list<.*\); leave it out \(drop tags\)",
     ),
     "struct": (lambda: _parquet(with_target(s=[{"a": 1}, {"a": 2}])), {}, r"column 's' holds nested values \(struct<"),
     "bytes": (lambda: _parquet(with_target(b=[b"\0", b"\1"])), {}, r"column 'b' holds bytes \(binary\)"),
@@ -237,7 +237,7 @@ def test_hostile_tables_are_refused_clearly(name: str) -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     with pytest.raises(
-        PrepError, match=r"a column of images .* is needed, but there are none: x, y; of a table, name .* with --target COLUMN"
+        PrepError, match=r"a column of images .* is needed, but there are none: x, y; of a table, name .* with target COLUMN"
     ):
         prep(_parquet(with_target(x=[1])), stores.folder() / "o.fds")
     with pytest.raises(ValueError, match=r"target is about a table, but SOURCE .* is images here"):
@@ -258,7 +258,7 @@ def test_drop_and_category_are_ways_out() -> None:
 
 def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastdata.prepare.table.seen.MOST_NAMES", 10)
-    with pytest.raises(PrepError, match=r"column 'x' holds more than 10 different names, such as 'a0': leave it out \(--drop x\)"):
+    with pytest.raises(PrepError, match=r"column 'x' holds more than 10 different names, such as 'a0': leave it out \(drop x\)"):
         make(with_target(x=[f"a{k}" for k in range(11)]))
     moments = "x,y\n" + "".join(f"2024-01-{k:02d},1\n" for k in range(1, 29))
     assert from_csv(moments).columns["x"].kind == "date"  # these are no names in the end
@@ -346,7 +346,7 @@ def test_csv_and_frames_go_on_too(tmp_path: Path) -> None:
         assert tree(whole) == tree(begun)
         again = prep(source, begun, target="y")
         assert again.resumed == again.inputs == 200_000
-        with pytest.raises(PrepError, match=r"target: \['y'\], now \['x'\]"):
+        with pytest.raises(PrepError, match=r"target: y, now x"):
             prep(source, begun, target="x")
 
 

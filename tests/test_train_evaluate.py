@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import pytest
@@ -11,8 +12,8 @@ from torch import nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
-from fastdata import Loader
-from training import cut, data, net, summed, trainer
+from fastdata import FastDataError, Loader
+from training import cut, data, net, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 
@@ -69,3 +70,80 @@ def test_predictions_come_in_the_order_of_the_set_whatever_the_loader_does():
 def test_an_evaluation_of_nothing_that_counts_is_not_a_number():
     results = trainer(net(), MOMENTUM, lambda model, batch: (summed(model, batch)[0] * 0, 0)).evaluate(cut(data(4), (4,)))
     assert results["loss"] != results["loss"]
+
+
+# Another loss, and one that takes a gradient
+
+
+def squared(model, batch):
+    return F.mse_loss(model(batch[0]), F.one_hot(batch[1], 3).double(), reduction="none").sum(1)
+
+
+def test_eval_loss_fn_is_what_is_evaluated_and_nothing_else():
+    x, y = data(10)
+    model, reference = net(), net()
+    run = trainer(model, MOMENTUM, eval_loss_fn=squared, metrics={"top1": right})
+    results = run.fit(cut((x, y), (4, 4, 2)), cut((x, y), (7, 3)), epochs=1)
+    trainer(reference, MOMENTUM).fit(cut((x, y), (4, 4, 2)), epochs=1)
+    assert torch.equal(values(model), values(reference))
+    assert results["loss"] == pytest.approx(squared(reference, (x, y)).mean().item(), abs=1e-12)
+    assert results["top1"] == (reference(x).argmax(1) == y).double().mean().item()
+
+
+def penalized(model, batch):
+    """Each sample's loss and the squared gradient of its scores by its inputs."""
+    x = batch[0].detach().requires_grad_()
+    scores = model(x)
+    (slope,) = torch.autograd.grad(scores.logsumexp(1).sum(), x, create_graph=True)
+    return F.cross_entropy(scores, batch[1], reduction="none") + slope.square().sum(1)
+
+
+def with_gradients(model, batch):
+    with torch.enable_grad():
+        return penalized(model, batch)
+
+
+def test_a_gradient_penalty_trains_and_says_what_an_evaluation_needs():
+    batches, model, reference = cut(data(8), (4, 4)), net(), net()
+    run = trainer(model, MOMENTUM, penalized)
+    with pytest.raises(FastDataError, match=r"gradient penalty.*an eval_loss_fn without it, or put `with torch.enable_grad\(\):`"):
+        run.fit(batches, batches, epochs=1)
+    optimizer = MOMENTUM(reference.parameters())
+    for batch in batches:
+        optimizer.zero_grad()
+        penalized(reference, batch).mean().backward()
+        optimizer.step()
+    assert (values(model) - values(reference)).abs().max() < 1e-12
+    wanted = penalized(reference, data(8)).mean().item()
+    for options in ({"loss_fn": with_gradients}, {"loss_fn": penalized, "eval_loss_fn": with_gradients}, {"ema": 0.0}):
+        again = trainer(copy.deepcopy(reference), MOMENTUM, **{"loss_fn": with_gradients, **options})
+        assert again.evaluate(batches)["loss"] == pytest.approx(wanted, abs=1e-12)
+    assert trainer(reference, MOMENTUM, penalized, eval_loss_fn=summed).evaluate(batches)["loss"] < wanted
+
+
+def test_other_errors_of_a_loss_function_stay_what_they_are():
+    def broken(model, batch):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer(net(), MOMENTUM, broken).evaluate(cut(data(4), (4,)))
+
+
+def test_the_step_hook_has_the_loss_of_the_update():
+    seen, before = list[float](), list[torch.Tensor]()
+    model, whole = net(), data(22)
+    hooks = {"step": lambda run: (seen.append(run.loss.item()), before.append(run.loss))}
+    run = trainer(model, partial(SGD, lr=0.1), hooks=hooks, accumulate=2)
+    assert run.loss is None
+    run.fit(cut(whole, (4, 4, 4, 4, 6)), epochs=1)
+    reference, wanted = net(), list[float]()
+    for x, y in cut(whole, (8, 8, 6)):
+        loss = F.cross_entropy(reference(x), y)
+        wanted.append(loss.item())
+        loss.backward()
+        with torch.no_grad():
+            for weight in reference.parameters():
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+    assert seen == pytest.approx(wanted, abs=1e-12)
+    assert [loss.item() for loss in before] == seen and not any(loss.requires_grad for loss in before), "they may be kept"

@@ -56,6 +56,15 @@ def test_the_host_waits_for_nothing_between_lines_of_the_log(precision):
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_without_a_device_the_gpu_is_used_unless_the_model_is_elsewhere():
+    subject = trainer(device=None)
+    assert subject.device.type == "cuda" == next(subject.model.parameters()).device.type
+    subject.fit([tuple(map(torch.stack, zip(*samples(32), strict=True)))] * 2, epochs=1)
+    apart = model()
+    apart[4].to("cuda")
+    assert Trainer(apart, loss_fn, partial(torch.optim.SGD, lr=0.1), progress=False).device.type == "cpu"
+
+
 def test_a_wait_would_be_seen():
     subject = trainer(loss_fn=lambda m, b: (loss_fn(m, b)[0], int(b[1].numel() + b[1].sum() * 0)), log_every=1000)
     with warnings.catch_warnings():
@@ -90,7 +99,7 @@ def test_cudnn_benchmark_ends_after_three_shapes():
     try:
         subject = trainer(loss_fn=lambda m, b: (m[0](b[0]).square().sum(), len(b[0])))
         assert torch.backends.cudnn.benchmark
-        batches = [(torch.randn(4, 3, side, side, device="cuda"),) for side in (8, 10, 12)]
+        batches = [(torch.randn(rows, 3, side, side, device="cuda"),) for side in (8, 10, 12) for rows in (4, 3)]
         subject.fit(batches, epochs=1)
         assert torch.backends.cudnn.benchmark
         with pytest.warns(UserWarning, match="more than 3 shapes"):

@@ -13,9 +13,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.optim import SGD
+from torch.utils.data import TensorDataset
 
+from fastdata import FastDataError, Loader
 from fastdata.optim.rates import cosine
-from rank_script import AVERAGES, MOMENTUM, SHARDS, SIZES, labelled
+from rank_script import AVERAGES, MOMENTUM, SHARDS, SIZES, ignoring, labelled
 from stores import folder
 from training import cut, data, net, plain, trainer, values
 
@@ -71,6 +73,38 @@ def test_ranks_that_have_nothing_left_add_nothing(size, accumulate):
         plain(model, MOMENTUM(model.parameters()), cut(data(n), sizes))
         for rank in found(size):
             assert (rank[f"loader {n} {accumulate}"] - values(model)).abs().max() < 1e-12
+
+
+@RANKS
+def test_losses_with_masks_are_the_mean_over_all_ranks(size):
+    """Two batches make an update; torch's mean is over targets that are not ignored."""
+    model, shards = net(), [ignoring(rank, size) for rank in range(size)]
+    windows = [[shard[k] for k in ks for shard in shards] for ks in ((0, 1), (2, 3), (4,))]
+    plain(model, MOMENTUM(model.parameters()), [tuple(map(torch.cat, zip(*window, strict=True))) for window in windows])
+    for rank in found(size):
+        assert (rank["masked"] - values(model)).abs().max() < 1e-12
+
+
+@RANKS
+def test_loaders_that_are_not_split_for_these_ranks_are_told(size):
+    for number, rank in enumerate(found(size)):
+        shuffled, prefetched, split, whole, another, own = rank["splits"]
+        for kind, text in (shuffled, prefetched):
+            assert kind == ("UserWarning" if number == 0 else "")
+            assert not text or (f"has every sample {size} times" in text and "DistributedSampler" in text)
+        assert split == own == ("", "")
+        assert whole[0] == another[0] == "error"
+        assert f"samples of rank 0 of 1, but this is rank {number} of {size}: leave rank= and world_size= out" in whole[1]
+        assert f"samples of rank {(number + 1) % size} of {size}, but this is rank {number} of {size}" in another[1]
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
+def test_a_loader_of_one_of_two_ranks_is_refused_by_one_process(use):
+    """Half of the samples would be left out."""
+    with Loader(TensorDataset(*data(8)), 4, num_workers=0, rank=0, world_size=2) as loader:
+        run = trainer(net(), MOMENTUM)
+        with pytest.raises(FastDataError, match="samples of rank 0 of 2, but this is rank 0 of 1"):
+            run.fit(loader, epochs=1) if use == "fit" else getattr(run, use)(loader)
 
 
 @RANKS

@@ -241,15 +241,44 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
         ({"best": "loss"}, "best is 'loss'.*:min or :max"),
         ({"best": "loss:least"}, ":min or :max"),
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
-        ({"accumulate": 0}, "accumulate is 0"),
-        ({"log_every": 0}, "log_every 0"),
+        ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
+        ({"accumulate": 2.0}, r"accumulate is 2\.0"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"save_every": 0}, "save_every is 0"),
+        ({"clip_norm": 0}, "clip_norm is 0, which would leave nothing.*above 0, or None"),
+        ({"clip_norm": -1.0}, r"clip_norm is -1\.0"),
+        ({"clip_norm": float("nan")}, "clip_norm is nan"),
+        ({"clip_value": 0.0}, r"clip_value is 0\.0"),
+        ({"recompute": (nn.Conv2d,)}, "recompute has Conv2d, but .*of the model's modules: Linear, Sequential, Tanh"),
+        ({"recompute": [nn.Linear, nn.Module]}, "recompute has Module"),
+        ({"recompute": (int,)}, "recompute has int"),
         ({"hooks": {"batch": print}}, "hooks has batch.*step, epoch, eval, save"),
         ({"profile": -1}, "profile is -1"),
+        ({"profile": True}, "profile is True, but must be a whole number"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 for this rank, but (this torch is built|torch sees)"),
     ],
 )
 def test_wrong_arguments_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
         trainer(net(), MOMENTUM, **options)
+
+
+@pytest.mark.parametrize("recompute", [nn.ReLU, nn.ReLU(), "Linear"], ids=["class", "module", "name"])
+def test_recompute_takes_a_tuple_of_classes(recompute):
+    with pytest.raises(TypeError, match=r"recompute is .*must be a tuple of classes of modules, such as \(Block,\)"):
+        trainer(net(), MOMENTUM, recompute=recompute)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"device is 'cuda', GPU 0 for this rank, but .*: give device='cpu', or leave it out"):
+        trainer(net(), MOMENTUM, device="cuda")
+    assert trainer(net(), MOMENTUM, device=None).device.type == "cpu"
+
+
+def test_evaluations_every_0_updates_are_refused():
+    with pytest.raises(ValueError, match="eval_every is 0, but must be a whole number from 1 on"):
+        trainer(net(), MOMENTUM).fit(cut(data(8), (4, 4)), epochs=1, eval_every=0)
 
 
 def test_a_run_without_an_end_is_refused():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import fastdata.forks  # guards every fork from here on
+
 __version__ = "0.1.0"
 
 # Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
@@ -13,6 +15,7 @@ _HOMES = {
     "Augment": "gpu.augment",
     "Batch": "gpu.batch",
     "CenterCrop": "data.crops",
+    "Crop": "data.crops",
     "GPUNormalize": "gpu.normalize",
     "LMDBDataset": "data.datasets",
     "Loader": "loader.loader",
@@ -47,6 +50,7 @@ __all__ = [  # without `open`, which a star import would put in the place of Pyt
     "Batch",
     "CenterCrop",
     "CodecError",
+    "Crop",
     "FastDataError",
     "FormatError",
     "GPUNormalize",
@@ -77,7 +81,7 @@ if TYPE_CHECKING:
     from fastdata.bench.largest_batch import largest_batch
     from fastdata.bench.profile import profile
     from fastdata.data.arrays import ArrayDataset
-    from fastdata.data.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+    from fastdata.data.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.data.datasets import LMDBDataset, MaskDataset
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset

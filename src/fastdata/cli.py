@@ -1,7 +1,7 @@
 """The `fastdata` command, and `fastdata-prep`: arguments, printing and exit codes. Nothing here imports torch before it must.
 
-Exit codes: 0 fine; 1 the thing asked about is broken; 2 wrong use; 3 done, but more rejects than --max-reject-rate;
-130 interrupted.
+Exit codes: 0 fine; 1 the thing asked about is broken, or a dry run finds too little room; 2 wrong use; 3 done, but more rejects
+than --max-reject-rate, also among what a dry run tries; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,31 @@ from fastdata.errors import FastDataError, PrepError
 __all__ = ["main", "prep_main"]
 
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+GROUPS = {  # of prep's options, by the first of each
+    "--size": "Images",
+    "--labels": "Labels",
+    "--masks": "Masks",
+    "--tokenizer": "Text",
+    "--chunk": "Arrays",
+    "--target": "Tables",
+    "--kind": "The run",
+}
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
+
+
+class _Grouped(click.Command):
+    """A command whose help shows its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        title, groups = "Options", dict[str, list[tuple[str, str]]]()
+        for param in self.get_params(ctx):
+            title = GROUPS.get(param.opts[0], title)
+            if (record := param.get_help_record(ctx)) is not None:
+                groups.setdefault(title, []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -50,13 +74,14 @@ class _Sides(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, parts))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
 
 
-@cli.command()
+@cli.command(cls=_Grouped, context_settings=SETTINGS)
+@click.version_option(__version__)
 @click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
@@ -102,7 +127,6 @@ def cli() -> None:
 @click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
 @click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
 @click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
-@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
 @click.option(
     "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
@@ -115,6 +139,7 @@ def cli() -> None:
     "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
 )
 @click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
+@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
 @click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced; or the first documents, or rows.")
 @click.option("--workers", type=int, help="Processes. Default: one a core.")
 @click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
@@ -138,9 +163,13 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress"):
             given.pop(run_only)
-        for line in report.estimate_lines(estimate(size=size or None, **given)):
+        found = estimate(size=size or None, **given)
+        for line in report.estimate_lines(found):
             click.echo(line)
-        return
+        if sum(found.rejected.values()) > max_reject_rate * found.probes:
+            click.echo(f"more than {max_reject_rate:.2%} of what was tried is rejected", err=True)
+            sys.exit(3)
+        sys.exit(0 if found.fits else 1)
     try:
         summary = prep(size=size or None, **given)
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
 """Accelerate over a Loader, in one process and in several.
 
-What is looked at follows Accelerate's own tests/test_data_loader.py, and test_sync.py and test_metrics.py of its
-test_utils/scripts.
+What is looked at follows Accelerate's own tests/test_data_loader.py, and its scripts test_sync.py and test_metrics.py.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def test_rows_that_gather_for_metrics_would_confuse_are_warned_of():
         assert AcceleratedLoader(loader).remainder == -1
 
 
-@pytest.mark.parametrize(("rows", "ranks", "remainder"), [(16, 2, 0), (13, 2, 5), (8, 4, 0), (12, 4, 0), (15, 4, 7), (3, 4, 3)])
+@pytest.mark.parametrize(("rows", "ranks", "remainder"), [(16, 2, 8), (13, 2, 5), (8, 4, 8), (12, 4, 4), (15, 4, 7), (3, 4, 3)])
 def test_the_remainder_is_what_the_last_batch_has(rows, ranks, remainder):
     loader = Loader(torch.utils.data.TensorDataset(torch.arange(rows)), 8 // ranks, num_workers=0, rank=0, world_size=ranks)
     assert AcceleratedLoader(loader).remainder == remainder

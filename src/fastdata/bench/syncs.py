@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["Sync", "find_syncs"]
 
@@ -30,7 +32,21 @@ _READ = {
     *("aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd"),
 }
 _INDEX = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-_COPIES = (Tensor.cpu, Tensor.tolist)  # not Tensor.to: .to(device) names the CPU where there is no GPU
+# Copies that on the CPU are no operators: to the host, and of the host's numbers.
+_COPIES = {Tensor.cpu, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__repr__}
+_MADE = {torch.tensor, torch.as_tensor, Tensor.new_tensor}
+_TO_CPU = re.compile(r"""\.to\(\s*(device\s*=\s*)?(torch\.device\(\s*)?["']cpu["']""")
+_ON_CPU = re.compile(r"""\bdevice\s*=\s*(torch\.device\(\s*)?["']cpu["']""")
+# Functions of Python that wait, or make the allocator wait.
+_WAITING = {
+    function.__code__: name
+    for name, function in {
+        "torch.cuda.synchronize": torch.cuda.synchronize,
+        "torch.cuda.empty_cache": torch.cuda.empty_cache,
+        "torch.cuda.Event.synchronize": torch.cuda.Event.synchronize,
+        "torch.cuda.Stream.synchronize": torch.cuda.Stream.synchronize,
+    }.items()
+}
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OPTIMIZERS = _TORCH + "optim" + os.sep
 _OWN = (__file__, str(Path(__file__).with_name("passes.py")), warnings.__file__)
@@ -48,24 +64,30 @@ class Sync(NamedTuple):
 def find_syncs(call: Callable[[], object], calls: int) -> tuple[tuple[Sync, ...], torch.device | None]:
     """Calls `calls` times, or once more where that turns out to use a GPU.
 
-    On a GPU the waits are those that ``torch.cuda.set_sync_debug_mode`` knows: torch.cuda.synchronize and events are not among
-    them. On the CPU they are the operators that would wait on a GPU, if all tensors were there. (Optimizers of PyTorch keep
-    numbers on the CPU, so what they read does not count, but for LBFGS.)
+    On a GPU the waits are those that ``torch.cuda.set_sync_debug_mode`` knows, and calls of ``synchronize`` and ``empty_cache``. On
+    the CPU they are what would wait on a GPU, if all tensors were there but those that were copied to the host. (Optimizers of
+    PyTorch keep numbers on the CPU, so what they read does not count, but for LBFGS.) What was compiled runs as eager code while
+    it is looked at on the CPU, and stays compiled.
 
     Returns:
         The places, those with the most waits first, and the CUDA device of the first operator that used one.
     """
     seen = _Seen()
-    with _Functions(seen), _Operators(seen):
+    with _eager(), _Functions(seen), _Operators(seen), _called(seen):
         call()
     if seen.device is not None:
         seen.counts.clear()
-        with _warned(seen):
+        with _warned(seen), _called(seen):
             _repeat(call, calls)
     else:
-        with _Functions(seen), _Operators(seen):
+        with _eager(), _Functions(seen), _Operators(seen), _called(seen):
             _repeat(call, calls - 1)
     return tuple(Sync(*place, count / calls) for place, count in seen.counts.most_common()), seen.device
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """What torch.compile made is left alone: a frame that Dynamo meets under modes such as ours, it never compiles again."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _repeat(call: Callable[[], object], calls: int) -> None:
@@ -74,17 +96,23 @@ def _repeat(call: Callable[[], object], calls: int) -> None:
 
 
 class _Seen:
-    """What was counted, by place. quiet: within a function that reads numbers on the CPU only."""
+    """What was counted, by place.
+
+    Attributes:
+        quiet: within a function that reads numbers on the CPU only.
+        host: tensors that would be on the host if the others were on a GPU.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.device: torch.device | None = None
         self.quiet = False
+        self.host = WeakTensorKeyDictionary()
 
     def add(self, operator: str | None) -> None:
         """Counts a wait in the line that runs now; without an operator, the line itself is what is shown."""
         frames = list(_stack())
-        user = next((k for k, f in enumerate(frames) if not f.f_code.co_filename.startswith((_TORCH, "<"))), len(frames))
+        user = _users(frames)
         if self.quiet or (operator and _on_the_host([f.f_code.co_filename for f in frames[:user]])):
             return
         if user == len(frames):
@@ -92,7 +120,7 @@ class _Seen:
             self.counts["in backward" if backward else "in the function", operator or "?"] += 1
         else:
             file, line = frames[user].f_code.co_filename, frames[user].f_lineno
-            self.counts[f"{_short(file)}:{line}", operator or linecache.getline(file, line).strip() or "?"] += 1
+            self.counts[f"{_short(file)}:{line}", operator or _line(frames[user]) or "?"] += 1
 
 
 def _stack() -> Iterator[FrameType]:
@@ -102,6 +130,15 @@ def _stack() -> Iterator[FrameType]:
         if frame.f_code.co_filename not in _OWN:
             yield frame
         frame = frame.f_back
+
+
+def _users(frames: list[FrameType]) -> int:
+    """The index of the first frame that is not PyTorch's own; their number if there is none."""
+    return next((k for k, f in enumerate(frames) if not f.f_code.co_filename.startswith((_TORCH, "<"))), len(frames))
+
+
+def _line(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
 
 
 def _on_the_host(files: list[str]) -> bool:
@@ -115,22 +152,49 @@ def _short(file: str) -> str:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees the copies to the host, which on the CPU are no operators."""
+    """Sees the copies between host and GPU, which on the CPU are no operators."""
 
     def __init__(self, seen: _Seen) -> None:
         super().__init__()
         self.seen = seen
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in _COPIES:
-            self.seen.add(f"Tensor.{func.__name__}")
+        kwargs, seen = kwargs or {}, self.seen
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        on_host = bool(given) and all(value in seen.host for value in given)
+        copied = not on_host and _copies(func, args, kwargs)
+        if copied:
+            seen.add(f"torch.{func.__name__}" if func in (torch.tensor, torch.as_tensor) else f"Tensor.{func.__name__}")
+        seen.quiet = on_host and func is not Tensor.backward
         if func is functional.one_hot:  # on the CPU it looks whether the classes are in range
-            self.seen.quiet = kwargs.get("num_classes", args[1] if len(args) > 1 else -1) > 0
+            seen.quiet |= kwargs.get("num_classes", args[1] if len(args) > 1 else -1) > 0
         try:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
         finally:
-            self.seen.quiet = False
+            seen.quiet = False
+        if isinstance(result, Tensor) and (on_host or (copied and func not in _MADE)):
+            result = (
+                result.view_as(result) if any(result is value for value in given) else result
+            )  # as a copy from a GPU is another
+            seen.host[result] = True
+        return result
+
+
+def _copies(func: Any, args: Any, kwargs: Any) -> bool:
+    if func in _COPIES:
+        return True
+    if func is Tensor.__format__:  # of one number it is an operator that reads it
+        return bool(args[0].dim())
+    if func is Tensor.to:  # .to(device) names the CPU where there is no GPU: only in the line itself one sees what is meant
+        return _written(_TO_CPU)
+    return func in _MADE and not isinstance(args[-1] if args else None, Tensor) and not _written(_ON_CPU)
+
+
+def _written(pattern: re.Pattern[str]) -> bool:
+    """Whether the line of the user that runs now has it."""
+    frames = list(_stack())
+    user = _users(frames)
+    return user < len(frames) and bool(pattern.search(_line(frames[user])))
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -161,6 +225,22 @@ def _reads(name: str, args: Any, kwargs: Any) -> bool:
     if name == "aten::repeat_interleave":
         return kwargs.get("output_size") is None
     return name in _READ
+
+
+@contextmanager
+def _called(seen: _Seen) -> Iterator[None]:
+    """Sees calls of functions that wait."""
+    before = sys.getprofile()
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in _WAITING:
+            seen.add(_WAITING[frame.f_code])
+
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Checkpoints:
     def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
-        self._folder, self._world, self._keep = folder, world, keep_last
+        self.folder, self._world, self._keep = folder, world, keep_last
         self._written: Future[None] | None = None
         self._then: Callable[[], None]
         if world.rank == 0:
@@ -47,15 +47,15 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """Updates after which there is a checkpoint, the newest first."""
-        found = (NAME.fullmatch(path.name) for path in self._folder.iterdir()) if self._folder.is_dir() else ()
+        found = (NAME.fullmatch(path.name) for path in self.folder.iterdir()) if self.folder.is_dir() else ()
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def path(self, update: int) -> Path:
-        return self._folder / f"update-{update:08}.pt"
+        return self.folder / f"update-{update:08}.pt"
 
     def set_aside(self) -> Path | None:
         """Move what an earlier run left, its log too, into a folder of its own. Returns that folder; None: there was nothing."""
-        run = self._folder.parent
+        run = self.folder.parent
         found = [path for pattern in LEFT for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
         if not found:
             return None
@@ -81,13 +81,13 @@ class Checkpoints:
             return
         error, self._written = self._written.exception(), None
         if error is not None:
-            raise FastDataError(f"a checkpoint could not be written into {self._folder}: {error}") from error
+            raise FastDataError(f"a checkpoint could not be written into {self.folder}: {error}") from error
         self._then()
 
     def _write(self, written: Future[None], update: int, state: dict[str, Any], best: bool) -> None:
         try:
             if best:  # first: whoever goes on from the other takes it for written
-                _replace(self._folder / BEST, state)
+                _replace(self.folder / BEST, state)
             _replace(self.path(update), state)
             numbers = self.numbers()
             newer = numbers.index(update)  # damaged, or of a run that went back
@@ -124,7 +124,7 @@ class Checkpoints:
                 return update, _read(path), None
             except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
                 warnings.warn(f"{path} can't be read ({error}): going on from an older one", stacklevel=3)
-        return None, None, f"no checkpoint in {self._folder} can be read: remove them to start anew" if numbers else None
+        return None, None, f"no checkpoint in {self.folder} can be read: remove them to start anew" if numbers else None
 
 
 def _read(path: Path, **options: Any) -> Any:

@@ -43,7 +43,7 @@ def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, m
     else:
         values = _values(header.values(data))
     if values.max(initial=0) >> bits:
-        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give mask_bits=16 (--mask-bits 16)", "range")
+        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
     return np.ascontiguousarray(values, np.uint16 if bits == 16 else np.uint8)
 
 
@@ -59,7 +59,7 @@ def _values(values: Array) -> Array:
     if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
         values = values[..., 0]  # grey, written as colours
     if values.ndim != 2:
-        raise CodecError("the mask has colours: give the table of their classes with palette (--palette FILE)", "colors")
+        raise CodecError("the mask has colours: give the table of their classes with --palette FILE", "colors")
     return values
 
 

@@ -15,6 +15,7 @@ from fastdata.data.choice import checked
 from fastdata.data.chunked import StoreArrays
 from fastdata.data.crops import Crop
 from fastdata.data.dataset import SlotDataset
+from fastdata.data.masks import by_class, class_outside
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.data.rendering import Allocate, Timing
 from fastdata.errors import LoaderError, StoreError
@@ -39,11 +40,13 @@ class ArrayDataset(SlotDataset):
         crop: RandomCrop or CenterCrop with a side for each axis, channels aside, such as RandomCrop((64, 64, 64)); None: all of it.
         flips: probability of a flip along each axis, or along any of them; it is mirrored along each by itself.
         ignore_index: the class of what lies outside of the array, where a crop is padded; None: 255, or 65535 for uint16 masks.
+            Where voxels have that class already, say whether they are to be ignored, as for MaskDataset.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset; also of a store with masks.
-        class_voxels: of a store with masks: dict of class: voxels, counted in all masks, also those that a subset leaves out.
+        class_voxels: of a store with masks: dict of class: voxels, in the order of the classes, counted in all masks, also those
+            that a subset leaves out. `class_weights()` makes the weights of a loss of them.
 
     Raises:
         StoreError: there is no such store, or it is not finished, or holds something else.
@@ -82,11 +85,7 @@ class ArrayDataset(SlotDataset):
             if ignore_index is not None:
                 raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
             return 255
-        largest = int(np.iinfo(self._masks.dtype).max)
-        chosen = largest if ignore_index is None else ignore_index
-        if not isinstance(chosen, int) or not 0 <= chosen <= largest:
-            raise ValueError(f"ignore_index is {ignore_index}, but a {self._masks.dtype} mask holds 0 to {largest}")
-        return chosen
+        return class_outside(ignore_index, self._masks.dtype, self.class_voxels, ())
 
     @property
     def large_targets(self) -> bool:
@@ -99,7 +98,12 @@ class ArrayDataset(SlotDataset):
     @property
     def class_voxels(self) -> dict[int, int]:
         masks = self._arrays.store.manifest.masks
-        return {int(k): count for k, count in masks.pixels.items()} if masks else {}
+        return by_class(masks.pixels) if masks else {}
+
+    def _class_counts(self) -> tuple[dict[int, int], int]:
+        if self._masks is None:
+            return super()._class_counts()
+        return {k: count for k, count in self.class_voxels.items() if k != self.ignore_index}, 0
 
     @property
     def _draws(self) -> int:

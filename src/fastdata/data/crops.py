@@ -6,7 +6,7 @@ A box is (top, left, height, width) in pixels of the stored image; where it reac
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,18 +21,42 @@ Size = int | tuple[int, ...]
 TRIES = 10  # torchvision's, before it falls back to the centre
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Crop:
-    """What all crops share.
+    """Which box of an image becomes a sample. The crops of this package are of this class; derive your own from it.
+
+    Of a crop of your own, `boxes` says which box each image of a batch has, and `draws` how many random numbers that takes. What
+    else it says is true of every such crop, or narrows it down so that it can be made on a device. A box is (top, left, height,
+    width) in pixels of the stored image.
 
     Args:
         size: of the output, (height, width), or one number for both.
+
+    Attributes:
+        draws: random numbers that a sample needs.
+        resizes: whether a box may have another size than the output, and is resized then. Of a crop that says False, which only
+            cuts, the images can stay on a device: `Loader(resident=...)`.
+        reaches_outside: whether a box may reach beyond the image, where samples are black, and masks `ignore_index`. Such a crop
+            can't resize.
+        shape: (height, width) of the output; None: it depends on the box, and `shapes` says how.
+        antialias, fast: as for RandomResizedCrop.
+
+    Example:
+        >>> class Corner(Crop):
+        ...     '''One of the four corners of an image, half as high and wide as it, resized.'''
+        ...     draws = 2
+        ...
+        ...     def boxes(self, u, heights, widths):
+        ...         h, w = heights // 2, widths // 2
+        ...         return np.stack([(u[0] < 0.5) * (heights - h), (u[1] < 0.5) * (widths - w), h, w], axis=1)
+        >>> Corner(64).boxes(np.array([[0.2], [0.7]]), np.array([100]), np.array([120])).tolist()
+        [[50, 0, 50, 60]]
     """
 
     size: Size
 
-    draws: ClassVar[int] = 0  # random numbers a sample needs
-    any_axes: ClassVar[bool] = False  # whether it cuts arrays too
+    draws: ClassVar[int] = 0
+    any_axes: ClassVar[bool] = False  # whether it cuts arrays too, by `starts`
     antialias = True
     fast = False
 
@@ -42,8 +66,15 @@ class Crop:
             raise ValueError(f"{type(self).__name__}: size is {self.size!r}, but must be a positive number, or (height, width)")
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(height, width) of the output."""
+    def resizes(self) -> bool:
+        return True
+
+    @property
+    def reaches_outside(self) -> bool:
+        return False
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
         height, width = self.sides(2)
         return height, width
 
@@ -61,15 +92,27 @@ class Crop:
         raise NotImplementedError
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        """The boxes of a batch: int64 [n, 4] from uniform numbers [draws, n] and the images' sizes, int64 [n]."""
+        """The boxes of a batch, int64 [n, 4].
+
+        Args:
+            u: independent uniform numbers in [0, 1), float64 [draws, n].
+            heights, widths: of the images, int64 [n].
+        """
         raise NotImplementedError
 
     def shapes(self, boxes: Array) -> list[tuple[int, int]]:
-        """(height, width) of each output."""
-        return [self.shape] * len(boxes)
+        """(height, width) of the output of each box."""
+        shape = self.shape
+        if shape is None:
+            raise NotImplementedError(f"{type(self).__name__} has no shape of its own, so it needs a method shapes")
+        return [shape] * len(boxes)
+
+    def __repr__(self) -> str:
+        size, *others = ((field, getattr(self, field.name)) for field in fields(self))
+        return f"{type(self).__name__}({', '.join([str(size[1]), *(f'{f.name}={v}' for f, v in others if v != f.default)])})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomResizedCrop(Crop):
     """A box of random area and aspect ratio, resized to `size`: torchvision.transforms.RandomResizedCrop.
 
@@ -119,7 +162,7 @@ class RandomResizedCrop(Crop):
         return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CenterCrop(Crop):
     """The centre of the image, not resized: torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
 
@@ -133,6 +176,14 @@ class CenterCrop(Crop):
 
     any_axes: ClassVar[bool] = True
 
+    @property
+    def resizes(self) -> bool:
+        return False
+
+    @property
+    def reaches_outside(self) -> bool:
+        return True
+
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         starts = self.starts(u, np.stack([heights, widths], axis=1))
         return np.concatenate([starts, np.broadcast_to(self.shape, starts.shape)], axis=1)
@@ -143,7 +194,7 @@ class CenterCrop(Crop):
         return np.where(shapes < sides, -((sides - shapes) // 2), np.rint((shapes - sides) / 2).astype(np.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomCrop(Crop):
     """A box of `size` at a random place, not resized: torchvision.transforms.RandomCrop.
 
@@ -168,6 +219,14 @@ class RandomCrop(Crop):
         if not isinstance(self.padding, int) or self.padding < 0:
             raise ValueError(f"RandomCrop: padding is {self.padding!r}, but must be a number of pixels, 0 or more")
 
+    @property
+    def resizes(self) -> bool:
+        return False
+
+    @property
+    def reaches_outside(self) -> bool:
+        return self.padding > 0
+
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         starts = self.starts(u, np.stack([heights, widths], axis=1))
         return np.concatenate([starts, np.broadcast_to(self.shape, starts.shape)], axis=1)
@@ -187,7 +246,7 @@ class RandomCrop(Crop):
         return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Resize(Crop):
     """The whole image, resized: torchvision.transforms.Resize.
 
@@ -199,6 +258,10 @@ class Resize(Crop):
     _: KW_ONLY
     antialias: bool = True
     fast: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        return None if isinstance(self.size, int) else super().shape
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         zero = np.zeros_like(heights)

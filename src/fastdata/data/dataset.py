@@ -13,6 +13,7 @@ from fastdata.data.random import ROW_MASK
 from fastdata.data.rendering import Allocate, Timing
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
+from fastdata.data.weights import HasClasses, counted
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
 
@@ -37,7 +38,7 @@ class Labelled(Protocol):
         """Where a sample came from."""
 
 
-class SlotDataset(TakesNoTransform, Dataset[Any]):
+class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     """A dataset whose batches a Loader's workers write into shared memory.
 
     Attributes:
@@ -109,6 +110,11 @@ class SlotDataset(TakesNoTransform, Dataset[Any]):
     @property
     def targets(self) -> Array:
         return np.array(self._all.targets) if self._chosen is None else self._all.targets[self._chosen.array & ROW_MASK]
+
+    def _class_counts(self) -> tuple[dict[int, int], int]:
+        if self._all.labels.kind != "class":
+            raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
+        return counted(self.targets), len(self._all.labels.names)
 
     def name(self, index: int) -> str:
         """Where a sample came from: its path, relative to what was prepared."""

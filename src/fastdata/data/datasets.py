@@ -20,7 +20,7 @@ class LMDBDataset(ImageDataset):
     Args:
         path: a store made by `fastdata-prep`.
         size: which stored size; None: the largest.
-        crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
+        crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or another Crop; None: the whole image.
         hflip, vflip: probability of a flip.
         transform: a function of your own, after crop and flips, in the worker. It gets a uint8 (or uint16) array [H, W, C], and
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. Annotate its parameter with torch.Tensor or
@@ -64,9 +64,11 @@ class MaskDataset(ImageDataset):
     Args:
         path: the store.
         size: which stored size; None: the largest.
-        crop: RandomResizedCrop, CenterCrop, RandomCrop or Resize; None: the whole image.
+        crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or another Crop; None: the whole image.
         hflip, vflip: probability of a flip.
-        ignore_index: the class of pixels outside of the image, where a crop is padded; None: 255, or 65535 for uint16 masks.
+        ignore_index: the class of pixels outside of the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels
+            of class 255 beside two classes or more are void, as in public data sets. Else there may be no pixels of the default:
+            give the number if a loss is to ignore them, and another one if not.
 
     Raises:
         StoreError: there is no such store, or it is not finished, or has no such size or no masks.

@@ -37,8 +37,8 @@ class ImageDataset(SlotDataset):
 
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, of their classes, where a palette told them.
-        class_pixels: with masks, dict of class: pixels, counted in all masks of the store, also those that a subset leaves out, as
-            they were before preparing. To weight a loss with.
+        class_pixels: with masks, dict of class: pixels, in the order of the classes, counted in all masks of the store, also those
+            that a subset leaves out, as they were before preparing. `class_weights()` makes the weights of a loss of them.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         view: crop, flips and transform.
     """
@@ -60,7 +60,12 @@ class ImageDataset(SlotDataset):
 
     @property
     def class_pixels(self) -> dict[int, int]:
-        return dict(self._masks.pixels) if self._masks else {}
+        return self._masks.pixels if self._masks else {}
+
+    def _class_counts(self) -> tuple[dict[int, int], int]:
+        if self._masks is None:
+            return super()._class_counts()
+        return self._masks.counts(), len(self._masks.names)
 
     @property
     def ignore_index(self) -> int | None:
@@ -212,17 +217,21 @@ class ImageDataset(SlotDataset):
         return self._like(view=self._fitting(replace(self.view, crop=replace(self.view.crop, size=side))))
 
     def __add__(self, other: Any) -> Any:
-        """This dataset and another one after it; with the same crop, flips and labels it keeps the fast path.
+        """This dataset and another one after it, on the fast path, with masks too; other datasets through torch's `ConcatDataset`.
 
-        Not so with masks: these come item by item, through torch's own `ConcatDataset`.
+        Raises:
+            ValueError: their crops, flips, labels, classes or kinds of pixels differ, or one alone has masks.
         """
-        if not isinstance(other, ImageDataset) or self._masks or other._masks:
+        if not isinstance(other, ImageDataset):
             return super().__add__(other)
         if other.view != self.view:
             raise ValueError(f"the datasets have {self.view} and {other.view}: make them equal with with_crop, then add them")
-        parts = [(d._images, None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK)) for d in (self, other)]
-        joined = JoinedImages(parts)
-        return ImageDataset(joined, self.view)
+        rows = [None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK) for d in (self, other)]
+        masks = [d._masks for d in (self, other) if d._masks is not None]
+        if len(masks) == 1:
+            raise ValueError("one of the datasets has masks, the other has none: a batch of both can't be made")
+        joined = JoinedImages([(self._images, rows[0]), (other._images, rows[1])])
+        return ImageDataset(joined, self.view, Masks.joined(list(zip(masks, rows, strict=True))) if masks else None)
 
     def _fitting(self, view: View) -> View:
         """The view, if samples of these images can be made with it."""
@@ -237,7 +246,7 @@ class ImageDataset(SlotDataset):
                     "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
                     "codec jpeg or rgb"
                 )
-            if view.crop is not None and (view.crop.shape[0] % 2 or view.crop.shape[1] % 2):
+            if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
                 raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
         return view
 

@@ -37,8 +37,8 @@ class JoinedImages:
             same = replace(images.form, codec=first.form.codec) == first.form and images.form.planes == first.form.planes
             if images.labels != first.labels or not same:
                 raise ValueError(
-                    f"datasets of {_described(first)} and of {_described(images)} do not go together: "
-                    "prepare the second with --classes of the first, and the same --gray and --bits; yuv420 goes with yuv420 only"
+                    f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
+                    "--classes of the first, and the same --gray, --bits and --mask-bits; yuv420 goes with yuv420 only"
                 )
         counts = [len(images) if rows is None else len(rows.array) for images, rows in self._parts]
         self._starts = np.cumsum([0, *counts]).tolist()

@@ -37,7 +37,9 @@ class RAMDataset:
     Args:
         source: a store, or a list of image files of any format (they come as RGB, upright).
         targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
-        size, crop, hflip, vflip, transform: of images, as for LMDBDataset.
+        size: of images: which stored size; None: the largest. Or several: all of them are held, the first is this dataset's own,
+            and the others are what `with_size`, and a Loader's `schedule` and `set_size`, choose by number.
+        crop, hflip, vflip, transform: of images, as for LMDBDataset.
         decoded: of images: hold pixels instead of compressed bytes: many times the memory, no decoding.
         masks: of images, False: of a store with masks, images with their labels; -1 where there are none.
         ignore_index: of a store with masks, as for MaskDataset or ArrayDataset.
@@ -76,7 +78,7 @@ class RAMImages(RAMDataset, ImageDataset):
         source: StrPath | Sequence[StrPath],
         targets: Any = None,
         *,
-        size: int | None = None,
+        size: int | Sequence[int] | None = None,
         crop: Crop | None = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
@@ -86,22 +88,34 @@ class RAMImages(RAMDataset, ImageDataset):
         masks: bool = True,
         ignore_index: int | None = None,
     ) -> None:
-        sources: list[StoreImages | FileImages]
+        sources: list[Sequence[StoreImages | FileImages]]
         found: Masks | None = None
         if isinstance(source, str | os.PathLike):
-            images = StoreImages(source, size)
+            images = [StoreImages(source, one) for one in _several(size)]
             sources = [images]
-            if masks and images.store.manifest.masks:
-                beside = StoreImages(source, size, mask=True)
-                sources, found = [images, beside], Masks.of(images, beside, ignore_index)
+            if masks and images[0].store.manifest.masks:
+                beside = [StoreImages(source, one, mask=True) for one in _several(size)]
+                sources, found = [images, beside], Masks.of(images[0], beside[0], ignore_index)
         else:
             if size is not None:
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
-            sources = [FileImages(source, targets)]
+            sources = [[FileImages(source, targets)]]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
         held = into_memory(sources, decoded=decoded, max_bytes=max_bytes)
         super().__init__(held[0], View(crop, hflip, vflip, transform), found and replace(found, source=held[1]))
+
+
+def _several(size: int | Sequence[int] | None) -> list[int | None]:
+    """The sizes to hold.
+
+    Raises:
+        ValueError: there are none, or one comes twice.
+    """
+    sizes = list(size) if isinstance(size, Sequence) else [size]
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise ValueError(f"size is {size!r}, but must be a stored size, or several different ones, such as (160, 224)")
+    return sizes
 
 
 class RAMTokens(RAMDataset, TokenDataset):

@@ -214,21 +214,30 @@ def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: 
 
 
 def into_memory(
-    sources: Sequence[StoreImages | FileImages], *, decoded: bool = False, max_bytes: int | None = None
+    sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None
 ) -> list[MemoryImages]:
-    """The same sources, with as many of their first samples as fit held in memory, of all sources the same number.
+    """The first of each list of sources, with as many of the first samples as fit held in memory, of all sources the same number.
 
     Args:
-        sources: of images, and perhaps of the masks of these.
+        sources: lists of the same images in several sizes, of images, and perhaps of the masks of these.
         decoded: hold pixels instead of encoded bytes.
         max_bytes: what may be held of all sources together; None: all of it, or a clear error.
 
     Raises:
         StoreError: it does not fit into the memory that is free.
     """
-    sizes = [_sizes(source, decoded) for source in sources]
-    count = how_many(np.sum(sizes, axis=0), max_bytes, "LMDBDataset")
-    return [MemoryImages(source, size[:count], decoded) for source, size in zip(sources, sizes, strict=True)]
+    sizes = [[_sizes(source, decoded) for source in alike] for alike in sources]
+    count = how_many(np.sum([size for alike in sizes for size in alike], axis=0), max_bytes, "LMDBDataset")
+    found = []
+    for alike, sizes_of in zip(sources, sizes, strict=True):
+        held = [MemoryImages(source, size[:count], decoded) for source, size in zip(alike, sizes_of, strict=True)]
+        by_size = {
+            source.variant.size: images for source, images in zip(alike, held, strict=True) if isinstance(source, StoreImages)
+        }
+        for images in held:
+            images.sizes = by_size
+        found.append(held[0])
+    return found
 
 
 def _sizes(source: StoreImages | FileImages, decoded: bool) -> Array:
@@ -251,6 +260,7 @@ class MemoryImages:
 
     Attributes:
         held: their bytes.
+        sizes: the same images in each of the stored sizes that are held, by size.
     """
 
     def __init__(self, rest: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
@@ -258,6 +268,7 @@ class MemoryImages:
         self.decoded = decoded and not rest.form.planes  # these are stored as they are used
         self.jpegs, self.indexed = (held and not self.decoded for held in (rest.jpegs, rest.indexed))
         self.held = HeldRecords(sizes, self._pixels if self.decoded else rest.get, "img")
+        self.sizes: dict[int | None, MemoryImages] = {}
 
     def _pixels(self, index: int) -> Array:
         heights, widths = self.rest.sides(np.array([index]))
@@ -280,7 +291,16 @@ class MemoryImages:
         return self.rest.name(index)
 
     def with_size(self, size: int | None) -> MemoryImages:
-        raise StoreError("one size is held in memory; make a RAMDataset of the other, or use LMDBDataset")
+        if isinstance(self.rest, FileImages):
+            raise StoreError("image files have one size; prepare a store with several")
+        stored = self.rest.store.variant(size, mask=self.rest.mask).size
+        if stored not in self.sizes:
+            held = [str(known) for known in self.sizes if known is not None]
+            raise StoreError(
+                f"size {stored or size} is not held in memory, only {', '.join(held) or 'the own size of the images'}: make a "
+                f"RAMDataset(..., size=({', '.join([*held, str(stored)])})), which holds all of them, or use LMDBDataset"
+            )
+        return self.sizes[stored]
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self.rest.sides(ids)

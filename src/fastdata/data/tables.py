@@ -16,6 +16,7 @@ from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
+from fastdata.data.weights import HasClasses, counted
 from fastdata.errors import FormatError, StoreError
 from fastdata.machine import free_memory
 from fastdata.shared import SharedArray
@@ -81,7 +82,7 @@ class _Layout:
             self.blocks.append((begin, end, dtype, [] if is_target else [names[field] for field in fields]))
 
 
-class TableDataset(TakesNoTransform, Dataset[Item]):
+class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
     """A store of a table, held in memory, once for all processes.
 
     `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one
@@ -139,6 +140,11 @@ class TableDataset(TakesNoTransform, Dataset[Item]):
         if self._labels.kind == "none":
             return np.full(len(self), -1, np.int64)
         return np.array(self._values(TARGET))
+
+    def _class_counts(self) -> tuple[dict[int, int], int]:
+        if self._labels.kind != "class":
+            raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._labels.kind!r}")
+        return counted(self.targets), len(self._labels.names)
 
     def column(self, name: str) -> torch.Tensor:
         """All values of a column, or of a mask ("NAME.missing"), in the order of this dataset. Of the whole set it is a view of the

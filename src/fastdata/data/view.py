@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from fastdata.codec.pixels import Region, Window
-from fastdata.data.crops import Crop, RandomResizedCrop, Resize
+from fastdata.data.crops import Crop
 from fastdata.data.resample import pad, resample
 from fastdata.data.transforms import UserTransform
 from fastdata.errors import LoaderError
@@ -55,9 +55,11 @@ class View:
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
         if self.crop is not None and not isinstance(self.crop, Crop):
-            raise TypeError(f"crop is {self.crop!r}, but must be RandomResizedCrop, CenterCrop, RandomCrop, Resize or None")
+            raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
         if self.crop is not None:
             self.crop.sides(2)
+            if self.crop.resizes and self.crop.reaches_outside:
+                raise ValueError(f"{self.crop} says that it resizes and reaches_outside: boxes beyond the image are not resized")
 
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
@@ -77,8 +79,8 @@ class View:
         if self.crop is None:
             boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
         else:
-            boxes = self.crop.boxes(u[FLIP_DRAWS:], heights, widths)
-            if planes and isinstance(self.crop, RandomResizedCrop):
+            boxes = _checked(self.crop, self.crop.boxes(u[FLIP_DRAWS:], heights, widths), heights, widths)
+            if planes and self.crop.resizes and self.crop.draws:
                 boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
         return boxes, np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
 
@@ -95,18 +97,19 @@ class View:
     @property
     def _one_shape(self) -> bool:
         """Whether all outputs have one, whatever the images have."""
-        return self.crop is not None and not (isinstance(self.crop, Resize) and isinstance(self.crop.size, int))
+        return self.crop is not None and self.crop.shape is not None
 
     def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
         """Pixels of the largest output; `sides` gives the heights and widths of all images, where these matter."""
         crop = self.crop
-        if crop is not None and self._one_shape:
+        if crop is not None and crop.shape is not None:
             return math.prod(crop.shape)
         heights, widths = sides()
         if crop is None:
             return int((heights * widths).max())
-        aspect = float((np.maximum(heights, widths) / np.minimum(heights, widths)).max())
-        return math.ceil(crop.shape[0] ** 2 * aspect)
+        heights, widths = np.unique([heights, widths], axis=1)
+        boxes = crop.boxes(np.zeros((crop.draws, len(heights))), heights, widths)
+        return max(map(math.prod, crop.shapes(boxes)))
 
     def _windows(self, boxes: Array, shapes: Array, heights: Array, widths: Array) -> list[Window]:
         """The boxes as far as they lie in the images, and how much smaller these may be decoded. shapes: of each, or of all."""
@@ -153,6 +156,31 @@ class View:
         else:
             what = f"{self.crop} keeps the aspect; use Resize((height, width)) or CenterCrop"
         return LoaderError(f"a batch needs images of one size, but these have {some({f'{w} x {h}' for h, w in shapes})}: {what}")
+
+
+def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
+    """The boxes, if the crop may give them.
+
+    Raises:
+        LoaderError: they are not what it says of itself.
+    """
+    if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in "iu":
+        raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, but must give integers {[len(heights), 4]}")
+    top, left, height, width = boxes.T
+    faults = {"has no pixels": (height < 1) | (width < 1)}
+    if not crop.reaches_outside:
+        outside = (top < 0) | (left < 0) | (top + height > heights) | (left + width > widths)
+        faults["reaches beyond the image, and reaches_outside is False"] = outside
+    if not crop.resizes and crop.shape is not None:
+        faults["has not the size of the output, and resizes is False"] = (boxes[:, 2:] != crop.shape).any(axis=1)
+    for fault, where in faults.items():
+        if where.any():
+            k = int(where.argmax())
+            raise LoaderError(
+                f"{crop}.boxes gave {boxes[k].tolist()} (top, left, height, width) for an image of {heights[k]} x {widths[k]}, "
+                f"which {fault}"
+            )
+    return boxes
 
 
 def some(found: set[Any]) -> str:

@@ -46,7 +46,7 @@ class GPUNormalize(nn.Module):
     none can replace them. (In front of an ``nn.Sequential`` it shifts the numbers of the others: wrap instead.)
 
     Args:
-        mean: One number per channel, or one for all channels, in units of x / max_value.
+        mean: One number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.
         std: The same, above 0.
         dtype: Of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
         max_value: The code that means 1.0. None is 255 for uint8 and 65535 for uint16 input; 4095 is for 12 bits, 1 for
@@ -55,7 +55,8 @@ class GPUNormalize(nn.Module):
 
     Raises:
         TypeError: mean or std are not numbers; when called, the input is not a uint8 or uint16 tensor.
-        ValueError: mean, std, dtype or max_value are out of range, or mean and std differ in length; when called, the
+        ValueError: mean, std, dtype or max_value are out of range, or mean and std differ in length; mean or std are above 1, as
+            they are in codes of 0 to 255, and max_value does not say so; when called, the
             input has another number of channels or dimensions.
 
     Example:
@@ -89,6 +90,12 @@ class GPUNormalize(nn.Module):
             raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float16, found {dtype!r}: pass one of them")
         if max_value is not None and not 0 < max_value < math.inf:
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
+        for name, value in (("mean", self.mean), ("std", self.std)) if max_value is None else ():
+            if max(value if isinstance(value, tuple) else (value,)) > 1:
+                raise ValueError(
+                    f"{name} is {value}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if mean and std are in codes "
+                    "(0 to 255), or divide both by 255; max_value=255 if these are the numbers that you mean"
+                )
         self.channels: int | None = lengths.pop() if lengths else None
         if yuv420 and self.channels not in (None, 3):
             raise ValueError(f"yuv420 planes become 3 channels, found {self.channels} means or stds: pass 3, or one for all")

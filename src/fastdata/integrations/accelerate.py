@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 from fastdata.errors import warn_user
 from fastdata.loader.loader import Loader
 
-__all__ = ["AcceleratedLoader"]
+__all__ = ["AcceleratedLoader", "FromTheStart"]
 
 
 class AcceleratedLoader:
@@ -23,11 +23,16 @@ class AcceleratedLoader:
     collate_fn = staticmethod(lambda batch: batch)
 
     def __init__(self, loader: Loader) -> None:
-        self.loader, self.dataset = loader, _FromTheStart(self)
+        self.loader = loader
+        self.dataset: Any = FromTheStart(self)
         self.set_epoch, self.state_dict, self.load_state_dict = loader.set_epoch, loader.state_dict, loader.load_state_dict
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def begin(self) -> int:
+        """Get ready for a pass, and return how many batches of its epoch were handed out before."""
+        return int(self.state_dict()["consumed"]) // self.loader.global_batch_size
 
     def __iter__(self) -> Iterator[Any]:
         from accelerate.state import GradientState
@@ -44,17 +49,17 @@ class AcceleratedLoader:
 
     @property
     def remainder(self) -> int:
-        """Rows of all ranks' last batches that `gather_for_metrics` keeps, the first ones; 0: all."""
+        """How many of all ranks' last rows `gather_for_metrics` keeps, the first ones; 0: all."""
         ranks, rows = self.loader.part.world_size, (self.loader.epoch_stop - 1) % self.loader.global_batch_size + 1
         if self.state_dict()["sampler"]:  # all rows are what it asked for
             return 0
         if rows % ranks not in (0, ranks - 1):
             warn_user(f"gather_for_metrics mixes up the last {rows} rows on {ranks} ranks: gather batch.valid, and drop the others")
             return -1
-        return rows if rows % ranks else 0
+        return rows
 
 
-class _FromTheStart(IterableDataset[Any]):
+class FromTheStart(IterableDataset[Any]):
     """The batches of an epoch from the first one, as `skip_first_batches` wants them: what was consumed is None, and skipped."""
 
     def __init__(self, loader: AcceleratedLoader) -> None:
@@ -64,5 +69,5 @@ class _FromTheStart(IterableDataset[Any]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        yield from repeat(None, self._loader.state_dict()["consumed"] // self._loader.loader.global_batch_size)
+        yield from repeat(None, self._loader.begin())
         yield from self._loader

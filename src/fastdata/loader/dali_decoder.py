@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.data.crops import CenterCrop, RandomCrop, Resize
 from fastdata.data.view import View
 from fastdata.errors import needs
 
@@ -118,15 +117,15 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
         "jpeg_fancy_upsampling": not fast,
         "adjust_orientation": False,
     }
-    if crop is None or isinstance(crop, Resize):
+    if crop is None:
         images = fn.decoders.image(jpeg, **options)
     else:
         start, shape = given("start", _starts), given("shape", _shapes)
         images = fn.decoders.image_slice(jpeg, start, shape, axis_names="HW", **options)
-    if isinstance(crop, CenterCrop | RandomCrop):  # may reach beyond the image
+    if crop is not None and crop.reaches_outside:
         box = {"start": given("offset", _offsets), "shape": given("size", _sizes), "axes": (0, 1)}
         images = fn.slice(images, **box, out_of_bounds_policy="pad", fill_values=0)
-    elif crop is not None:
+    elif crop is not None and crop.resizes:
         size = given("sides", lambda jpegs, plan: np.array([sample.shape for sample in plan], np.float32))
         images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=crop.antialias)
     if view.hflip or view.vflip:

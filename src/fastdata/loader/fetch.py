@@ -166,23 +166,16 @@ def as_is(data: Any) -> Any:
 
 def quiet_worker(_: int) -> None:
     """One thread a worker: the workers are the parallelism."""
-    if cv2.getNumThreads() != 1:  # a forked worker has it from `ready_to_fork`
-        cv2.setNumThreads(1)
+    cv2.setNumThreads(1)
 
 
 @contextmanager
 def ready_to_fork() -> Iterator[None]:
-    """For the time of a fork.
-
-    A child that inherits OpenCV's pool would hang in setNumThreads, waiting for threads that it does not have. And the marks of
-    the garbage collector would give each child a copy of the pages that all Python objects lie in.
-    """
-    threads, frozen = cv2.getNumThreads(), gc.get_freeze_count() > SET_ASIDE
-    cv2.setNumThreads(1)
+    """For the time of a fork: the marks of the garbage collector would give each child a copy of the pages of all objects."""
+    frozen = gc.get_freeze_count() > SET_ASIDE
     gc.freeze()
     try:
         yield
     finally:
-        cv2.setNumThreads(threads)
         if not frozen:
             gc.unfreeze()

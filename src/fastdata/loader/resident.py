@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastdata.data.crops import CenterCrop, RandomResizedCrop, Resize
+from fastdata.data.crops import CenterCrop, Crop
 from fastdata.data.images import ImageDataset
 from fastdata.data.view import some
 from fastdata.errors import LoaderError
@@ -74,14 +74,27 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
             f"resident needs images of one size, these have {shapes}: prepare with --resize crop, or leave resident out"
         )
     (shape,) = found
-    if isinstance(crop, RandomResizedCrop) or (isinstance(crop, Resize) and crop.shapes(np.array([[0, 0, *shape]])) != [shape]):
+    if crop is not None and not _only_cuts(crop, shape):
         raise ValueError(
             f"resident takes crops that only cut, but {crop} resizes images of {shape[1]} x {shape[0]}: use RandomCrop or "
-            "CenterCrop, prepare with that --size, or leave resident out"
+            "CenterCrop, prepare with that --size, or leave resident out; a crop of your own that only cuts says resizes = False"
         )
     if dataset.planes and crop is not None:
         raise ValueError(f"resident takes planes without a crop, found {crop}: use codec jpeg, png or rgb, or leave resident out")
     return shape
+
+
+def _only_cuts(crop: Crop, shape: tuple[int, int]) -> bool:
+    """Whether the boxes of images of this shape need not be resized."""
+    if not crop.resizes or crop.draws:
+        return not crop.resizes
+    box = _first_box(crop, shape)
+    return crop.shapes(box) == [tuple(box[0, 2:].tolist())]
+
+
+def _first_box(crop: Crop, shape: tuple[int, int]) -> Array:
+    """The box of one image of this shape, int64 [1, 4]."""
+    return crop.boxes(np.zeros((crop.draws, 1)), *np.array([shape]).T)
 
 
 class Resident(Direct):
@@ -140,7 +153,7 @@ class Held:
         crop = dataset.view.crop
         self._moved = crop is not None or dataset.view.hflip > 0 or dataset.view.vflip > 0
         self._split = dataset.planes and self._moved  # luma and colours flip each for themselves
-        self._crop = self._shape if crop is None else crop.shapes(np.array([[0, 0, *self._shape]]))[0]
+        self._crop = self._shape if crop is None else crop.shapes(_first_box(crop, self._shape))[0]
         _, first, self._place = np.unique(dataset.rows(np.arange(len(dataset))), return_index=True, return_inverse=True)
         whole = dataset.subset(first).with_crop(CenterCrop(self._shape, fast=crop.fast) if crop else None)
         layers = self._layers(whole)
@@ -166,12 +179,12 @@ class Held:
         return layers
 
     def _reaches_out(self) -> bool:
-        """Whether boxes may reach beyond the images: the first place tells, since they reach as far at the other end."""
-        crop, sides = self._dataset.view.crop, np.array([self._shape])
-        if crop is None:
-            return False
-        boxes = crop.boxes(np.zeros((2, 1)), sides[:, 0], sides[:, 1])
-        return bool((boxes[:, :2] < 0).any() or (boxes[:, :2] + boxes[:, 2:] > sides).any())
+        """Whether boxes may reach beyond the images."""
+        crop = self._dataset.view.crop
+        if crop is None or not crop.reaches_outside or crop.draws:
+            return crop is not None and crop.reaches_outside
+        box = _first_box(crop, self._shape)
+        return bool((box[:, :2] < 0).any() or (box[:, :2] + box[:, 2:] > self._shape).any())
 
     def _load(self, whole: ImageDataset, num_workers: int) -> None:
         """Decode every image once, and copy them to the device chunk by chunk."""

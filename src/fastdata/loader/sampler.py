@@ -23,7 +23,7 @@ class EpochSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         raise LoaderError(
             "a Loader can't be rebuilt from its sampler, as a DataLoader can: its crops and its place would be lost. Resume it "
-            "with load_state_dict; for accelerate.skip_first_batches wrap it in fastdata.integrations.accelerate.AcceleratedLoader"
+            "with load_state_dict; for accelerate's skip_first_batches make it a fastdata.integrations.accelerate.AcceleratedLoader"
         )
 
 

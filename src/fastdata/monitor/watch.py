@@ -19,22 +19,23 @@ class Watch:
     """Looks at the inputs and at the loss function of a run on a GPU; on the CPU there is nothing to see.
 
     Args:
-        benchmark: let cuDNN measure its algorithms, which it does anew for each shape of input: so it ends after three.
+        benchmark: let cuDNN measure its algorithms, which it does anew for each shape of input: so it ends after three. A second
+            number of rows of the same size is the short batch at the end of an epoch, and does not count.
     """
 
     def __init__(self, device: torch.device, *, benchmark: bool) -> None:
         self._gpu = device.type == "cuda"
         self._benchmark = benchmark and self._gpu
-        self._shapes: set[torch.Size] = set()
+        self._rows: dict[torch.Size, set[int]] = {}  # numbers of rows that there were of each size
         self._pageable = False
         if self._benchmark:
             torch.backends.cudnn.benchmark = True
 
     def see(self, tensor: Tensor) -> None:
         """The first tensor of a batch, as the loader made it."""
-        if self._benchmark and tensor.shape not in self._shapes:
-            self._shapes.add(tensor.shape)
-            if len(self._shapes) > MOST_SHAPES:
+        if self._benchmark and len(tensor) not in (rows := self._rows.setdefault(tensor.shape[1:], set())):
+            rows.add(len(tensor))
+            if sum(max(len(seen) - 1, 1) for seen in self._rows.values()) > MOST_SHAPES:
                 self._benchmark = torch.backends.cudnn.benchmark = False
                 warnings.warn(f"inputs have more than {MOST_SHAPES} shapes: cudnn.benchmark is off from here on", stacklevel=4)
         if self._gpu and not self._pageable and tensor.device.type == "cpu" and not tensor.is_pinned():

@@ -40,7 +40,7 @@ def lay_out(
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     average = None if ema is None else copy.deepcopy(_inside(model))
-    kinds = tuple(recompute)
+    kinds = _kinds(recompute, model)
     for module in model.modules():
         if isinstance(module, kinds) and not hasattr(module, "recomputes"):
             module.__class__ = _recomputing(type(module))  # type: ignore[arg-type]  # it is hashable
@@ -51,6 +51,25 @@ def lay_out(
         average = _inside(wrap(average))
     model = _inside(called)
     return model, called, None if average is None or ema is None else EMA(model, average, ema)
+
+
+def _kinds(recompute: Iterable[type[nn.Module]], model: nn.Module) -> tuple[type[nn.Module], ...]:
+    """The classes of `recompute`.
+
+    Raises:
+        TypeError: it is something else than classes of modules.
+        ValueError: a class has no modules in the model, or all.
+    """
+    kinds = () if isinstance(recompute, type | nn.Module) else tuple(recompute)
+    if isinstance(recompute, type | nn.Module) or not all(isinstance(kind, type) for kind in kinds):
+        raise TypeError(f"recompute is {recompute!r:.80}, but must be a tuple of classes of modules, such as (Block,)")
+    found = {type(module).__name__ for module in model.modules()}
+    for kind in kinds:
+        if not issubclass(kind, nn.Module) or kind is nn.Module or not any(isinstance(m, kind) for m in model.modules()):
+            raise ValueError(
+                f"recompute has {kind.__name__}, but must have classes of some of the model's modules: {', '.join(sorted(found))}"
+            )
+    return kinds
 
 
 def _warn(model: nn.Module) -> None:

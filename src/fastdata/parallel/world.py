@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 __all__ = ["World", "device_for"]
 
@@ -65,10 +66,34 @@ class World(NamedTuple):
         return values
 
 
-def device_for(device: str | torch.device | None) -> torch.device | None:
-    """The device of that name; "cuda" means the GPU that torchrun gave to this rank."""
-    chosen = None if device is None else torch.device(device)
-    if chosen is not None and chosen.type == "cuda":
-        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if chosen.index is None else chosen
+def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
+    """The device of that name, where "cuda" means the GPU that torchrun gave to this rank; None: the model stays where it is.
+
+    Without a name it is that GPU, if there is one and the whole model lies on the CPU. A model that its author has wrapped for
+    several ranks, or begun to lay out, stays.
+
+    Raises:
+        ValueError: there is no such GPU.
+    """
+    if device is None:
+        at_home = {type(weight.data) for weight in model.parameters()} <= {Tensor} and all(
+            weight.device.type == "cpu" for weight in model.parameters()
+        )
+        if not at_home or isinstance(model, DistributedDataParallel) or _local_rank() >= torch.cuda.device_count():
+            return None
+        device = "cuda"
+    chosen = torch.device(device)
+    if chosen.type == "cuda":
+        index = _local_rank() if chosen.index is None else chosen.index
+        if index >= (count := torch.cuda.device_count()):
+            built = "this torch is built for the CPU" if torch.version.cuda is None else f"torch sees {count} GPUs"
+            raise ValueError(
+                f"device is {str(device)!r}, GPU {index} for this rank, but {built}: give device='cpu', or leave it out"
+            )
+        chosen = torch.device("cuda", index)
         torch.cuda.set_device(chosen)
     return chosen
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", 0))

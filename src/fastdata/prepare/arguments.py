@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from fastdata.prepare.kinds import kind_of
+from fastdata.prepare.naming import as_option
 from fastdata.prepare.table.options import is_table_file
 from fastdata.prepare.text.sources import holds_tokens
 
@@ -51,9 +52,9 @@ OWN: dict[str, dict[str, Any]] = {
 }
 NAMES = {"images": "images", "arrays": "arrays", "tokens": "text or tokens", "table": "a table"}
 HINTS = {
-    "tokens": "; of text, give tokenizer or train_bpe (--tokenizer NAME)",
-    "table": "; a table is a .parquet, .csv or .tsv file with a target (--target COLUMN)",
-    "arrays": "; if these are arrays, say so with kind (--kind arrays)",
+    "tokens": "; of text, give --tokenizer or --train-bpe",
+    "table": "; a table is a .parquet, .csv or .tsv file with a --target",
+    "arrays": "; if these are arrays, say so: --kind arrays",
 }
 
 
@@ -62,7 +63,7 @@ def what_is_asked(source: str | os.PathLike[str], given: dict[str, Any]) -> str:
     kind = given.get("kind")
     if kind is not None:
         if kind not in OWN:
-            raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(OWN)}")
+            raise ValueError(f"--kind is {kind}, but must be one of {', '.join(OWN)}")
         return str(kind)
     if given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source):
         return "tokens"
@@ -82,7 +83,9 @@ def own_arguments(kind: str, source: str | os.PathLike[str], given: dict[str, An
         others = [other for other in OWN if name in OWN[other] and OWN[other][name] != value]
         if name not in OWN[kind] and others:
             hint = HINTS.get(others[0], "") if given.get("kind") is None else ""
-            raise ValueError(f"{name} is about {NAMES[others[0]]}, but SOURCE {source} is {NAMES[kind]} here: leave it out{hint}")
+            raise ValueError(
+                f"{as_option(name)} is about {NAMES[others[0]]}, but SOURCE {source} is {NAMES[kind]} here: leave it out{hint}"
+            )
         if name != "kind" and not any(name in arguments for arguments in OWN.values()):
             raise TypeError(f"prep has no argument {name!r}")
     return {name: given.get(name, default) for name, default in OWN[kind].items()}

@@ -41,6 +41,11 @@ class Estimate:
     rejected: dict[str, int]
     notes: tuple[str, ...] = ()
 
+    @property
+    def fits(self) -> bool:
+        """Whether the disk has room for the store."""
+        return self.free_bytes > self.bytes
+
 
 def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""

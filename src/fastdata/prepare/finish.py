@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def finish(plan: Plan, out: Path) -> Manifest:
     kind = kinds.of(plan.options.kind)
     if not any(map(kind.kept, ordered)):
         clear(out, set())
+        with suppress(OSError):  # others have put something there
+            out.rmdir()
         raise _nothing_kept([reject for table in ordered for reject in table["rejects"]])
     tables = kind.tables(plan, ordered)
     sums = {

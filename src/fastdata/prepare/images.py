@@ -14,6 +14,7 @@ from fastdata.codec.planes import even
 from fastdata.codec.source import SourceImage
 from fastdata.errors import CodecError
 from fastdata.prepare.masks import MaskOptions, resize_mask
+from fastdata.prepare.naming import as_option
 from fastdata.prepare.resize import center, resize, target_shape
 from fastdata.store.format import MASK
 
@@ -48,26 +49,28 @@ class ImageOptions:
     def __post_init__(self) -> None:
         sizes = self.sizes
         if not sizes or any(s is not None and not 1 <= s <= 65_500 for s in sizes) or len(set(sizes)) != len(sizes):
-            raise ValueError(f"size is {sizes}, but sizes must be different numbers from 1 to 65500")
+            raise ValueError(
+                f"--size is {', '.join(map(str, sizes)) or 'nothing'}, but sizes must be different numbers from 1 to 65500"
+            )
         for name, value, known in (
             ("resize", self.resize, RESIZE_MODES),
             ("codec", self.codec, CODECS),
             ("bits", self.bits, (8, 16)),
         ):
             if value not in known:
-                raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(map(str, known))}")
+                raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, known))}")
         if self.bits == 16 and self.codec in ("jpeg", "original"):
-            raise ValueError("bits is 16, but a JPEG holds 8: choose codec rgb or png (--codec rgb)")
+            raise ValueError("--bits is 16, but a JPEG holds 8: choose --codec rgb or --codec png")
         if self.codec == "yuv420" and (self.bits == 16 or self.gray):
-            raise ValueError("yuv420 holds colours in 8 bits: choose codec rgb or png for bits=16, jpeg, rgb or png for gray=True")
+            raise ValueError("--codec yuv420 holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
         if self.mask is not None and self.codec == "yuv420":
-            raise ValueError("yuv420 repeats an odd last row or column, which masks do not: choose codec jpeg, rgb or png")
+            raise ValueError("--codec yuv420 repeats an odd last row or column, which masks do not: choose jpeg, rgb or png")
         if not 1 <= self.quality <= 100:
-            raise ValueError(f"quality is {self.quality}, but must be from 1 to 100")
+            raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
         if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
-            raise ValueError(f"background is {self.background}, but must be three numbers from 0 to 255")
+            raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
         if self.max_pixels < 1:
-            raise ValueError(f"max_pixels is {self.max_pixels}, but must be positive")
+            raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
 
     def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
         """(name, size, form) of what is stored of each input: its image in every size, then its mask in every size."""

@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,7 +180,7 @@ def prep(
     """
     check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
-        raise ValueError(f"progress is {progress!r}, but must be one of {', '.join(MODES)}")
+        raise ValueError(f"--progress is {progress}, but must be one of {', '.join(MODES)}")
     with as_file(source, out) as path:
         work = planned(
             path,
@@ -228,11 +227,7 @@ def prep(
                 resumed: int | None = None  # all of it
                 if not is_finished(work.out, work.plan, overwrite):
                     resumed = _run(work, workers or available_cores(), timeout, progress)
-                    try:
-                        finish(work.plan, work.out)
-                    finally:
-                        with suppress(OSError):  # it is a store, or not empty
-                            work.out.rmdir()
+                    finish(work.plan, work.out)
         except OSError as error:
             raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
     return _summary(work, resumed, time.monotonic() - started)

@@ -16,20 +16,22 @@ __all__ = ["refuse_mask_folders"]
 
 IMAGES = re.compile(r"(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?", re.IGNORECASE)
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
+MOST_FOLDERS = 8  # with more, one that is called after masks may well be a class, such as oxygen_mask
 TRIED = 3  # names of masks whose suffix is looked for
 
 
 def refuse_mask_folders(found: SourceList, source: Path) -> None:
     """Raise PrepError, with the command to type, where one folder is called after masks and has the file names of another."""
     names = found.labels.names
-    if found.labels.kind != "class" or not any(map(MASKS.search, names)):
+    if found.labels.kind != "class" or len(names) > MOST_FOLDERS or not any(map(MASKS.search, names)):
         return
     stems: defaultdict[str, set[str]] = defaultdict(set)
     for one in found.sources:
-        folder, _, name = one.name.partition("/")
+        folder, slash, name = one.name.partition("/")
+        folder, name = (folder, name) if slash else ("", folder)
         stems[folder].add(os.path.splitext(name)[0])
     for mask in (name for name in names if MASKS.search(name) and stems[name]):
-        for image in (name for name in names if not MASKS.search(name) and stems[name]):
+        for image in (name for name in ("", *names) if not MASKS.search(name) and stems[name]):
             suffix = _suffix(stems[image], stems[mask])
             if suffix is not None or IMAGES.fullmatch(image):
                 raise _refusal(source, image, mask, suffix or "")
@@ -46,9 +48,16 @@ def _suffix(images: Set[str], masks: Set[str]) -> str | None:
 
 def _refusal(source: Path, image: str, mask: str, suffix: str) -> PrepError:
     out = f"{source.absolute().name}.fds"
-    command = ["fastdata-prep", str(source / image), out, "--masks", str(source / mask)]
+    command = ["fastdata-prep", str(source / (image or "images")), out, "--masks", str(source / mask)]
     command += ["--mask-suffix", suffix] if suffix else []
+    if image:
+        found, move = f"images in {image}/ and what reads as their masks in {mask}/, which would become two classes", ""
+    else:
+        found, move = (
+            f"images, and what reads as their masks in {mask}/, which would become a class",
+            "Move the images to images/. ",
+        )
     return PrepError(
-        f"{source} holds images in {image}/ and what reads as their masks in {mask}/, which would become two classes. Prepare them "
-        f"as pairs, with your options:\n  {shlex.join(command)}\nIf these are classes nevertheless, add --label-from '([^/]+)/'"
+        f"{source} holds {found}. {move}Prepare them as pairs, with your options:\n  {shlex.join(command)}\n"
+        "If these are classes nevertheless, add --label-from '([^/]+)/'"
     )

@@ -29,10 +29,10 @@ class MaskOptions:
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16):
-            raise ValueError(f"mask_bits is {self.bits}, but must be 8 or 16")
+            raise ValueError(f"--mask-bits is {self.bits}, but must be 8 or 16")
         if len(self.colors) > 1 << self.bits:
             raise ValueError(
-                f"the palette has {len(self.colors)} colours, {self.bits} bits hold {1 << self.bits}: give mask_bits=16"
+                f"the palette has {len(self.colors)} colours, {self.bits} bits hold {1 << self.bits}: give --mask-bits 16"
             )
 
 

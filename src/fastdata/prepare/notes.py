@@ -8,8 +8,9 @@ from statistics import median
 
 from fastdata.errors import PrepError
 from fastdata.prepare.inputs import NO_LABELS, SourceList
+from fastdata.store.table import Table
 
-__all__ = ["label_notes", "not_stored", "refuse_captions"]
+__all__ = ["label_notes", "not_stored", "refuse_captions", "table_notes"]
 
 SHOWN = 5
 CAPTION_WORDS, CAPTION_CHARS = 4, 40  # at least one of these, in half of the texts
@@ -49,9 +50,18 @@ def label_notes(found: SourceList, *, masks: bool) -> Iterator[str]:
     if found.labels.kind == "class":
         yield from _class_notes(found, by)
     elif found.labels.kind == "vector":
-        yield f"labels: {len(found.labels.names)} floats{by}: {listed(found.labels.names)}"
+        count = len(found.labels.names)
+        yield f"labels: {count} float{'s' * (count != 1)}{by}: {listed(found.labels.names)}"
     elif not masks:
         yield f"labels: none, so that targets will be -1. What gives labels: {_remedies(found)}"
+
+
+def table_notes(table: Table, rows: int) -> Iterator[str]:
+    """Which categories of a table have nearly as many names as there are rows."""
+    for column in table.columns:
+        if column.kind == "category" and len(column.names) >= MANY_CLASSES and rows < FEW_EACH * len(column.names):
+            remedy = "" if column.name in table.targets else f" --drop {column.name} leaves it out"
+            yield f"column {column.name} holds {len(column.names)} names in {rows} rows: is it a category?{remedy}"
 
 
 def _remedies(found: SourceList) -> str:

@@ -59,7 +59,7 @@ def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = file.readlines()
-        rows = _cut(lines, "\t" if path.suffix.lower() == ".tsv" else _delimiter(lines))
+        rows = _cut(lines, "\t" if path.suffix.lower() == ".tsv" else DELIMITERS)
     except (OSError, csv.Error) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
     if not rows:
@@ -72,16 +72,12 @@ def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
     return _Table(path, tuple(cell.strip() for cell in rows[0]), True, rows[1:])
 
 
-def _cut(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    return [row for row in csv.reader(lines, delimiter=delimiter) if row]
-
-
-def _delimiter(lines: Sequence[str]) -> str:
-    """Of comma, semicolon and tab, one that gives all rows as many columns; of several, what comes first in the first row."""
-    tables = {delimiter: _cut(lines, delimiter) for delimiter in DELIMITERS}
-    cutting = [delimiter for delimiter, rows in tables.items() if rows and len(rows[0]) > 1]
-    even = [delimiter for delimiter in cutting if len({len(row) for row in tables[delimiter]}) == 1]
-    return min(even or cutting, key=lambda delimiter: len(tables[delimiter][0][0]), default=",")
+def _cut(lines: Sequence[str], delimiters: str) -> list[list[str]]:
+    """Rows, cut where one of these gives all of them as many columns; if several do, by what comes first in the first row."""
+    first = {delimiter: next(filter(None, csv.reader(lines, delimiter=delimiter)), [""]) for delimiter in delimiters}
+    cutting = sorted((d for d in delimiters if len(first[d]) > 1), key=lambda d: len(first[d][0])) or delimiters[:1]
+    tables = [list(filter(None, csv.reader(lines, delimiter=delimiter))) for delimiter in cutting]
+    return next((rows for rows in tables if len(set(map(len, rows))) == 1), tables[0])
 
 
 def _is_header(rows: Sequence[Sequence[str]], root: Path) -> bool:

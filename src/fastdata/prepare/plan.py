@@ -138,6 +138,17 @@ def difference(work: Path, plan: Plan) -> str:
         raise PrepError(f"{work} is damaged ({error}); start again with --overwrite") from None
 
 
+def _plain(value: Any) -> str:
+    """A value of JSON, as a person writes it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items()) or "nothing"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "nothing"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return str(value) or "nothing"
+
+
 def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Lines such as "quality: 90, now 95", for options and libraries, and a count of changed sources."""
     lines = []
@@ -145,7 +156,8 @@ def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
         for name in sorted({*old[part], *new[part]}):
             before, after = old[part].get(name), new[part].get(name)
             if before != after:
-                lines.append(f"  {name}: {before}, now {after}")
+                changed = f"{_plain(before)}, now {_plain(after)}" if name != "columns" else "other names, types or values"
+                lines.append(f"  {name}: {changed}")
     if "sources" in old:
         before, after = {tuple(map(str, s)) for s in old["sources"]}, {tuple(map(str, s)) for s in new["sources"]}
         if before != after:

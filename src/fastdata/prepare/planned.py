@@ -15,7 +15,8 @@ from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.inputs import SourceList, SourceOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
-from fastdata.prepare.notes import label_notes
+from fastdata.prepare.naming import as_option
+from fastdata.prepare.notes import label_notes, table_notes
 from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.path_table import is_path_table
 from fastdata.prepare.plan import Plan, make_plan
@@ -67,10 +68,12 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]), own["limit"])
     else:
         plan, found = _plan_images(source, _source_options(own), **own)
-    if found is None:
-        return Planned(plan, target, roots, skipped)
-    notes = (*label_notes(found, masks=own["masks"] is not None), *found.notes)
-    return Planned(plan, target, roots, dict(found.skipped), notes)
+    notes: tuple[str, ...] = ()
+    if found is not None:
+        skipped, notes = dict(found.skipped), (*label_notes(found, masks=own["masks"] is not None), *found.notes)
+    elif kind == "table":
+        notes = tuple(table_notes(plan.shared, sum(piece.rows for piece in plan.sources)))
+    return Planned(plan, target, roots, skipped, notes)
 
 
 def _source_options(own: dict[str, Any]) -> SourceOptions:
@@ -113,7 +116,7 @@ def _as_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
 def _cutting(split_lines: bool, split_on: str | None, field: str) -> Cutting:
     """The arguments about documents as one."""
     if (split_lines and split_on is not None) or split_on == "":
-        raise ValueError("give split_lines, or split_on with some text, or neither")
+        raise ValueError("give --split-lines, or --split-on with some text, or neither")
     return Cutting("\n" if split_lines else split_on or "", field)
 
 
@@ -123,7 +126,7 @@ def _mask_options(
     """What the arguments about masks come to; None: there are none."""
     if masks is None:
         if suffix or bits != 8 or palette is not None:
-            raise ValueError("mask_suffix, mask_bits and palette are about masks: give masks too (--masks FOLDER)")
+            raise ValueError("--mask-suffix, --mask-bits and --palette are about masks: give --masks too")
         return None
     return MaskOptions(bits, *(((), ()) if palette is None else read_palette(palette)))
 
@@ -132,7 +135,7 @@ def check_positive(**arguments: float | None) -> None:
     """Raise ValueError for the first that is given and not positive."""
     for name, value in arguments.items():
         if value is not None and value <= 0:
-            raise ValueError(f"{name} is {value}, but must be positive")
+            raise ValueError(f"{as_option(name)} is {value}, but must be positive")
 
 
 def _resolve(source: StrPath, out: StrPath | None, told: StrPath | None, split: str | None) -> tuple[Path, Path]:

@@ -47,5 +47,4 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     yield from found.notes
-    fits = "enough" if found.free_bytes > found.bytes else "NOT ENOUGH"
-    yield f"{human_bytes(found.free_bytes)} are free on that disk: {fits}"
+    yield f"{human_bytes(found.free_bytes)} are free on that disk: {'enough' if found.fits else 'NOT ENOUGH'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fastdata.errors import PrepError
@@ -29,6 +29,7 @@ from fastdata.store.format import Labels
 __all__ = ["counts", "labelled", "list_folder", "list_sources", "walk_files", "walk_images"]
 
 FOLDERS = "the folders"
+TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 
 def list_sources(source: StrPath, asked: SourceOptions | None = None) -> SourceList:
@@ -50,12 +51,17 @@ def list_sources(source: StrPath, asked: SourceOptions | None = None) -> SourceL
         found = list_table(path, asked)
     else:
         what = "is neither a folder nor a .csv or .tsv file, nor an archive of a known kind" if path.exists() else "does not exist"
-        raise PrepError(f"SOURCE {source} {what}")
+        raise PrepError(f"SOURCE {source} {what}{_text_hint([path.suffix.lower()])}")
     found = labelled(found, path, asked)
     if not found.sources:
         left = f"; {sum(found.skipped.values())} other files are there ({counts(found.skipped)})" if found.skipped else ""
-        raise PrepError(f"no images in {source}{left}; image files end in .jpg, .png, .webp and so on, or have no ending")
+        hint = _text_hint(found.skipped)
+        raise PrepError(f"no images in {source}{left}; image files end in .jpg, .png, .webp and so on, or have no ending{hint}")
     return found
+
+
+def _text_hint(endings: Iterable[str]) -> str:
+    return "; text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB" if TEXT & set(endings) else ""
 
 
 def _archive_column(asked: SourceOptions) -> tuple[str, ...]:

@@ -8,13 +8,39 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from fastdata.checkpoint.states import random_state, restore_random
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
 from fastdata.gpu.copies import rebuilt
-from fastdata.gpu.prefetcher import places, set_epoch
+from fastdata.gpu.prefetcher import Prefetcher, places, set_epoch
+from fastdata.parallel.world import World
 
-__all__ = ["Epoch", "first", "ready"]
+__all__ = ["Epoch", "check_part", "first", "ready"]
+
+UNSPLIT = (RandomSampler, SequentialSampler)  # torch's own, which know of no ranks
+
+
+def check_part(loader: Any, world: World, *, training: bool) -> None:
+    """Look whether each rank gets a part of its own, so far as a loader tells.
+
+    Raises:
+        FastDataError: a Loader was split for other ranks than there are.
+    """
+    loader = loader.loader if isinstance(loader, Prefetcher) else loader
+    part = getattr(loader, "part", None)
+    if part is not None and (part.rank, part.world_size) != (world.rank, world.size):
+        raise FastDataError(
+            f"the Loader has the samples of rank {part.rank} of {part.world_size}, but this is rank {world.rank} of {world.size}: "
+            "leave rank= and world_size= out, and it finds its part where torch.distributed or torchrun tells it"
+        )
+    plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
+    own = isinstance(loader, DataLoader) and type(loader.dataset).__module__.startswith("fastdata.")  # ours warns by itself
+    if training and world.size > 1 and world.rank == 0 and plain and not own and type(loader.sampler) in UNSPLIT:
+        warn_user(
+            f"this DataLoader gives the whole dataset to each of the {world.size} ranks: an epoch of training has every sample "
+            f"{world.size} times. Use fastdata.Loader, which splits it, or DataLoader(sampler=DistributedSampler(dataset))"
+        )
 
 
 class Epoch:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
 from fastdata.monitor.metrics import Metrics
-from fastdata.train.batches import first, ready
+from fastdata.train.batches import check_part, first, ready
 from fastdata.train.losses import sum_and_count
 from fastdata.train.step import Step
 
@@ -42,15 +42,16 @@ class Evaluation:
     """Runs a model over a set, in eval mode, without gradients, under the precision of training.
 
     Args:
-        step: whose loss function, precision and ranks are used.
+        step: whose precision and ranks are used.
+        loss_fn: returns what that of training may return.
         metrics: as `Metrics` takes them.
 
     Attributes:
         see: is called with each batch, as the loader made it, and its number.
     """
 
-    def __init__(self, step: Step, metrics: Mapping[str, Any], *, channels_last: bool) -> None:
-        self._step, self._metrics, self._channels_last = step, Metrics(metrics), channels_last
+    def __init__(self, step: Step, loss_fn: Any, metrics: Mapping[str, Any], *, channels_last: bool) -> None:
+        self._step, self._loss_fn, self._metrics, self._channels_last = step, loss_fn, Metrics(metrics), channels_last
         self.see: Callable[[Any, int], None] = lambda batch, number: None
 
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
@@ -62,7 +63,7 @@ class Evaluation:
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
-                    results = [sum_and_count(step.loss_fn(heard, batch))]
+                    results = [sum_and_count(self._loss(heard, batch))]
                     results += self._metrics.pairs(heard.outputs, batch, _rows(batch))
                 if valid != 0:
                     self._metrics.see(heard.outputs, batch)
@@ -70,6 +71,17 @@ class Evaluation:
         pairs = zip(("loss", *self._metrics.functions), step.world.sum(totals).tolist(), strict=True)
         means = {name: value / count if count else math.nan for name, (value, count) in pairs}
         return means | self._metrics.results(step.world)
+
+    def _loss(self, model: Any, batch: Any) -> Any:
+        try:
+            return self._loss_fn(model, batch)
+        except RuntimeError as error:
+            if "not require grad" not in str(error):
+                raise
+            raise FastDataError(
+                "the loss function takes a gradient, as a gradient penalty does, but an evaluation has none: give an eval_loss_fn "
+                "without it, or put `with torch.enable_grad():` around that part, with the call of the model that it needs"
+            ) from error
 
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
         """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
@@ -102,6 +114,7 @@ class Evaluation:
                 module.training = mode
 
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
+        check_part(loader, self._step.world, training=False)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same crops each time, should it have random ones
         for number, batch in enumerate(loader):

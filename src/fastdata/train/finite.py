@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -12,14 +14,15 @@ __all__ = ["MOST_SKIPPED", "not_finite"]
 MOST_SKIPPED = 50  # in a row; fp16 may need some twenty to find its scale
 
 
-def not_finite(skipped: int, model: nn.Module, loss: Tensor, *, rate: float, precision: str) -> FastDataError:
+def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: float, scaled: bool) -> FastDataError:
     """Make the error for so many updates skipped in a row, with what is likely to be the cause.
 
     Args:
         loss: of the last update, [].
+        scaled: whether it computes in fp16.
     """
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
-    value = loss.item()
+    value = math.nan if loss is None else loss.item()
     causes = [
         "inputs that are not finite, or far from 0: look at torch.isfinite(inputs).all() and at their mean and deviation",
         f"a rate that is too high, which is {rate:.3g} now: lower it, warm it up, or set clip_norm=1.0",
@@ -27,7 +30,7 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor, *, rate: float, pre
     ]
     if broken:
         causes.insert(0, f"weights or statistics of the model that are not finite themselves: {', '.join(broken[:3])}")
-    if precision == "fp16":
+    if scaled:
         causes.append("numbers above 65,504, which fp16 can't hold: precision='bf16' can")
     found = f"the loss is {value:.3g}" if value - value == 0 else f"the loss itself is {value}"
     listed = "".join(f"\n  - {cause}" for cause in causes)

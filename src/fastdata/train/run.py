@@ -11,6 +11,7 @@ import torch
 
 from fastdata.errors import warn_user
 from fastdata.parallel.signals import Termination, interruption
+from fastdata.train.arguments import check_counts
 
 if TYPE_CHECKING:
     from fastdata.train.trainer import Trainer
@@ -35,6 +36,7 @@ class Run:
         max_steps: int | None,
         eval_every: int | None,
     ) -> None:
+        check_counts(eval_every=eval_every)
         if epochs is None and max_steps is None:
             raise ValueError("fit needs epochs or max_steps, or it would never end")
         self.trainer, self.train, self.eval_every = trainer, train, eval_every

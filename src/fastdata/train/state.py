@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastdata.checkpoint.states import load_states, random_state, restore_random, states
 from fastdata.errors import FastDataError
-from fastdata.train.options import put_asked
+from fastdata.train.options import Options
 
 if TYPE_CHECKING:
     from fastdata.train.trainer import Trainer
@@ -22,12 +22,12 @@ def counters(trainer: Trainer) -> tuple[int, ...]:
     return tuple(getattr(trainer, name) for name in COUNTERS)
 
 
-def capture(trainer: Trainer, *, scaler: Any, place: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def capture(trainer: Trainer, *, scaler: Any, place: Any, options: Options) -> dict[str, Any]:
     """The state of a trainer. All ranks call it together. place: where this rank stands in its epoch."""
     model, optimizer = states(trainer.model, trainer.optimizer)
     return {
         "format": FORMAT,
-        "options": dict(options),
+        "options": options.state_dict(),
         "model": model,
         "optimizer": optimizer,
         "ema": None if trainer.ema is None else states(trainer.ema.model)[0],
@@ -40,7 +40,7 @@ def capture(trainer: Trainer, *, scaler: Any, place: Any, options: Mapping[str, 
     }
 
 
-def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any, options: Mapping[str, Any]) -> Any:
+def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any, options: Options) -> Any:
     """Set a trainer to a state, but for the values of its optimizer in `options`, which are asked for now.
 
     Returns where its rank stood in the epoch; of another number of ranks, where rank 0 did.
@@ -53,7 +53,7 @@ def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any, options:
         if trainer.ema is not None:
             load_states((state["model"] if state["ema"] is None else state["ema"],), trainer.ema.model)
         scaler.load_state_dict(state["scaler"])
-        put_asked(options, state.get("options", {}), trainer.optimizer, scheduled=trainer.schedule.of_torch is not None)
+        options.load(state.get("options", {}))
         trainer.schedule.load_state_dict(state["schedule"])
     except (KeyError, RuntimeError, ValueError) as error:
         raise FastDataError(f"the checkpoint is of another model, optimizer, precision or scheduler: {error}") from error

@@ -35,6 +35,7 @@ class Step:
     Attributes:
         totals: losses, their counts, and updates skipped.
         span: what marks a part of the step for a profiler: a context for a name.
+        see_loss: is called with the summed loss of each micro-batch, before its backward pass.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Step:
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
+        self.see_loss: Callable[[Tensor], None] = lambda loss: None
+        self._last: tuple[list[Tensor], list[Tensor | float]] = [], []
         self._stepped = False
 
     def begin(self) -> None:
@@ -89,6 +92,7 @@ class Step:
                 loss, count = sum_and_count(result)
             if check:
                 check_values(result)
+            self.see_loss(loss)
             if valid == 0:  # this rank has nothing left in this epoch
                 loss, count = loss * 0, count * 0
             self._losses.append(loss.detach().clone())  # a captured graph writes its own again
@@ -123,9 +127,11 @@ class Step:
         self._last = self._losses, self._counts
         self._clear()
 
-    def loss(self) -> Tensor:
-        """The mean loss of the last update, of this rank's samples, [] on the device. The host waits for nothing."""
+    def loss(self) -> Tensor | None:
+        """The mean loss of the last update, of this rank's samples, [] on the device, without a wait; None: there was none yet."""
         losses, counts = self._last
+        if not losses:
+            return None
         return torch.stack([self.totals.number(loss) for loss in losses]).sum() / sum(map(self.totals.number, counts))
 
     def _finish_gradient(self) -> Tensor:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.errors import FastDataError, warn_user
+from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
 from fastdata.monitor.bottleneck import untried
+from fastdata.monitor.habits import Habits
 from fastdata.monitor.logged import NOTHING, means
 from fastdata.monitor.profiler import StepProfiler
 from fastdata.monitor.watch import Watch
@@ -21,11 +22,13 @@ from fastdata.optim.build import build_optimizer
 from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
 from fastdata.parallel.world import World, device_for
-from fastdata.train.batches import Epoch, first, ready
+from fastdata.train.arguments import check_arguments
+from fastdata.train.batches import Epoch, check_part, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.finite import MOST_SKIPPED, not_finite
-from fastdata.train.options import describe_differences, options_of
+from fastdata.train.options import Options
 from fastdata.train.records import Records
+from fastdata.train.resuming import Resuming
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
 from fastdata.train.step import Step
@@ -53,10 +56,11 @@ class Trainer:
         model: stays the user's: what wraps it is the Trainer's own.
         optimizer: of the model's parameters; or what makes one of them, such as ``partial(AdamW, lr=1e-3)``: then it is fused
             on a GPU, where that exists.
-        device: where model and batches go: "cuda" is the GPU of this rank. None: the model stays, batches go to its first weight.
+        device: where model and batches go: "cuda" is the GPU of this rank. None: that too, if there is one and the whole model lies
+            on the CPU; else the model stays, and batches go to its first weight.
         precision: "fp32", "bf16" or "fp16": the last two by autocast, fp16 with a GradScaler.
         accumulate: micro-batches of an update. The last update of an epoch takes what is left.
-        clip_norm, clip_value: of the gradient, before each update.
+        clip_norm, clip_value: limits of the gradient, above 0, before each update.
         scheduler: a function of the update's index, or any of torch.optim.lr_scheduler. Those of `fastdata.optim`, such as
             ``cosine(warmup=500)``, take the number of updates from `fit`.
         channels_last: the layout of 4-D batches and, without `parallelize`, of weights.
@@ -65,6 +69,7 @@ class Trainer:
         dir: for checkpoints and the log; None: no files, and no resume.
         resume: True: go on from the newest checkpoint of `dir` if there is one. "require": it is an error if there is none. False:
             start anew, also after SIGTERM; what an earlier run left in `dir` is moved to ``dir/earlier-1``, -2, and so on.
+        eval_loss_fn: what is evaluated instead of `loss_fn`; it returns what that may return.
         metrics: {name: metric}, for `evaluate`. A metric is function(outputs, batch), where outputs are what `loss_fn` got from the
             model; it returns (sum, count), or a tensor with a value for each row or token, or one float, the mean of the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
@@ -75,7 +80,7 @@ class Trainer:
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
             f(trainer, record)}. One of the first three that returns True ends the run. "log" gets each record of the log, on
             rank 0, with a `dir` or without: for another program that keeps logs.
-        recompute: classes of modules that keep no activations, but run again in the backward pass.
+        recompute: classes of modules of the model that keep no activations, but run again in the backward pass.
         parallelize: what lays the model over the ranks, instead of DistributedDataParallel: `fully_shard`, say. Returns it.
         tf32: whether float32 products may be rounded to TF32; None: as torch is set.
         cudnn_benchmark: let cuDNN measure its algorithms; off again after three shapes of input.
@@ -109,6 +114,7 @@ class Trainer:
         ema: float | None = None,
         dir: str | Path | None = None,
         resume: bool | Literal["require"] = True,
+        eval_loss_fn: Callable[[Any, Any], Tensor | tuple[Tensor, Any]] | None = None,
         metrics: Mapping[str, Any] | None = None,
         best: str | None = None,
         profile: int | None = None,
@@ -124,14 +130,20 @@ class Trainer:
         cprofile: bool = False,
         progress: bool = True,
     ) -> None:
-        if accumulate < 1 or log_every < 1:
-            raise ValueError(f"accumulate is {accumulate} and log_every {log_every}, but both are at least 1")
-        if resume not in (True, False, "require") or (resume == "require" and dir is None):
-            raise ValueError(f"resume is {resume!r} and dir {dir}, but it is True, False, or 'require', which needs a dir")
+        check_arguments(
+            accumulate=accumulate,
+            log_every=log_every,
+            save_every=save_every,
+            profile=profile,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            resume=resume,
+            dir=dir,
+        )
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
-        where = device_for(device)
+        where = device_for(device, model)
         self.world = World.join(where)
         self.model, called, self.ema = lay_out(
             model, where, self.world, channels_last=channels_last, compile=compile, ema=ema, recompute=recompute, wrap=parallelize
@@ -142,7 +154,7 @@ class Trainer:
         self._watch = Watch(self.device, benchmark=cudnn_benchmark)
         watched = self._watch.loss(loss_fn)
         self._step = Step(called, watched, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
-        self._evaluation = Evaluation(self._step, metrics or {}, channels_last=channels_last)
+        self._evaluation = Evaluation(self._step, eval_loss_fn or loss_fn, metrics or {}, channels_last=channels_last)
         self.best = Best(best, ("loss", *(metrics or {})))
         self.accumulate, self._channels_last = accumulate, channels_last
         self.save_every, self._log_every = save_every, log_every
@@ -155,15 +167,17 @@ class Trainer:
         self._meter, self._logged, self.totals = self.records.meter, self.records.logged, self._step.totals
         self._evaluation.see = self.records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
+        self._habits = Habits()
+        if self.world.rank == 0:
+            self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
         self.epoch_open, self.validated, self.stopping, self.profiling = False, -1, False, self._profiler is not None
-        self._resume, self._settled = resume, False
         self._saved: Any = None
-        self._saved_options: Mapping[str, Any] | None = None
         own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
-        self._options = {**own, "batch_size": None, **options_of(self.optimizer)}
+        self._options = Options(self.optimizer, self.schedule, **own)
+        self._resuming = Resuming(resume, self._checkpoints, self._options, self.records)
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
 
@@ -209,10 +223,12 @@ class Trainer:
 
     def _begin(self, train: Any) -> Epoch:
         self.schedule.check_total()
-        if not self._settled:
-            self._start_anew()
-        self._options["batch_size"] = getattr(train, "global_batch_size", None) or getattr(train, "batch_size", None)
-        self._tell_resumed()
+        self._resuming.start_anew()
+        check_part(train, self.world, training=True)
+        self._options.see(train)
+        if self.world.rank == 0:
+            self._habits.begin()
+        self._resuming.tell(self.update, self.epoch)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
@@ -221,6 +237,11 @@ class Trainer:
             self._step.model.train()
         self._step.begin()
         return self._pass
+
+    @property
+    def loss(self) -> Tensor | None:
+        """The mean loss of the last update over this rank's samples, float [] on the device, for a hook; None before the first."""
+        return self._step.loss()
 
     @property
     def used(self) -> int:
@@ -241,6 +262,7 @@ class Trainer:
     def _updated(self) -> None:
         self.update += 1
         self._meter.updated()
+        self._habits.updated()
         if self.update % self._log_every == 0:
             self.records.line()
         self.schedule.updated(self.update - 1)
@@ -258,8 +280,9 @@ class Trainer:
         """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
         skipped = self._step.totals.skipped_in_a_row()
         if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
-            precision, rate = self._options["precision"], self.schedule.rates()[0]
-            raise not_finite(skipped, self.model, self._step.loss(), rate=rate, precision=precision)
+            raise not_finite(
+                skipped, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=self._step.scaler.is_enabled()
+            )
 
     def fit(
         self,
@@ -315,8 +338,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
-        if not self._settled:
-            self._start_anew()
+        self._resuming.start_anew()
         place = counters(self)
         if self._checkpoints is not None and self._saved != place:
             best = self.best.improved and self.validated == self.update
@@ -330,50 +352,15 @@ class Trainer:
         Raises:
             FastDataError: none can be read, or `resume` is "require" and there is none.
         """
-        if self._checkpoints is None or self.update:
-            return False
-        if not self._resume:
-            self._start_anew()
-            return False
-        self._settled, state = True, self._checkpoints.newest()
-        if state is None and self._resume == "require":
-            raise FastDataError(
-                f"resume is 'require', but {self.dir} has no checkpoint: look for the right dir, or leave resume out"
-            )
+        state = None if self.update else self._resuming.newest()
         if state is not None:
             self.load_state_dict(state)
         return state is not None
 
-    def _start_anew(self) -> None:
-        """Put aside what an earlier run left in `dir`."""
-        aside = self._checkpoints.set_aside() if self._checkpoints and not self._settled else None
-        self._settled = True
-        if aside and self._resume:
-            warn_user(
-                f"{self.dir} has checkpoints of an earlier run, but nobody went on from them: they are in {aside} now. To go on, "
-                "call trainer.resume() before trainer.steps()"
-            )
-        elif aside:
-            self._meter.tell(f"resume=False: what an earlier run left in {self.dir} is in {aside} now")
-
-    def _tell_resumed(self) -> None:
-        """Say once where a run goes on, and which options differ from those that it was begun with."""
-        saved, self._saved_options = self._saved_options, None
-        if saved is None or self.world.rank:
-            return
-        asked = {**self._options, **self.schedule.options()}
-        differences = describe_differences(asked, saved, scheduled=self.schedule.of_torch)
-        text = f"resumed after update {self.update}, in epoch {self.epoch + 1}"
-        self.records.write("resume", {"differences": differences})
-        if differences:
-            warn_user(f"{text}. {differences}")
-        else:
-            self._meter.tell(f"{text}.")
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""
         place = self._pass.state() if self._pass else self._resumed
-        return capture(self, scaler=self._step.scaler, place=place, options={**self._options, **self.schedule.options()})
+        return capture(self, scaler=self._step.scaler, place=place, options=self._options)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -382,15 +369,14 @@ class Trainer:
             FastDataError: it is of something else.
         """
         self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler, options=self._options)
-        self._saved, self._settled = counters(self), True
-        self._saved_options = state.get("options", {})
-        self._options["batch_size"] = self._saved_options.get("batch_size")
+        self._saved, self._resuming.settled = counters(self), True
         self.records.resumed()
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
+        self._habits.close()
         self.records.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()

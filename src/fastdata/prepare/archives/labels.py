@@ -64,11 +64,15 @@ def _vectors(there: Sequence[Value], names: Sequence[str]) -> tuple[Labels, tupl
     """The columns, and what stands for an input without values."""
     lengths = {len(value) if isinstance(value, tuple) else -1 for value in there}
     if len(lengths) > 1 or not min(lengths):
-        raise PrepError(f"the labels are lists of numbers, but not all of one length: {sorted(lengths)} (-1: a class)")
+        raise PrepError(f"the labels are not all lists of numbers of one length: {_said(lengths)}")
     count = lengths.pop()
     if len(names) != count:
         names = [f"label{k}" for k in range(1, count + 1)]
     return Labels("vector", tuple(names)), (math.nan,) * count
+
+
+def _said(lengths: set[int]) -> str:
+    return ", ".join(f"some have {length} numbers" if length >= 0 else "some are classes" for length in sorted(lengths))
 
 
 def _is_number(value: Value) -> bool:

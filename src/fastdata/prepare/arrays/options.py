@@ -48,15 +48,17 @@ class ArrayOptions:
 
     def __post_init__(self) -> None:
         if self.dtype not in NUMBERS:
-            raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(NUMBERS)}")
+            raise ValueError(f"--dtype is {self.dtype}, but must be one of {', '.join(NUMBERS)}")
         if self.channels not in CHANNELS:
-            raise ValueError(f"channels is {self.channels!r}, but must be one of {', '.join(CHANNELS)}")
+            raise ValueError(f"--channels is {self.channels}, but must be one of {', '.join(CHANNELS)}")
         if self.mask_bits not in (0, 8, 16):
-            raise ValueError(f"mask_bits is {self.mask_bits}, but must be 8 or 16")
+            raise ValueError(f"--mask-bits is {self.mask_bits}, but must be 8 or 16")
         if self.max_bytes < 1:
-            raise ValueError(f"max_bytes is {self.max_bytes}, but must be positive")
+            raise ValueError(f"--max-bytes is {self.max_bytes}, but must be positive")
         if not 1 <= len(self.chunk) <= MAX_AXES or any(side < 1 for side in self.chunk):
-            raise ValueError(f"chunk is {self.chunk}, but must be one to {MAX_AXES} positive numbers, such as 64,64,64")
+            raise ValueError(
+                f"--chunk is {','.join(map(str, self.chunk))}, but must be one to {MAX_AXES} positive numbers, such as 64,64,64"
+            )
 
     def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
         """(name, size, form) of what is stored."""

@@ -47,7 +47,7 @@ def plan_arrays(
         ValueError: a wrong argument.
     """
     if masks is None and (mask_suffix or mask_bits != 8):
-        raise ValueError("mask_suffix and mask_bits are about masks: give masks too (--masks FOLDER)")
+        raise ValueError("--mask-suffix and --mask-bits are about masks: give --masks too")
     ArrayOptions(dtype or "uint8", False, (1,), channels, key or "", max_bytes, mask_bits)  # their mistakes come before the list's
     found = list_arrays(source, asked, masks=masks, mask_suffix=mask_suffix, key=key)
     refuse_unusable(found.sources, found.root, table=is_path_table(Path(source)))
@@ -88,5 +88,5 @@ def _first(found: SourceList, channels: str, key: str | None, dtype: str | None,
 def _sides(chunk: int | Sequence[int], axes: int) -> tuple[int, ...]:
     sides = (chunk,) * axes if isinstance(chunk, int) else tuple(chunk)
     if len(sides) != axes:
-        raise ValueError(f"chunk is {sides}, but the arrays have {axes} axes, channels aside")
+        raise ValueError(f"--chunk is {','.join(map(str, sides))}, but the arrays have {axes} axes, channels aside")
     return sides

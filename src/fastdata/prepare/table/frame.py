@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastdata.errors import FastDataError
 from fastdata.prepare.table.arrow import arrow, reading
 from fastdata.prepare.table.source import BATCH_ROWS
 
@@ -36,4 +37,8 @@ def as_file(source: Any, out: Any) -> Iterator[Any]:
             table = table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
             with pa.ipc.new_file(path, table.schema) as file:
                 file.write_table(table, max_chunksize=BATCH_ROWS)
-        yield path
+        try:
+            yield path
+        except FastDataError as error:
+            error.args = (str(error).replace(str(path), "the DataFrame"),)
+            raise

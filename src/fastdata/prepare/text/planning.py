@@ -42,13 +42,13 @@ def plan_text(
         ValueError: a wrong argument.
     """
     if tokenizer is not None and train_bpe is not None:
-        raise ValueError("give tokenizer or train_bpe, one of them (--tokenizer NAME_OR_FILE, or --train-bpe VOCAB)")
+        raise ValueError("give --tokenizer or --train-bpe, one of them")
     if train_bpe is not None and train_bpe < 257:
-        raise ValueError(f"train_bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
+        raise ValueError(f"--train-bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
     found = list_text(source, cutting)
     are_tokens = all(format_of(piece.name)[0] == "bin" for piece in found.pieces)
     if train_bpe is not None and are_tokens:
-        raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave train_bpe out")
+        raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave --train-bpe out")
     if not are_tokens:
         found = first_documents(found, limit, cutting)
     trained_on = "" if train_bpe is None else _trained_on(found, cutting, train_bpe)
@@ -73,12 +73,12 @@ def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Pl
 def _plan_ready(found: TextList, end_token: str | None, limit: int | None) -> Plan:
     """Of tokens without their tokenizer: any id of their dtype is good."""
     if end_token not in (None, "none") and not str(end_token).isdecimal():
-        raise ValueError(f"end_token is {end_token!r}; of tokens without their tokenizer it must be an id, or none")
+        raise ValueError(f"--end-token is {end_token}; of tokens without their tokenizer it must be an id, or none")
     end = None if end_token in (None, "none") else int(end_token or 0)
     dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
     vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
     if end is not None and end >= vocab:
-        raise ValueError(f"end_token is {end}, but the tokens' dtype holds ids below {vocab}")
+        raise ValueError(f"--end-token is {end}, but the tokens' dtype holds ids below {vocab}")
     found = first_documents(found, limit, Cutting(), end)
     return _plan(found, TokenOptions(Spec("none", "", ""), vocab, end), {})
 

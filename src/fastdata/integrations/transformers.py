@@ -1,0 +1,58 @@
+"""LoaderMixin: transformers' Trainer with Loaders where it takes datasets."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastdata.integrations.accelerate import AcceleratedLoader, FromTheStart
+from fastdata.loader.loader import Loader
+
+__all__ = ["LoaderMixin"]
+
+
+class LoaderMixin:
+    """Let the datasets of a Trainer be Loaders: `class ImageTrainer(LoaderMixin, Trainer)`.
+
+    A resumed run goes on with the next batch, and decodes none of those before it.
+
+    Raises:
+        ValueError: per_device_train_batch_size or per_device_eval_batch_size, which losses are weighted by, is not the Loader's.
+    """
+
+    def to_inputs(self, batch: Any) -> dict[str, Any]:
+        """Name the parts of a batch as the model's `forward` does."""
+        return {"pixel_values": batch[0], "labels": batch[1]}
+
+    def _get_dataloader(self: Any, dataset: Any, *args: Any, is_training: bool = False, **options: Any) -> Any:
+        if not isinstance(dataset, Loader):
+            return super()._get_dataloader(dataset, *args, is_training=is_training, **options)  # type: ignore[misc]
+        stage, rows = "train" if is_training else "eval", dataset.global_batch_size // dataset.part.world_size
+        if (asked := getattr(self.args, f"{stage}_batch_size")) != rows:
+            raise ValueError(f"per_device_{stage}_batch_size is {asked}, but the Loader has batches of {rows}: make them equal")
+        return (_Training if is_training else _Inputs)(dataset, self)
+
+    def num_examples(self: Any, dataloader: Any) -> Any:
+        ours = isinstance(dataloader, AcceleratedLoader)
+        return dataloader.loader.num_samples if ours else super().num_examples(dataloader)  # type: ignore[misc]
+
+
+class _Inputs(AcceleratedLoader):
+    def __init__(self, loader: Loader, trainer: Any) -> None:
+        super().__init__(loader)
+        self._trainer, self.dataset = trainer, loader.dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._trainer.to_inputs, super().__iter__())
+
+
+class _Training(_Inputs):
+    def __init__(self, loader: Loader, trainer: Any) -> None:
+        super().__init__(loader, trainer)
+        self.dataset = FromTheStart(self)
+
+    def begin(self) -> int:
+        """Go to where the trainer stands, as its number of updates tells: a Loader can go anywhere at once."""
+        accumulate = self._trainer.args.gradient_accumulation_steps
+        epoch, updates = divmod(self._trainer.state.global_step, -(-len(self) // accumulate))
+        place = {"epoch": epoch, "consumed": updates * accumulate * self.loader.global_batch_size}
+        self.load_state_dict({**self.state_dict(), **place})
+        return super().begin()

@@ -1,0 +1,187 @@
+"""transformers' Trainer: with a dataset under its own DataLoader, and with Loaders.
+
+What is looked at follows transformers' own tests/trainer/test_trainer_data.py and test_trainer_checkpointing.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from common import flat, train_loader, val_loader
+from fastdata import CenterCrop, LMDBDataset, Loader
+from fastdata.integrations.transformers import LoaderMixin
+from stores import COUNT, store
+
+SCRIPT = Path(__file__).with_name("transformers_ranks.py")
+EPOCHS = 3
+
+
+class Net(nn.Module):
+    """A small network that keeps what it was given to train on."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 3))
+        self.seen = []
+
+    def forward(self, pixel_values, labels):
+        if self.training:
+            self.seen.append((labels.tolist(), hash(pixel_values.contiguous().numpy().tobytes())))
+        logits = self.layers(pixel_values.float() / 255)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class LoaderTrainer(LoaderMixin, Trainer):
+    pass
+
+
+class StopAt(TrainerCallback):
+    """Raises after an update, as an accident would."""
+
+    def __init__(self, update):
+        self.update = update
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.update:
+            raise RuntimeError("an accident")
+
+
+def arguments(folder, accumulate=1, **options):
+    chosen = {
+        "num_train_epochs": EPOCHS,
+        "per_device_eval_batch_size": 16,
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+    }
+    return TrainingArguments(str(folder), gradient_accumulation_steps=accumulate, **{**chosen, **options})
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What three epochs deliver in a loop by hand."""
+    with train_loader(0) as loader:
+        batches = [batch for _ in range(EPOCHS) for batch in loader]
+    return [(targets.tolist(), hash(images.contiguous().numpy().tobytes())) for images, targets in batches]
+
+
+def test_loaders_give_the_model_each_row_in_order(tmp_path, expected):
+    with train_loader() as train, val_loader(2) as val:
+        trainer = LoaderTrainer(Net(), arguments(tmp_path, eval_strategy="epoch"), train_dataset=train, eval_dataset=val)
+        done = trainer.train()
+        assert trainer.num_examples(trainer.get_train_dataloader()) == COUNT
+        scores = trainer.predict(val)
+    assert trainer.model.seen == expected and done.global_step == len(expected)
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
+    with torch.no_grad():
+        images = torch.stack([dataset[k][0] for k in range(COUNT)])
+        logits = trainer.model.layers(images.float() / 255)
+    assert scores.label_ids.tolist() == dataset.targets.tolist()
+    torch.testing.assert_close(torch.from_numpy(scores.predictions), logits)
+
+
+def test_a_dataset_under_its_own_dataloader(tmp_path):
+    class Named(torch.utils.data.Dataset):
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __len__(self):
+            return len(self.dataset)
+
+        def __getitem__(self, k):
+            image, target = self.dataset[k]
+            return {"pixel_values": image, "labels": target}
+
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
+    options = {"per_device_train_batch_size": 8, "remove_unused_columns": False}
+    trainer = Trainer(Net(), arguments(tmp_path, **options), train_dataset=Named(dataset))
+    trainer.train()
+    seen = trainer.model.seen
+    whole = sorted(dataset.targets.tolist())
+    assert len(seen) == 18 and all(sorted(flat(labels for labels, _ in seen[6 * e : 6 * e + 6])) == whole for e in range(EPOCHS))
+
+
+def run(folder, accumulate=1, *, stop=None, resume=None, workers=0, **options):
+    """Train, and save after each update; stop: raise after this update. Returns the model."""
+    args = arguments(folder, accumulate, save_strategy="steps", save_steps=1, **options)
+    with train_loader(workers) as train:
+        trainer = LoaderTrainer(Net(), args, train_dataset=train, callbacks=[] if stop is None else [StopAt(stop)])
+        if stop is None:
+            trainer.train(resume_from_checkpoint=resume)
+        else:
+            with pytest.raises(RuntimeError, match="an accident"):
+                trainer.train()
+    return trainer.model
+
+
+@pytest.mark.parametrize(("accumulate", "updates"), [(1, [1, 4, 6, 11]), (4, [1, 2, 3])])
+def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp_path, expected, accumulate, updates):
+    straight = run(tmp_path, accumulate)
+    assert straight.seen == expected
+    each = -(-6 // accumulate)
+    for update in updates:
+        folder = tmp_path / str(update)
+        run(folder, accumulate, stop=update + 1)
+        resumed = run(folder, accumulate, resume=str(folder / f"checkpoint-{update}"), workers=2)
+        assert resumed.seen == expected[update // each * 6 + update % each * accumulate :]
+        for name, tensor in straight.state_dict().items():
+            assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_ignore_data_skip_begins_the_epoch_anew(tmp_path, expected):
+    run(tmp_path, stop=9)
+    resumed = run(tmp_path, resume=str(tmp_path / "checkpoint-8"), ignore_data_skip=True)
+    assert resumed.seen[:6] == expected[6:12]
+
+
+def test_evaluation_weights_each_row_alike(tmp_path):
+    net = Net()
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
+    with torch.no_grad():
+        expected = net(torch.stack([dataset[k][0] for k in range(COUNT)]), torch.from_numpy(dataset.targets))["loss"].item()
+    with val_loader() as val, val_loader(2) as other:
+        trainer = LoaderTrainer(net, arguments(tmp_path), eval_dataset={"one": val, "other": other})
+        found = trainer.evaluate()
+        assert found["eval_one_loss"] == pytest.approx(expected, rel=1e-5)
+        assert found["eval_other_loss"] == found["eval_one_loss"]
+        assert trainer.evaluate(eval_dataset=val)["eval_loss"] == found["eval_one_loss"]
+
+
+@pytest.mark.parametrize(("stage", "rows"), [("train", 9), ("eval", 17)])
+def test_another_batch_size_than_the_loaders_is_refused(tmp_path, stage, rows):
+    with val_loader(batch_size=8) as train, val_loader() as val:
+        args = arguments(tmp_path, **{f"per_device_{stage}_batch_size": rows})
+        trainer = LoaderTrainer(Net(), args, train_dataset=train, eval_dataset=val)
+        with pytest.raises(ValueError, match=f"per_device_{stage}_batch_size is {rows}, but the Loader has batches of {rows - 1}"):
+            trainer.train() if stage == "train" else trainer.evaluate()
+
+
+def test_two_processes_see_each_row_once(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+    done = subprocess.run(
+        [*command, str(store()), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, found in enumerate(ranks):
+        dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
+        with Loader(dataset, 5, shuffle=True, num_workers=0, rank=rank, world_size=2) as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert found["seen"] == [int(batch[0].sum()) for batch in batches]
+        assert sorted(found["labels"]) == sorted(dataset.targets.tolist())

@@ -1,0 +1,198 @@
+"""Classes of labels and masks: their order, their weights in a loss, and the one that a loss ignores."""
+
+from __future__ import annotations
+
+import pickle
+from functools import cache, reduce
+from operator import add
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from torch.nn.functional import cross_entropy
+from torch.utils.data import ConcatDataset
+
+import fastdata
+from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, TableDataset
+from stores import COUNT, floats, folder, sha, store, unlabelled
+from support import encode, picture
+from test_ram_kinds import table
+
+
+@cache
+def masked(*counts: tuple[int, int], bits: int = 8, palette: str = "", images: int = 3) -> Path:
+    """A store of images with masks; counts: pairs of a class and how many pixels of each mask have it; the rest is 0."""
+    root = folder()
+    for k in range(images):
+        mask = np.repeat([k for k, _ in counts], [n for _, n in counts])
+        mask = np.concatenate([mask, np.zeros(600 - len(mask), int)]).reshape(20, 30)
+        mask = mask.astype(np.uint16 if bits == 16 else np.uint8)
+        for kind, array in (("images", picture(k, 20, 30)), ("masks", mask)):
+            (root / kind).mkdir(exist_ok=True)
+            (root / kind / f"{k}.png").write_bytes(encode(array, ".png"))
+    options = {}
+    if palette:
+        (root / "palette").write_text(palette)
+        options["palette"] = root / "palette"
+    fastdata.prep(root / "images", root / "out.fds", masks=root / "masks", mask_bits=bits, codec="rgb", workers=1, **options)
+    return root / "out.fds"
+
+
+@cache
+def volumes() -> Path:
+    root = folder()
+    for kind in ("in", "masks"):
+        (root / kind).mkdir()
+    for k in range(3):
+        np.save(root / "in" / f"{k}.npy", np.full((10, 10, 10), k, np.int16))
+        mask = np.zeros((10, 10, 10), np.uint8)
+        mask[0], mask[1], mask[2, :5] = 10, 2, 11
+        np.save(root / "masks" / f"{k}.npy", mask)
+    fastdata.prep(root / "in", root / "out.fds", masks=root / "masks", workers=1)
+    return root / "out.fds"
+
+
+# Order
+
+
+def test_classes_come_in_the_order_of_their_numbers():
+    found = MaskDataset(masked((10, 100), (2, 50), (1, 30), (11, 20))).class_pixels
+    assert list(found.items()) == [(0, 1200), (1, 90), (2, 150), (10, 300), (11, 60)]
+    assert list(ArrayDataset(volumes()).class_voxels.items()) == [(0, 2250), (2, 300), (10, 300), (11, 150)]
+
+
+# Weights
+
+
+def test_inverse_frequencies_are_scikit_learns_balanced_weights():
+    dataset = LMDBDataset(store()).subset(np.flatnonzero(np.arange(COUNT) % 5 % 3))
+    wanted = compute_class_weight("balanced", classes=np.arange(3), y=dataset.targets)
+    weights = dataset.class_weights()
+    assert weights.dtype == torch.float32
+    np.testing.assert_allclose(weights, wanted, rtol=1e-6)
+    rows = TableDataset(table()[0])
+    assert rows.classes == []
+    with pytest.raises(ValueError, match="class_weights needs classes; this dataset has labels of kind 'integer'"):
+        rows.class_weights()
+
+
+def test_weights_of_masks_are_those_of_the_pixels_that_a_loss_sees():
+    path = masked((1, 30), (255, 100), (3, 50))
+    for dataset in (MaskDataset(path), RAMDataset(path), MaskDataset(path).subset([1])):
+        pixels = np.repeat([0, 1, 3], [600 - 180, 30, 50])
+        wanted = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=pixels)
+        np.testing.assert_allclose(dataset.class_weights(), [wanted[0], wanted[1], 0, wanted[2]], rtol=1e-6)
+        np.testing.assert_allclose(dataset.class_weights("median"), [50 / 420, 50 / 30, 0, 1], rtol=1e-6)
+    _, mask = dataset[0]
+    scores = torch.randn(1, 6, 20, 30, generator=torch.Generator().manual_seed(0))
+    weights = dataset.class_weights(num_classes=6)
+    assert weights[4:].tolist() == [0, 0]
+    loss = cross_entropy(scores, mask[None].long(), weight=weights, ignore_index=dataset.ignore_index)
+    kept = mask != 255
+    each = cross_entropy(scores, mask[None].long() * kept, reduction="none")[0]
+    known = weights[mask.long() * kept] * kept
+    torch.testing.assert_close(loss, (each * known).sum() / known.sum())
+    np.testing.assert_allclose(ArrayDataset(volumes()).class_weights("median")[[0, 2, 10, 11]], [300 / 2250, 1, 1, 2], rtol=1e-6)
+
+
+def test_weights_have_a_place_for_every_name():
+    palette = "".join(f"{k} {k} {k} class{k}\n" for k in range(7))
+    dataset = MaskDataset(masked((2, 300), palette=palette))
+    assert dataset.class_weights().tolist() == [1, 0, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: LMDBDataset(store()).class_weights("log"), "kind is 'log', but must be one of inverse, median"),
+        (lambda: LMDBDataset(store()).class_weights(num_classes=2), "num_classes is 2, but there are samples of class 2: give 3"),
+        (lambda: LMDBDataset(floats()).class_weights(), "needs classes; this dataset has labels of kind 'vector'"),
+        (lambda: LMDBDataset(unlabelled()).class_weights(), "labels of kind 'none'"),
+    ],
+)
+def test_wrong_weights(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
+
+
+# The class that a loss ignores
+
+SIXTEEN = ((65535, 100), (1, 9), (2, 9))
+NAMED = "".join(f"{k} {k} {k} class{k}\n" for k in range(256))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "free"),
+    [
+        (SIXTEEN, {"bits": 16}, 65534),
+        (((255, 100),), {}, 254),
+        (((255, 100), (254, 9), (1, 9)), {"palette": NAMED}, 253),
+    ],
+)
+@pytest.mark.parametrize("make", [MaskDataset, RAMDataset])
+def test_pixels_of_the_default_ignore_index_may_be_meant_to_be_learnt(make, arguments, options, free):
+    path = masked(*arguments, **options)
+    largest = arguments[0][0]
+    with pytest.raises(ValueError, match=f"300 pixels of the masks have class {largest}.*ignore_index={largest} if.*={free}, if"):
+        make(path)
+    for chosen in (largest, free):
+        dataset = make(path, ignore_index=chosen, crop=CenterCrop(40))
+        assert dataset.ignore_index == chosen and int(dataset[0][1][0, 0]) == chosen
+        assert (dataset.class_weights(num_classes=largest + 1)[largest] > 0) == (chosen == free)
+
+
+def test_a_class_of_255_beside_others_is_void():
+    assert MaskDataset(masked((255, 100), (1, 9))).ignore_index == 255
+    with pytest.raises(ValueError, match="ignore_index is 300, but a uint8 mask holds 0 to 255"):
+        MaskDataset(masked((255, 100), (1, 9)), ignore_index=300)
+
+
+def test_arrays_of_two_classes_of_which_one_is_the_default(tmp_path):
+    for kind in ("in", "masks"):
+        (tmp_path / kind).mkdir()
+        np.save(tmp_path / kind / "a.npy", np.array([0, 255] * 32, np.uint8).reshape(4, 4, 4))
+    fastdata.prep(tmp_path / "in", tmp_path / "out.fds", masks=tmp_path / "masks", workers=1)
+    with pytest.raises(ValueError, match="32 pixels of the masks have class 255"):
+        ArrayDataset(tmp_path / "out.fds")
+    assert ArrayDataset(tmp_path / "out.fds", ignore_index=9).ignore_index == 9
+
+
+# Masks of several stores
+
+
+@pytest.mark.parametrize("held", [MaskDataset, RAMDataset])
+def test_masks_of_several_stores_keep_the_fast_path(held):
+    parts = [held(masked((1, 30)), crop=RandomCrop(16), hflip=0.5), MaskDataset(masked((2, 50)), crop=RandomCrop(16), hflip=0.5)]
+    first, second = parts
+    for joined in (first + second.subset([2, 0]), Loader(ConcatDataset([first, second.subset([2, 0])]), 2).dataset):
+        images, masks = joined.read_batch(np.arange(5), seed=1, epoch=0)
+        assert images.shape == (5, 16, 16, 3) and masks.shape == (5, 16, 16) and masks.dtype == np.uint8
+    plain = reduce(add, [part.with_crop(None) for part in (first, second.subset([2, 0]))])
+    whole = [*(first.with_crop(None)[k] for k in range(3)), *(second.with_crop(None)[k] for k in (2, 0))]
+    for k, (image, mask) in enumerate(whole):
+        assert torch.equal(plain[k][0], image) and torch.equal(plain[k][1], mask)
+    assert plain.class_pixels == {0: 3 * 570 + 3 * 550, 1: 90, 2: 150}, "each store once, whole"
+    assert (plain + first.with_crop(None)).class_pixels == plain.class_pixels
+    both = first + second
+
+    def epoch(dataset, workers):
+        with Loader(dataset, 4, shuffle=True, seed=2, num_workers=workers) as loader:
+            return sha(loader)
+
+    assert epoch(both, 0) == epoch(both, 1) == epoch(pickle.loads(pickle.dumps(both)), 0)
+
+
+def test_what_does_not_go_together():
+    first = MaskDataset(masked((1, 30)))
+    with pytest.raises(ValueError, match=r"have ignore_index 255 and 7 do not go together: give both the same"):
+        first + MaskDataset(masked((2, 50)), ignore_index=7)
+    with pytest.raises(ValueError, match=r"names \(\) and \('class0', .*prepare both with the same --palette"):
+        first + MaskDataset(masked((2, 300), palette="".join(f"{k} {k} {k} class{k}\n" for k in range(7))))
+    with pytest.raises(ValueError, match="--mask-bits"):
+        first + MaskDataset(masked((1, 30), bits=16), ignore_index=255)
+    with pytest.raises(ValueError, match="one of the datasets has masks, the other has none"):
+        first + LMDBDataset(masked((1, 30)))
+    with pytest.raises(ValueError, match="one of the datasets has masks"):
+        LMDBDataset(masked((1, 30))) + first

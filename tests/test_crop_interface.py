@@ -1,0 +1,259 @@
+"""Crops of a user's own: what they say of themselves holds wherever batches are made."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fastdata import (
+    CenterCrop,
+    Crop,
+    LMDBDataset,
+    Loader,
+    LoaderError,
+    MaskDataset,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    StoreError,
+)
+from fastdata.data import crops
+from stores import sha, square, store, whole
+from test_masks import masked
+from test_masks import nearest as nearest_classes
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+class Corner(Crop):
+    """A corner of the image, resized."""
+
+    draws = 2
+
+    def boxes(self, u, heights, widths):
+        h, w = heights // 2, widths // 2
+        return np.stack([(u[0] < 0.5) * (heights - h), (u[1] < 0.5) * (widths - w), h, w], axis=1)
+
+
+class UpperHalf(Crop):
+    """Always the same box, resized."""
+
+    def boxes(self, u, heights, widths):
+        zero = np.zeros_like(heights)
+        return np.stack([zero, zero, heights // 2, widths], axis=1)
+
+
+class Cut(Crop):
+    """A random box, not resized."""
+
+    draws, resizes = 2, False
+
+    def boxes(self, u, heights, widths):
+        h, w = self.shape
+        top, left = (u[0] * (heights - h + 1)).astype(int), (u[1] * (widths - w + 1)).astype(int)
+        return np.stack([top, left, np.full_like(top, h), np.full_like(left, w)], axis=1)
+
+
+class Shifted(Cut):
+    """A random box of the image's size and more, which reaches outside."""
+
+    reaches_outside = True
+
+    def boxes(self, u, heights, widths):
+        h, w = self.shape
+        top, left = (u[0] * 21).astype(int) - 10, (u[1] * 21).astype(int) - 10
+        return np.stack([top, left, np.full_like(top, h), np.full_like(left, w)], axis=1)
+
+
+@dataclass(frozen=True)
+class Even(Crop):
+    """The largest box in the centre whose sides are multiples of a number."""
+
+    step: int = 8
+    resizes = False
+    shape = None
+
+    def boxes(self, u, heights, widths):
+        h, w = heights - heights % self.step, widths - widths % self.step
+        return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
+
+    def shapes(self, boxes):
+        return list(map(tuple, boxes[:, 2:].tolist()))
+
+
+def read(dataset, count=20):
+    return dataset.read_batch(np.arange(count), seed=2, epoch=1)
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
+@pytest.mark.parametrize("crop", [Corner((24, 20)), UpperHalf(30)])
+def test_boxes_are_resized(make, crop):
+    dataset = make(store(), size=96, crop=crop)
+    found, (boxes, _) = read(dataset)[0], dataset.draw(np.arange(20), seed=2, epoch=1)
+    assert len({tuple(box[:2]) for box in boxes.tolist()}) >= crop.draws
+    for image, (top, left, h, w), pixels in zip(whole(store(), 96), boxes.tolist(), found, strict=False):
+        part = Image.fromarray(image[top : top + h, left : left + w])
+        wanted = np.asarray(part.resize(crop.shape[::-1], Image.Resampling.BILINEAR), int)
+        assert np.abs(wanted - pixels).max() <= 2
+
+
+@pytest.mark.parametrize("crop", [Cut((30, 20)), Shifted(50)])
+def test_boxes_are_cut(crop):
+    dataset = LMDBDataset(store(), size=96, crop=crop)
+    found, (boxes, _) = read(dataset)[0], dataset.draw(np.arange(20), seed=2, epoch=1)
+    for image, (top, left, h, w), pixels in zip(whole(store(), 96), boxes.tolist(), found, strict=False):
+        padded = np.pad(image, ((50, 50), (50, 50), (0, 0)))
+        np.testing.assert_array_equal(pixels, padded[top + 50 : top + 50 + h, left + 50 : left + 50 + w])
+
+
+def test_masks_follow():
+    for crop in (Corner(20), Shifted(60)):
+        dataset, images = MaskDataset(masked(), crop=crop), MaskDataset(masked())
+        masks, (boxes, _) = read(dataset, 12)[1], dataset.draw(np.arange(12), seed=2, epoch=1)
+        for k in range(12):
+            nearest = nearest_classes(images[k][1].numpy(), boxes[k].tolist(), crop.shape, 255)
+            assert (masks[k] == nearest).any(axis=0).all()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "crop", [Cut((30, 20)), Shifted(32), CenterCrop(40), RandomCrop(32, padding=5), Resize(32), UpperHalf((16, 32))]
+)
+def test_what_only_cuts_can_stay_on_a_device(crop, workers):
+    def epoch(**options):
+        with Loader(LMDBDataset(square(), crop=crop, hflip=0.5), 8, shuffle=True, seed=4, num_workers=workers, **options) as loader:
+            return sha(loader)
+
+    assert epoch(resident="cpu") == epoch()
+
+
+@pytest.mark.parametrize("crop", [Corner(16), UpperHalf(16), RandomResizedCrop(16), Resize(16)])
+def test_what_resizes_can_not_stay_on_a_device(crop):
+    with pytest.raises(ValueError, match=r"only cut, but .* resizes images of 32 x 32.*says resizes = False"):
+        Loader(LMDBDataset(square(), crop=crop), 8, resident="cpu")
+
+
+def test_shapes_may_depend_on_the_image():
+    dataset = LMDBDataset(store(), size=96, crop=Even(1, step=16))
+    sides = [(h - h % 16, w - w % 16) for h, w, _ in (image.shape for image in whole(store(), 96))]
+    assert [tuple(image.shape[1:]) for image, _ in dataset] == sides
+    assert dataset.sample_bytes() == 3 * max(h * w for h, w in sides)
+    with Loader(dataset.subset(np.flatnonzero([side == sides[0] for side in sides])), 3, num_workers=1) as loader:
+        assert {tuple(batch[0].shape[1:]) for batch in loader} == {(3, *sides[0])}
+
+
+def test_planes_of_a_crop_of_ones_own():
+    dataset = LMDBDataset(square("yuv420"), crop=Corner(10))
+    (boxes, _) = dataset.draw(np.arange(20), seed=2, epoch=1)
+    assert not (boxes % 2).any() and read(dataset)[0].shape == (20, 15, 10, 1)
+
+
+class Wrong(Crop):
+    box = 0, 0, 10, 10
+
+    def boxes(self, u, heights, widths):
+        return np.tile(self.box, (len(heights), 1))
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (
+            {"box": (0, -1, 10, 10)},
+            r"Wrong\(8\).boxes gave \[0, -1, 10, 10\] .* 32 x 32, which reaches beyond .*reaches_outside is",
+        ),
+        ({"box": (25, 0, 8, 8)}, "reaches beyond the image"),
+        ({"box": (0, 0, 0, 8)}, "which has no pixels"),
+        ({"resizes": False}, "has not the size of the output, and resizes is False"),
+        ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
+        ({"box": (0.0, 0.0, 8.0, 8.0)}, r"gave float64 \[1, 4\]"),
+        ({"shape": None}, "Wrong has no shape of its own, so it needs a method shapes"),
+    ],
+)
+def test_boxes_that_are_not_what_a_crop_says(said, says):
+    with pytest.raises((LoaderError, NotImplementedError), match=says):
+        LMDBDataset(square(), crop=type("Wrong", (Wrong,), said)(8))[0]
+
+
+def test_what_is_no_crop():
+    with pytest.raises(ValueError, match="resizes and reaches_outside"):
+        LMDBDataset(square(), crop=type("Both", (Shifted,), {"resizes": True})(8))
+    with pytest.raises(TypeError, match=r"crop is 224, but must be a fastdata.Crop, such as RandomResizedCrop\(224\), or None"):
+        LMDBDataset(square(), crop=224)
+
+
+def test_reprs_are_short_and_the_example_runs():
+    assert repr(RandomResizedCrop(224)) == "RandomResizedCrop(224)"
+    assert repr(RandomCrop((32, 24), padding=4)) == "RandomCrop((32, 24), padding=4)"
+    assert repr(Resize(64, antialias=False)) == "Resize(64, antialias=False)"
+    assert repr(Corner(8)) == "Corner(8)"
+    results = doctest.testmod(crops)
+    assert results.attempted >= 2 and results.failed == 0
+
+
+# Progressive resizing in memory
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_memory_holds_several_sizes_and_a_schedule_chooses(workers, decoded):
+    def epochs(dataset):
+        with Loader(dataset, 8, shuffle=True, seed=1, num_workers=workers, schedule={0: (64, 20), 1: (96, 40), 2: 64}) as loader:
+            found = [sha(loader) for _ in range(3)]
+            loader.set_size(96)
+            return [*found, sha(loader)]
+
+    crop = RandomResizedCrop(24)
+    held = RAMDataset(store("jpeg"), size=(64, 96), crop=crop, decoded=decoded)
+    assert epochs(held) == epochs(LMDBDataset(store("jpeg"), crop=crop))
+    assert torch.equal(held.with_crop(None)[3][0], LMDBDataset(store("jpeg"), size=64)[3][0]), "the first is its own"
+    assert held.with_size(None).with_crop(None)[3][0].shape == LMDBDataset(store("jpeg"), size=96)[3][0].shape
+
+
+def test_all_sizes_are_in_memory_and_within_max_bytes():
+    sizes = {size: sum(image.nbytes for image in whole(store(), size)) for size in (64, 96)}
+    held = RAMDataset(store(), size=(96, 64))
+    for size, total in sizes.items():
+        one = held.with_size(size)._images.held
+        assert len(one) == 42 and one.bytes.nbytes == total
+        one.bytes[:] = size
+        assert (held.with_size(size)[5][0] == size).all()
+    part = RAMDataset(store(), size=(96, 64), max_bytes=sum(sizes.values()) // 2)
+    counts = {len(part.with_size(size)._images.held) for size in sizes}
+    assert len(counts) == 1 and 10 < counts.pop() < 30
+    assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
+
+
+def test_masks_in_several_sizes():
+    path = masked(size=(50, 30))
+    held = RAMDataset(path, size=(30, 50))
+    for size in (30, 50):
+        for found, wanted in zip(held.with_size(size)[2], MaskDataset(path, size=size)[2], strict=True):
+            assert torch.equal(found, wanted)
+    joined = held + held
+    assert torch.equal(joined.with_size(50)[14][1], MaskDataset(path, size=50)[2][1])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: RAMDataset(store(), size=64).with_size(96), r"size 96 is not held in memory, only 64: make .*size=\(64, 96\)"),
+        (lambda: Loader(RAMDataset(store(), size=64), 4, schedule={0: 64, 3: 96}), "size 96 is not held in memory"),
+        (lambda: RAMDataset(store(), size=(64, 96)).with_size(70), "has no size 70; it has 96, 64"),
+        (lambda: RAMDataset(store(), size=(64, 70)), "has no size 70; it has 96, 64"),
+        (lambda: RAMDataset(store(), size=()), r"size is \(\), but must be a stored size, or several different ones"),
+        (lambda: RAMDataset(store(), size=(64, 64)), r"size is \(64, 64\), but must be"),
+    ],
+)
+def test_sizes_that_are_not_there(call, says):
+    with pytest.raises((StoreError, ValueError), match=says):
+        call()

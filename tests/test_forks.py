@@ -1,0 +1,107 @@
+"""Forks beside OpenCV's threads: a child that inherits a pool without its threads would wait for them for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastdata
+from stores import script, store
+from support import MAIN, run, write_pictures
+
+SECONDS = 60.0  # what each takes is far below; one that hangs ends here
+
+# `child(work)` forks, as multiprocessing does it; it says what work returned. OpenCV's pool is at work before.
+START = """
+import json, multiprocessing, sys, time
+import cv2, numpy
+import fastdata
+
+def start_pool():
+    cv2.resize(numpy.zeros((2000, 2000, 3), numpy.uint8), (3000, 3000))
+
+def child(work):
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=lambda: queue.put(work()))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return queue.get()
+
+path = sys.argv[1]
+cv2.setNumThreads(4)
+start_pool()
+time.sleep(0.3)  # until its threads wait for work: only then a child waits for them
+"""
+
+WORKS: dict[str, tuple[str, Any]] = {
+    "setNumThreads, as others call it in worker_init_fn": (
+        """
+def work():
+    cv2.setNumThreads(1)
+    return cv2.getNumThreads()
+
+found = child(work)
+""",
+        1,
+    ),
+    "torch's DataLoader over a dataset of ours": (
+        """
+from torch.utils.data import DataLoader
+dataset = fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32))
+loader = DataLoader(dataset, 8, num_workers=1, worker_init_fn=lambda _: cv2.setNumThreads(1))
+found = sum(len(images) for images, _ in loader)
+""",
+        42,
+    ),
+    "a Loader with workers in a forked child": (
+        """
+def work():
+    dataset = fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32))
+    with fastdata.Loader(dataset, 8, num_workers=1) as loader:
+        return sum(len(batch.ids) for batch in loader)
+
+found = child(work)
+""",
+        42,
+    ),
+    "the DataLoader of fastdata bench": (
+        """
+from fastdata.bench.by_hand import by_hand
+from fastdata.bench.loaders import Task
+contestant = by_hand(Task(path, None, 24, 8), 1, 100.0)
+found = contestant.measure(0.1).images > 0
+contestant.close()
+""",
+        True,
+    ),
+    "as many threads as before, here and in the child": (
+        """
+def work():
+    before = cv2.getNumThreads()
+    start_pool()
+    return before
+
+found = [child(work), cv2.getNumThreads()]
+start_pool()
+""",
+        [4, 4],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WORKS)
+def test_children_that_are_forked_beside_opencvs_threads(case: str) -> None:
+    code, expected = WORKS[case]
+    assert script(START + code + "print(json.dumps(found))", store(), timeout=SECONDS) == expected
+
+
+def test_bench_with_crops_that_opencv_resizes_with_threads(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 12, height=80, width=100)
+    out = fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=64, workers=1).out
+    options = "--crop 384 --batch-size 8 --workers 1 --seconds 0.5 --repeats 1".split()
+    done = run(*MAIN, "bench", out, *options, seconds=SECONDS)
+    assert done.returncode == 0 and " reaches " in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,114 @@
+"""What preparing says: options as they are typed, in a shell or in Python; help, versions and exit codes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastdata
+from fastdata import __version__
+from support import MAIN, PREP, run, write_pictures
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"size": 0}, "{size} is 0, but sizes must be different numbers from 1 to 65500"),
+    ({"mask_bits": 16}, "{mask_suffix}, {mask_bits} and {palette} are about masks: give {masks} too"),
+    ({"train_bpe": 5}, "{train_bpe} is 5, but a vocabulary has 256 bytes and an end at least: 257 or more"),
+    ({"tokenizer": "bytes", "size": 8}, "{size} is about images"),
+    ({"chunk": 4}, "{chunk} is about arrays"),
+    ({"kind": "arrays", "max_bytes": 0}, "{max_bytes} is 0, but must be positive"),
+    ({"label_from": "x"}, "{label_from} 'x' has 0 groups"),
+    ({"limit": 0}, "{limit} is 0, but must be positive"),
+    ({"workers": 0}, "{workers} is 0, but must be positive"),
+    ({"codec": "yuv420", "gray": True}, "{codec} yuv420 holds colours in 8 bits"),
+    ({"split": "val"}, "{split} val is about a .csv or .tsv file of paths"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_messages_name_options_as_they_are_typed(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    write_pictures(tmp_path / "in", 2)
+    names = re.findall(r"{(\w+)}", message)
+    typed = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)[: 1 + (value is not True)]]
+    done = run(*PREP, "in", "o.fds", *typed, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message.format(**{name: f"--{name.replace('_', '-')}" for name in names}) in done.stderr
+    with pytest.raises((ValueError, fastdata.PrepError)) as caught:
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", **options)
+    assert message.format(**{name: name for name in names}) in str(caught.value)
+    assert not (tmp_path / "o.fds").exists()
+
+
+def test_commands_in_messages_stay_commands_in_python(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_pictures(tmp_path / "in" / split / "ant", 1)
+    with pytest.raises(fastdata.PrepError, match=r"fastdata-prep .*in-val\.fds --classes in-train\.fds"):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds")
+
+
+def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/shake.txt").write_text("a rose")
+    for source in ("in", "in/shake.txt"):
+        assert "text needs a tokenizer: --tokenizer" in run(*PREP, source, cwd=tmp_path).stderr
+
+
+def test_a_data_frame_is_called_so(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    with pytest.raises(fastdata.PrepError) as caught:
+        fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds", target="c")
+    assert str(caught.value).startswith("target c: the DataFrame has no such column; it has ")
+
+
+def test_changed_options_are_told_without_brackets_and_sums(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 2)
+    run(*PREP, "in", cwd=tmp_path)
+    done = run(*PREP, "in", "--size", "8", "--size", "4", "--gray", "--background", "black", cwd=tmp_path)
+    assert done.returncode == 2
+    assert {line.strip() for line in done.stderr.splitlines()} > {
+        "background: 255, 255, 255, now 0, 0, 0",
+        "gray: no, now yes",
+        "sizes: none, now 8, 4",
+    }
+    pytest.importorskip("pyarrow")
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    assert run(*PREP, "t.csv", "--target", "y", cwd=tmp_path).returncode == 0
+    (tmp_path / "t.csv").write_text("x,y\n1000,2\n")
+    again = run(*PREP, "t.csv", "--target", "y", cwd=tmp_path)
+    assert again.returncode == 2 and "columns: other names, types or values" in again.stderr
+    assert not re.search(r"[0-9a-f]{32}", again.stderr)
+
+
+@pytest.mark.parametrize("command", [PREP, [*MAIN, "prep"]])
+def test_help_and_version_of_prep(command: list[str]) -> None:
+    short, long = run(*command, "-h"), run(*command, "--help")
+    assert short.returncode == 0 and short.stdout == long.stdout and "--label-from" in short.stdout
+    assert re.search(r"\[default:\s+90\]", short.stdout)
+    groups = re.findall(r"^(\S.*):$", short.stdout, re.MULTILINE)
+    assert groups == ["Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", "The run"]
+    assert __version__ in run(*command, "--version").stdout
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "export", "bench"])
+def test_every_command_has_a_short_help(command: str) -> None:
+    found = run(*MAIN, command, "-h")
+    assert found.returncode == 0 and found.stdout.startswith(f"Usage: fastdata {command}")
+
+
+def test_a_dry_run_ends_as_the_run_would(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 3)
+    (tmp_path / "in/bad.png").write_bytes(b"no image")
+    for more, code in (((), 3), (("--max-reject-rate", "0.25"), 0)):
+        assert run(*PREP, "in", "--dry-run", *more, cwd=tmp_path).returncode == code
+        assert run(*PREP, "in", *more, cwd=tmp_path).returncode == code
+    (tmp_path / "in/bad.png").unlink()
+    assert run(*PREP, "in", "o.fds", "--limit", "2", cwd=tmp_path).returncode == 0
+
+
+def test_a_dry_run_of_nothing_usable_is_the_same_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\ngone.png,1\nlost.png,2\n")
+    dry, real = (run(*PREP, "t.csv", *more, cwd=tmp_path) for more in (["--dry-run"], []))
+    assert dry.returncode == real.returncode == 2 and dry.stderr == real.stderr and "tried gone.png" in dry.stderr
