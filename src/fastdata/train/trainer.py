@@ -49,8 +49,8 @@ class Trainer:
     batch, as BatchNorm. An update whose gradient is not finite is skipped. Fifty in a row, or all of a run, end it with an error.
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
-    SIGTERM saves one, and ends the process with exit code 75. Where options differ from those that were saved, what is asked for
-    now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
+    SIGTERM and Ctrl-C save one, and end the process with exit codes 75 and 130; the second is a KeyboardInterrupt too. Where
+    options differ from those that were saved, what is asked for now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
