@@ -50,7 +50,8 @@ class Trainer:
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
     SIGTERM and Ctrl-C save one, and end the process with exit codes 75 and 130; the second is a KeyboardInterrupt too. Where
-    options differ from those that were saved, what is asked for now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
+    options differ from those that were saved, what is asked for now counts, and a warning names both; only a scheduler of torch
+    goes on with its arguments, rates and momenta as saved.
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
