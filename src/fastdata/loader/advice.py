@@ -42,5 +42,5 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
 
 def _shrinks(dataset: ImageDataset) -> bool:
     """Whether most stored images are much larger than what is made of them."""
-    crop = dataset.view.crop
-    return crop is not None and bool(np.median(np.minimum(*dataset.sides())) >= LARGER * max(crop.shape))
+    shape = dataset.view.crop and dataset.view.crop.shape
+    return bool(shape and np.median(np.minimum(*dataset.sides())) >= LARGER * max(shape))
