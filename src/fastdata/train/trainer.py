@@ -229,7 +229,7 @@ class Trainer:
         self._options.see(train)
         if self.world.rank == 0:
             self._habits.begin()
-        self._resuming.tell(self.update, self.epoch)
+        self._resuming.tell(self.update, self.epoch, self.world.rank)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
