@@ -168,9 +168,8 @@ class Trainer:
         self._meter, self._logged, self.totals = self.records.meter, self.records.logged, self._step.totals
         self._evaluation.see = self.records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
-        self._habits = Habits()
-        if self.world.rank == 0:
-            self._step.see_loss = self._habits.see
+        self._habits = Habits(looks=self.world.rank == 0)
+        self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -227,8 +226,7 @@ class Trainer:
         self._resuming.start_anew()
         check_part(train, self.world, training=True)
         self._options.see(train)
-        if self.world.rank == 0:
-            self._habits.begin()
+        self._habits.begin()
         self._resuming.tell(self.update, self.epoch, self.world.rank)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
