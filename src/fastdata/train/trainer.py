@@ -227,7 +227,7 @@ class Trainer:
         check_part(train, self.world, training=True)
         self._options.see(train)
         self._habits.begin()
-        self._resuming.tell(self.update, self.epoch, self.world.rank)
+        self._resuming.tell(self.update, self.epoch)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
