@@ -32,6 +32,7 @@ def test_it_runs(folder, heading):
 
 def test_the_table_names_the_installed_versions():
     rows = re.findall(r"^\| \[?([\w-]+)[^|]*\| ([\d.]+) \|", DOCUMENT.read_text(), re.MULTILINE)
-    assert rows
+    assert len(rows) >= 10
     for name, stated in rows:
-        assert version(name).split("+")[0] == stated, name
+        package = "lightning" if name == "Fabric" else name
+        assert version(package).split("+")[0] == stated, name
