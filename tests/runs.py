@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, RandomCrop, Trainer
-from fastdata.monitor import meter
+from fastdata.monitor import log
 
 EPOCHS = 2
 
@@ -224,7 +224,7 @@ def each(job: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    vars(meter)["draw_log"] = lambda *paths: None  # matplotlib takes a second
+    vars(log)["draw_log"] = lambda *paths: None  # matplotlib takes a second
     task = json.loads(sys.argv[2])
     result = each(task) if sys.argv[1] == "each" else {"saves": fit(task)}
     sys.stdout.write(json.dumps(result) + "\n")

@@ -1,8 +1,9 @@
-"""What a Loader's counts say about the first thing to change, and how a run tells it."""
+"""What limits a run, and the first thing to change: told when it is news, and only where it can help."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,52 +11,146 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import LMDBDataset, Loader, RandomResizedCrop, Trainer, prep
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, Trainer, prep
 from fastdata.loader.stats import Stats
+from fastdata.monitor.bottleneck import Bottleneck, untried
 from support import write_pictures
 
 
-@pytest.mark.parametrize(
-    ("spent", "said"),
-    [
-        ({"work_s": 5.0, "read_s": 3.0, "decode_s": 1.0, "resize_s": 0.5}, "RAMDataset, which keeps the bytes in memory"),
-        (
-            {"work_s": 5.0, "decode_s": 3.0, "read_s": 1.0},
-            "a smaller --size of the store, a codec without decoding (rgb), or more workers",
-        ),
-        ({"work_s": 5.0, "resize_s": 3.0, "decode_s": 1.5}, "antialias=False, or a smaller --size of the store"),
-        ({"work_s": 5.0, "decode_s": 1.0, "resize_s": 1.0}, "more workers"),  # a transform of the user's
-        ({"work_s": 5.0}, "more workers"),  # a dataset that is not fastdata's
-        ({}, "more workers"),
-    ],
-)
-def test_it_is_about_what_takes_longest_since_then(spent: dict[str, float], said: str) -> None:
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four images of 300 x 400 in stores of three codecs."""
+    root = tmp_path_factory.mktemp("advice")
+    write_pictures(root / "images", 4, height=300, width=400)
+    for codec in ("jpeg", "png", "rgb"):
+        prep(root / "images", root / f"{codec}.fds", codec=codec)
+    return root
+
+
+def spent(dataset: Any, *, workers: int = 1, **times: float) -> str:
+    """The advice where so many seconds of 5 went into each part of the work, and there are two cores."""
     before = Stats(work_s=700.0, read_s=100.0, decode_s=200.0, resize_s=300.0)
-    after = Stats(**{name: getattr(before, name) + spent.get(name, 0.0) for name in ("work_s", "read_s", "decode_s", "resize_s")})
-    assert after.advice(before) == said
+    after = {name: getattr(before, name) + times.get(name, 0.0) for name in ("read_s", "decode_s", "resize_s")}
+    return Stats(dataset, workers=workers, cores=2, work_s=705.0, **after).advice(before)
 
 
-def test_it_is_about_a_real_loader(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "images", 4, height=600, width=800)
-    prep(tmp_path / "images", tmp_path / "a.fds", codec="png")
-    with Loader(LMDBDataset(tmp_path / "a.fds", crop=RandomResizedCrop(16)), 4, num_workers=1) as loader:
+def test_advice_is_about_what_takes_longest(stores: Path) -> None:
+    small = LMDBDataset(stores / "jpeg.fds", crop=RandomResizedCrop(64))
+    assert spent(small, read_s=3.0, decode_s=1.0, resize_s=0.5) == "RAMDataset, which keeps the bytes in memory"
+    assert spent(small, decode_s=3.0, read_s=1.0) == (
+        "a smaller --size of the store, --codec rgb (no decoding, but more room), or more workers"
+    )
+    assert spent(small, resize_s=3.0, decode_s=1.5) == "antialias=False, a smaller --size of the store, or more workers"
+    assert spent(small, decode_s=1.0, resize_s=1.0) == "more workers"  # a transform of the user's
+    assert spent([]) == "more workers"  # a dataset that is not fastdata's
+
+
+def test_there_is_no_advice_that_can_not_help(stores: Path) -> None:
+    crop = RandomResizedCrop(280)
+    assert spent(LMDBDataset(stores / "jpeg.fds", crop=crop), decode_s=3.0, workers=2) == (
+        "--codec rgb (no decoding, but more room)"
+    )
+    assert spent(LMDBDataset(stores / "rgb.fds", crop=crop), decode_s=3.0, workers=2) == ""
+    assert spent(RAMDataset(stores / "jpeg.fds", crop=crop), read_s=3.0) == ""
+    assert spent(LMDBDataset(stores / "jpeg.fds", crop=RandomResizedCrop(280, antialias=False)), resize_s=3.0, workers=2) == ""
+    assert spent(LMDBDataset(stores / "jpeg.fds", crop=CenterCrop(280)), resize_s=3.0, workers=2) == ""
+    assert spent([], workers=2) == ""
+
+
+def test_advice_about_a_real_loader(stores: Path) -> None:
+    with Loader(LMDBDataset(stores / "png.fds", crop=RandomResizedCrop(16)), 4, num_workers=1) as loader:
         before = loader.stats()
         next(iter(loader))
-        assert loader.stats().advice(before).startswith("a smaller --size")  # PNG is decoded whole, for 16 pixels
+        assert loader.stats().workers == 1 and loader.stats().cores >= 1
+        assert loader.stats().advice(before).count("a smaller --size") == 1  # PNG is decoded whole, for 16 pixels
 
 
-class Slow(torch.utils.data.Dataset[Any]):
+class Timed:
+    """A loader of batches that takes a share of the time."""
+
+    def __init__(self, *shares: float) -> None:
+        self.shares = list(shares)
+
     def __len__(self) -> int:
-        return 4
+        return 1
 
-    def __getitem__(self, k: int) -> torch.Tensor:
-        time.sleep(0.05)
-        return torch.zeros(2)
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        share = self.shares.pop(0)
+        time.sleep(share / (1 - share) * 0.4)
+        yield torch.zeros(2, 2)
 
 
-def test_a_run_that_waits_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Linear(2, 1)
-    trainer = Trainer(model, lambda model, x: (model(x).sum(), len(x)), torch.optim.SGD(model.parameters(), 0.1))
-    with Loader(Slow(), 2, num_workers=0) as loader:
-        trainer.fit(loader, epochs=1)
-    assert "The loader is the bottleneck: try more workers." in capsys.readouterr().out
+class Takes(nn.Linear):
+    """A model that takes 0.4 s."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.4)
+        return super().forward(x)
+
+
+def test_a_run_says_what_a_perfect_loader_would_bring_when_that_is_news(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Takes(2, 1)
+    trainer = Trainer(model, lambda model, x: model(x).square(), torch.optim.SGD(model.parameters(), 0.1), compile=False)
+    trainer.fit(Timed(0.3, 0.3, 0.8, 0.8), epochs=4)
+    said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("epoch")]
+    assert ["perfect" in text for text in said] == [True, False, True, False]
+    assert "A perfect loader would bring 1." in said[0] and "bottleneck" not in said[0]
+    assert "The loader is the bottleneck: a perfect one would bring " in said[2]
+
+
+class Advises:
+    """A loader's counts, with a loader's advice."""
+
+    def stats(self) -> Advises:
+        return self
+
+    def advice(self, before: Any) -> str:
+        return "more workers"
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [
+        (0.0, "The model is the bottleneck: a perfect loader would bring 1.00 x. compile=True may be quicker."),
+        (0.015, "The model is the bottleneck: a perfect loader would bring 1.02 x. compile=True may be quicker."),
+        (0.08, "A perfect loader would bring 1.09 x: try more workers."),
+        (0.6, "The loader is the bottleneck: a perfect one would bring 2.50 x: try more workers."),
+        (1.0, "The loader is the bottleneck: a perfect one would bring over 100.00 x: try more workers."),
+    ],
+)
+def test_the_words(wait: float, said: str) -> None:
+    limit = Bottleneck("compile=True may be quicker")
+    limit.begin(Advises())
+    assert limit.end(wait) == said
+    assert limit.end(wait) == ""
+
+
+def test_nothing_is_advised_where_all_was_tried() -> None:
+    limit = Bottleneck("")
+    limit.begin([])
+    assert limit.end(0.0) == "The model is the bottleneck: a perfect loader would bring 1.00 x."
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "precision", "channels_last", "compiled", "first"),
+    [
+        (nn.Conv2d(3, 4, 3), "cuda", "fp32", False, False, "precision"),
+        (nn.Conv2d(3, 4, 3), "cuda", "bf16", False, False, "channels_last"),
+        (nn.Linear(3, 4), "cuda", "bf16", False, True, "A larger batch"),  # no convolution has a use for channels_last
+        (nn.Conv2d(3, 4, 3), "cuda", "bf16", True, True, "A larger batch"),
+        (nn.Linear(3, 4), "cpu", "fp32", False, True, ""),
+    ],
+)
+def test_the_first_switch_to_try(model, device, precision, channels_last, compiled, first):
+    text = untried(model, torch.device(device), precision=precision, channels_last=channels_last, compile=compiled)
+    assert text.startswith(first) and bool(text) == bool(first)
+
+
+def test_compiling_is_advised_only_where_there_is_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: Any = {"precision": "fp32", "channels_last": False, "compile": False}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert untried(nn.Linear(3, 4), torch.device("cpu"), **options) == ""
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o700)
+    assert untried(nn.Linear(3, 4), torch.device("cpu"), **options) == "compile=True may be quicker"

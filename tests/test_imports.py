@@ -27,7 +27,7 @@ ARROWS = {
     "gpu": set(),
     "optim": {"errors"},
     "parallel": {"errors", "gpu", "optim"},
-    "monitor": {"errors"},
+    "monitor": {"errors", "machine"},
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
     "bench": {"__init__", "errors", "machine", "codec", "store", "data", "gpu", "loader"},

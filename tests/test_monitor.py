@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fastdata import Trainer
-from fastdata.monitor.meter import Meter, line, untried
+from fastdata.monitor.meter import line
 from fastdata.monitor.plot import draw_log
 from fastdata.monitor.watch import Watch
 
@@ -91,42 +91,17 @@ def test_evaluation_is_not_the_time_of_training(tmp_path):
     assert trained_s <= passed - evaluated
 
 
-def test_an_epoch_is_one_line_that_names_the_bottleneck(tmp_path, capsys):
+def epochs_of(said: str) -> list[str]:
+    return [text for text in said.splitlines() if text.startswith("epoch")]
+
+
+def test_an_epoch_is_one_line(capsys):
     trained(None, batches())
-    said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("epoch")]
+    said = epochs_of(capsys.readouterr().out)
     assert [text.split(":")[0] for text in said] == ["epoch 1", "epoch 2"]
-    assert all("samples/s" in text and "evaluation: loss" in text and "bottleneck" in text for text in said)
+    assert all("samples/s" in text and "evaluation: loss" in text for text in said)
     trained(None, batches(), progress=False)
     assert capsys.readouterr().out == ""
-
-
-class Stats:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def advice(self, before: Stats) -> str:
-        return self.text
-
-
-def test_the_loader_says_what_to_change(capsys):
-    class Loader:
-        def stats(self) -> Stats:
-            return Stats("a smaller --size")
-
-    meter = Meter(None, shown=True, tensorboard=False, next_switch="compile=True")
-    meter.begin(0, 0, 1, Loader())
-    with meter.waiting():
-        time.sleep(0.05)
-    meter.updated()
-    meter.end(1, {})
-    meter.begin(1, 0, 1, [])
-    meter.updated()
-    meter.epoch_span.started -= 10
-    meter.end(2, {})
-    meter.close()
-    slow, quick = capsys.readouterr().out.splitlines()
-    assert slow.endswith("The loader is the bottleneck: try a smaller --size.")
-    assert quick.endswith("The model is the bottleneck: compile=True.")
 
 
 def test_skipped_updates_are_told():
@@ -134,21 +109,6 @@ def test_skipped_updates_are_told():
     assert line(record) == (
         "no loss, 10 samples/s (20 without waiting), 50% of the time waiting for data, lr 0.1, 3 updates skipped: not finite"
     )
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "channels_last", "compiled", "first"),
-    [
-        ("cuda", "fp32", False, False, "precision"),
-        ("cuda", "bf16", False, False, "channels_last"),
-        ("cuda", "bf16", True, False, "compile"),
-        ("cpu", "fp32", False, False, "compile"),
-        ("cuda", "bf16", True, True, "a larger batch"),
-    ],
-)
-def test_the_first_switch_to_try(device, precision, channels_last, compiled, first):
-    text = untried(torch.device(device), precision=precision, channels_last=channels_last, compile=compiled)
-    assert text.startswith(first)
 
 
 def test_the_picture_shows_the_log(tmp_path):
@@ -213,3 +173,19 @@ def test_on_the_cpu_there_is_nothing_to_watch():
         watch.see(torch.zeros(1, side))
     assert watch.loss(loss_fn) is loss_fn
     assert torch.backends.cudnn.benchmark == before
+
+
+def test_a_trainer_is_short_to_show():
+    run = trained(None, batches(), progress=False)
+    assert repr(run) == "Trainer(Linear, SGD, cpu, 2 epochs, 10 updates)"
+
+
+def test_true_is_no_number_of_updates_to_profile():
+    with pytest.raises(ValueError, match="profile is True, but must be a whole number"):
+        trained(None, batches(), profile=True)
+
+
+def test_a_scheduler_that_is_none_is_named_in_a_word():
+    optimizer = torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"^the scheduler is a SGD: pass one"):
+        trained(None, batches(), progress=False, scheduler=optimizer)

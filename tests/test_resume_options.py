@@ -61,7 +61,7 @@ def test_what_is_asked_of_the_optimizer_counts_and_is_said(tmp_path, makes):
     trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, makes[1])
     with pytest.warns(
-        UserWarning, match=r"after update 3, in epoch 1\. .*lr 0.05 saved, 0.005 asked.*: what is asked counts"
+        UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 asked.*: what is asked counts"
     ) as said:
         again.fit(BATCHES, epochs=2)
     assert "weight_decay" in str(said[0].message) and said[0].filename == __file__
@@ -91,7 +91,7 @@ def test_each_group_has_its_own(tmp_path):
 
     trainer(tmp_path, partial(grouped, 0.1)).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, partial(grouped, 0.2))
-    with pytest.warns(UserWarning, match="epoch 1. lr of group 1 0.1 saved, 0.2 asked: what is asked counts"):
+    with pytest.warns(UserWarning, match=r"epoch 2\. lr of group 1 0\.1 saved, 0\.2 asked: what is asked counts"):
         again.fit(BATCHES, epochs=2)
     assert again.schedule.rates() == [0.05, 0.2]
 
@@ -147,7 +147,7 @@ def test_other_options_are_named_too(tmp_path):
 def test_a_resume_without_differences_is_told_and_logged_without_a_warning(tmp_path, capsys):
     trainer(tmp_path, end=2).fit(BATCHES, epochs=2)
     trainer(tmp_path, progress=True).fit(BATCHES, epochs=2)
-    assert "resumed after update 2, in epoch 0." in capsys.readouterr().out
+    assert "resumed after update 2, in epoch 1." in capsys.readouterr().out
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     told = [record for record in records if record["kind"] == "resume"]
     assert [(record["update"], record["epoch"], record["differences"]) for record in told] == [(2, 0, "")]

@@ -23,7 +23,7 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import Part
 from fastdata.loader.plan import Plan, Planner
-from fastdata.loader.ranks import default_workers
+from fastdata.loader.ranks import cores_of, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
@@ -150,7 +150,7 @@ class Loader:
         self._epoch, self._consumed = 0, 0
         self._begun = False  # whether a batch was handed out since the place was set
         self._pass = 0
-        self._stats = Stats()
+        self._stats = Stats(dataset)
         self._engine: Engine | None = None
         self._plan: Plan | None = None
         with suppress(LoaderError):  # which rank this is may be known later only
@@ -281,7 +281,8 @@ class Loader:
 
     def stats(self) -> Stats:
         """What was delivered so far, and where the time went."""
-        stats, slots = replace(self._stats), self._engine and self._engine.slots
+        slots = self._engine and self._engine.slots
+        stats = replace(self._stats, workers=self.num_workers, cores=cores_of(self.part))
         if slots:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies

@@ -11,7 +11,7 @@ from fastdata.errors import LoaderError
 from fastdata.loader.order import Part
 from fastdata.machine import available_cores
 
-__all__ = ["default_workers", "find_part"]
+__all__ = ["cores_of", "default_workers", "find_part"]
 
 T = TypeVar("T")
 
@@ -76,7 +76,12 @@ def _number(name: str, default: T) -> int | T:
 
 
 def default_workers(part: Part, batches: int) -> int:
-    """One a core, shared with the other ranks of this machine, and no more than an epoch has batches."""
+    """One a core of this rank, and no more than an epoch has batches."""
+    return min(cores_of(part), max(1, batches))
+
+
+def cores_of(part: Part) -> int:
+    """Cores of this machine for each of its ranks, 1 at least."""
     gpus = torch.cuda.device_count() or part.world_size  # where nobody says how many ranks this machine has
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", min(part.world_size, gpus)))
-    return max(1, min(available_cores() // max(ranks, 1), batches))
+    return max(1, available_cores() // max(ranks, 1))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from fastdata.data.rendering import Timing
+from fastdata.loader.advice import advice
 
 __all__ = ["Stats"]
-
-QUICKER = {
-    "read_s": "RAMDataset, which keeps the bytes in memory",
-    "decode_s": "a smaller --size of the store, a codec without decoding (rgb), or more workers",
-    "resize_s": "antialias=False, or a smaller --size of the store",
-}
 
 
 @dataclass
@@ -20,6 +16,8 @@ class Stats:
     """What a loader has done so far, in this process.
 
     Attributes:
+        dataset: what it reads.
+        workers, cores: its processes, and how many this rank has cores for.
         batches, samples: delivered.
         wait_s: seconds that the consumer waited for a batch.
         work_s: seconds that workers spent making them (with DALI: that this process spent on them), of which
@@ -30,6 +28,9 @@ class Stats:
         fallbacks: samples that DALI was to decode, and the CPU decoded as backend="torch" does.
     """
 
+    dataset: Any = field(default=None, repr=False, compare=False)
+    workers: int = 0
+    cores: int = 0
     batches: int = 0
     samples: int = 0
     wait_s: float = 0.0
@@ -52,8 +53,7 @@ class Stats:
         self.resize_s += timing.resize_s
 
     def advice(self, before: Stats) -> str:
-        """The first thing to change for a quicker loader: about what its workers spent most time on since `before`."""
-        spent = {name: getattr(self, name) - getattr(before, name) for name in QUICKER}
-        most = max(spent, key=lambda name: spent[name])
-        rest = self.work_s - before.work_s - sum(spent.values())
-        return QUICKER[most] if spent[most] > max(rest, 0.0) else "more workers"
+        """The first thing to change for a quicker loader, by what its workers spent most time on since `before`; "": nothing."""
+        spent = {part: getattr(self, f"{part}_s") - getattr(before, f"{part}_s") for part in ("read", "decode", "resize")}
+        spent["other"] = self.work_s - before.work_s - sum(spent.values())
+        return advice(self.dataset, max(spent, key=lambda part: spent[part]), more_workers=self.workers < self.cores)

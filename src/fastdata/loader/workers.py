@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 import weakref
 from collections.abc import Callable
@@ -45,7 +46,13 @@ class Greeting:
 
     def __call__(self, worker: int) -> None:
         self.heard.array[worker] = 1
-        quiet_worker(worker)
+        begin_worker(worker)
+
+
+def begin_worker(worker: int) -> None:
+    """Ctrl-C, which all processes of a terminal get, is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    quiet_worker(worker)
 
 
 class Workers:
@@ -101,7 +108,7 @@ class Workers:
             collate_fn=as_is,
             pin_memory=pin_memory and self.slots is None,
             prefetch_factor=prefetch_factor if num_workers else None,
-            worker_init_fn=self._greeting or quiet_worker,
+            worker_init_fn=self._greeting or begin_worker,
             generator=torch.Generator(),  # torch's own generator stays as the user left it
         )
         with ready_to_fork(), _on_cpu():

@@ -1,77 +1,81 @@
-"""What a person sees of a run: one line that moves, one an epoch, and a log that a program can read."""
+"""What a person sees of a run: one line that moves, one an epoch, and in a job's log one a minute."""
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, TextIO
+from dataclasses import dataclass, field
+from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from fastdata.errors import needs
-from fastdata.monitor.plot import draw_log
+from fastdata.monitor.bottleneck import Bottleneck
+from fastdata.monitor.logged import Sums, added, means
 
-__all__ = ["Meter", "untried"]
+__all__ = ["Meter"]
 
-WAITS = 0.05  # a share of waiting below this is the model's limit, not the loader's
-LOG = "log.jsonl"
+LINE_S = 60.0  # between two lines, at most, where no line moves
 
 
 @dataclass
 class Span:
     """What happened since some moment: of this rank, but rows of all."""
 
-    started: float
+    started: float = field(default_factory=time.perf_counter)
     rows: int = 0
     wait_s: float = 0.0
     losses: float = 0.0
     counts: float = 0.0
     skipped: int = 0
     updates: int = 0
+    logged: Sums = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """The mean loss, updates skipped, samples a second, the same without waiting, and the share of waiting."""
+        """The mean loss, updates skipped, samples a second, the same without waiting, the share of waiting, and what was logged."""
         passed = max(time.perf_counter() - self.started, 1e-9)
         rates = {"samples_per_s": self.rows / passed, "samples_per_s_without_waiting": self.rows / max(passed - self.wait_s, 1e-9)}
         loss = self.losses / self.counts if self.counts else None
-        return {"loss": loss, "skipped": self.skipped, **rates, "wait": self.wait_s / passed}
+        return {"loss": loss, "skipped": self.skipped, **rates, "wait": self.wait_s / passed, **means(self.logged)}
 
 
 class Meter:
     """Counts, and tells. On ranks other than 0 it counts only.
 
     Args:
-        folder: for the log, or None.
         shown: whether to draw the line and print epochs.
-        tensorboard: write its files into the folder too.
-        next_switch: what to try where the model is the bottleneck.
+        switch: what to try where the model is the bottleneck.
+
+    Attributes:
+        resumed_at: the update at which this process went on in the middle of the epoch; None: it trains the whole epoch.
     """
 
-    def __init__(self, folder: Path | None, *, shown: bool, tensorboard: bool, next_switch: str) -> None:
-        self._folder, self._shown, self._next_switch = folder, shown, next_switch
-        self._log: TextIO | None = None  # opened by the first record
-        self._writer: Any = None
-        if tensorboard and folder is not None:
-            with needs("tensorboard"):
-                from torch.utils.tensorboard import SummaryWriter
-            self._writer = SummaryWriter
-        self._board: Any = None
+    def __init__(self, *, shown: bool, switch: str) -> None:
+        self._shown, self._bottleneck = shown, Bottleneck(switch)
         self._bar: Any = None
-        self.epoch_span, self.span = Span(time.perf_counter()), Span(time.perf_counter())
+        self._told = time.monotonic()
+        self._place = ""
+        self._known: dict[str, Any] = {}  # of the last record
+        self.resumed_at: int | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self.epoch_span, self.span, self._line_span = Span(), Span(), Span()
+
+    @property
+    def _spans(self) -> tuple[Span, ...]:
+        return self.span, self.epoch_span, self._line_span
 
     def begin(self, epoch: int, done: int, updates: int | None, loader: Any) -> None:
-        """An epoch begins, or goes on after `done` of its updates; `loader` may have `stats()` with `advice(since)`."""
-        self._stats = getattr(loader, "stats", None)
-        self._before = self._stats() if self._stats else None
-        self.epoch_span, self.span = Span(time.perf_counter()), Span(time.perf_counter())
+        """An epoch, the first is 0, begins, or goes on after `done` of its updates."""
+        self._bottleneck.begin(loader)
+        self._start()
+        self._done, self._updates, self._place = done, updates, f"epoch {epoch + 1}"
+        if not done:
+            self.resumed_at = None
         if self._shown:
-            self._bar = tqdm(desc=f"epoch {epoch}", initial=done, total=updates, disable=None, unit="update", dynamic_ncols=True)
+            self._bar = tqdm(desc=self._place, initial=done, total=updates, disable=None, unit="update", dynamic_ncols=True)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -80,54 +84,66 @@ class Meter:
         try:
             yield
         finally:
-            for span in (self.span, self.epoch_span):
+            for span in self._spans:
                 span.wait_s += time.perf_counter() - started
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Around what is not training: evaluation, and copies for a checkpoint."""
+        """Around what is not training: evaluation, copies for a checkpoint, and pictures."""
         started = time.perf_counter()
         try:
             yield
         finally:
-            for span in (self.span, self.epoch_span):
+            for span in self._spans:
                 span.started += time.perf_counter() - started
 
     def count(self, rows: int) -> None:
-        self.span.rows += rows
-        self.epoch_span.rows += rows
+        for span in self._spans:
+            span.rows += rows
+        self._line_each_minute()
 
     def updated(self) -> None:
         self.epoch_span.updates += 1
+        self._done += 1
         if self._bar is not None:
             self._bar.update()
+        self._line_each_minute()
 
-    def read(self, losses: float, counts: float, skipped: int, *, lr: float) -> dict[str, Any]:
+    def read(self, losses: float, counts: float, skipped: int, logged: Sums, *, lr: float) -> dict[str, Any]:
         """Add what the device counted; returns a record of the time since the last one."""
-        for span in (self.span, self.epoch_span):
+        for span in self._spans:
             span.losses, span.counts, span.skipped = span.losses + losses, span.counts + counts, span.skipped + skipped
+            span.logged = added(span.logged, logged)
         record = {**self.span.record(), "lr": lr}
-        self.span = Span(time.perf_counter())
+        self._known = {"loss": record["loss"], "lr": lr}
+        self.span = Span()
         if self._bar is not None:
             self._bar.set_postfix_str(line(record), refresh=False)
         return record
 
-    def log(self, record: dict[str, Any]) -> None:
-        """One line of the log, and a point on each of TensorBoard's curves."""
-        if self._folder is not None:
-            if self._log is None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                self._log = (self._folder / LOG).open("a", encoding="utf-8")
-                self._board = self._writer and self._writer(str(self._folder))
-            self._log.write(json.dumps({"time": time.time(), **record}) + "\n")
-            self._log.flush()
-        if self._board is not None:
-            for name, value in record.items():
-                if isinstance(value, int | float) and name not in ("update", "epoch"):
-                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
+    def add(self, logged: Sums) -> None:
+        """Add what was logged after the last record of the epoch."""
+        self.epoch_span.logged = added(self.epoch_span.logged, logged)
+
+    def evaluating(self, batches: int) -> None:
+        """So many batches of an evaluation were used."""
+        self._line_each_minute(f"{batches} batches evaluated")
+
+    def _line_each_minute(self, text: str = "") -> None:
+        """Where no line moves: how far it is."""
+        if not self._shown or (self._bar is not None and not self._bar.disable) or time.monotonic() - self._told < LINE_S:
+            return
+        if not text:
+            total = "" if self._updates is None else f" of {self._updates}"
+            text = f"{self._done}{total} updates, {line(self._line_span.record() | self._known)}"
+            self._line_span = Span()
+        self.tell(f"{self._place}{self._resumed()}: {text}")
+
+    def _resumed(self) -> str:
+        return "" if self.resumed_at is None else f", resumed at update {self.resumed_at}"
 
     def end(self, epoch: int, results: dict[str, float]) -> dict[str, Any]:
-        """An epoch is over: one line of it, which names the bottleneck. Returns its record."""
+        """An epoch is over: one line of it, which names the bottleneck where that is news. Returns its record."""
         self._close_bar()
         record = self.epoch_span.record()
         values = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
@@ -135,19 +151,18 @@ class Meter:
         if not self.epoch_span.updates:
             self.tell(f"epoch {epoch}: trained before this run was resumed{evaluation}.")
         else:
-            self.tell(f"epoch {epoch}: {line(record)}{evaluation}. {self._advice(record['wait'])}")
+            limit = self._bottleneck.end(record["wait"])
+            self.tell(f"epoch {epoch}{self._resumed()}: {line(record)}{evaluation}.{limit and ' '}{limit}")
+        if self.resumed_at is not None:
+            record["resumed_at"], self.resumed_at = self.resumed_at, None
         return {**record, **{f"eval_{name}": value for name, value in results.items()}}
 
-    def _advice(self, wait: float) -> str:
-        """What limits the run, and the first thing to change."""
-        if wait < WAITS:
-            return f"The model is the bottleneck: {self._next_switch}."
-        said = self._stats().advice(self._before) if self._stats and hasattr(self._before, "advice") else "more workers"
-        return f"The loader is the bottleneck: try {said}."
-
     def tell(self, text: str) -> None:
+        """A line for whoever looks, also through a pipe."""
+        self._told = time.monotonic()
         if self._shown:
             tqdm.write(text)
+            sys.stdout.flush()
 
     def _close_bar(self) -> None:
         if self._bar is not None:
@@ -155,31 +170,18 @@ class Meter:
         self._bar = None
 
     def close(self) -> None:
-        """Close the line and the log, and draw the log, if matplotlib is there."""
+        """Close the line that moves."""
         self._close_bar()
-        if self._board is not None:
-            self._board.close()
-            self._board = None
-        if self._folder is not None and self._log is not None:
-            self._log.close()
-            self._log = None
-            if find_spec("matplotlib"):
-                draw_log(self._folder / LOG, self._folder / "train.png")
+
+
+KNOWN = ("loss", "skipped", "samples_per_s", "samples_per_s_without_waiting", "wait", "lr")
 
 
 def line(record: dict[str, Any]) -> str:
     """A record in words."""
     loss = "no loss" if record["loss"] is None else f"loss {record['loss']:.4g}"
+    logged = "".join(f", {name} {value:.4g}" for name, value in record.items() if name not in KNOWN)
     rates = f"{record['samples_per_s']:,.0f} samples/s ({record['samples_per_s_without_waiting']:,.0f} without waiting)"
     skipped = f", {record['skipped']} updates skipped: not finite" if record["skipped"] else ""
     rate = f", lr {record['lr']:.3g}" if "lr" in record else ""
-    return f"{loss}, {rates}, {record['wait']:.0%} of the time waiting for data{rate}{skipped}"
-
-
-def untried(device: torch.device, *, precision: str, channels_last: bool, compile: bool) -> str:
-    """The first thing to change where the model is the bottleneck."""
-    if device.type == "cuda" and precision == "fp32":
-        return 'precision="bf16" is quicker'
-    if device.type == "cuda" and not channels_last:
-        return "channels_last=True is quicker for convolutions"
-    return "a larger batch may be quicker" if compile else "compile=True may be quicker"
+    return f"{loss}{logged}, {rates}, {record['wait']:.0%} of the time waiting for data{rate}{skipped}"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
-__all__ = ["HOOKS", "check_arguments", "check_counts"]
-
-HOOKS = ("step", "epoch", "eval", "save")
+__all__ = ["check_arguments", "check_counts"]
 
 
 def check_arguments(
@@ -21,7 +19,6 @@ def check_arguments(
     clip_value: float | None,
     resume: Any,
     dir: Any,
-    hooks: Iterable[str],
 ) -> None:
     """Raise a ValueError for what would pass, and then do something else than it says."""
     check_counts(accumulate=accumulate, log_every=log_every)
@@ -31,8 +28,6 @@ def check_arguments(
             raise ValueError(
                 f"{name} is {limit}, which would leave nothing or all of each gradient: give a number above 0, or None"
             )
-    if unknown := sorted(set(hooks) - set(HOOKS)):
-        raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
     if resume not in (True, False, "require") or (resume == "require" and dir is None):
         raise ValueError(f"resume is {resume!r} and dir {dir}, but it is True, False, or 'require', which needs a dir")
 
@@ -40,5 +35,5 @@ def check_arguments(
 def check_counts(**counts: int | None) -> None:
     """Raise a ValueError for what is not a whole number from 1 on, or None."""
     for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise ValueError(f"{name} is {count!r}, but must be a whole number from 1 on, or left out")

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.errors import FastDataError, warn_user
-from fastdata.monitor.meter import Meter
 from fastdata.train.options import Options
+from fastdata.train.records import Records
 
 __all__ = ["Resuming"]
 
@@ -20,9 +20,9 @@ class Resuming:
     """
 
     def __init__(
-        self, wish: bool | Literal["require"], checkpoints: Checkpoints | None, options: Options, meter: Meter, *, tells: bool
+        self, wish: bool | Literal["require"], checkpoints: Checkpoints | None, options: Options, records: Records
     ) -> None:
-        self._wish, self._checkpoints, self._options, self._meter, self._tells = wish, checkpoints, options, meter, tells
+        self._wish, self._checkpoints, self._options, self._records = wish, checkpoints, options, records
         self.settled = False
 
     def newest(self) -> dict[str, Any] | None:
@@ -48,16 +48,16 @@ class Resuming:
                 "on, call trainer.resume() before trainer.steps()"
             )
         elif aside:
-            self._meter.tell(f"resume=False: what an earlier run left in {aside.parent} is in {aside} now")
+            self._records.meter.tell(f"resume=False: what an earlier run left in {aside.parent} is in {aside} now")
 
     def tell(self, update: int, epoch: int) -> None:
         """Say once where a run goes on, and which options differ from those that it was begun with."""
         differences = self._options.differences()
-        if differences is None or not self._tells:
+        if differences is None or not self._records.main:
             return
-        text = f"resumed after update {update}, in epoch {epoch}"
-        self._meter.log({"kind": "resume", "update": update, "epoch": epoch, "differences": differences})
+        text = f"resumed after update {update}, in epoch {epoch + 1}"
+        self._records.write("resume", {"differences": differences})
         if differences:
             warn_user(f"{text}. {differences}")
         else:
-            self._meter.tell(f"{text}.")
+            self._records.meter.tell(f"{text}.")

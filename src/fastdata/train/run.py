@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import signal
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastdata.errors import warn_user
-from fastdata.parallel.signals import Termination
+from fastdata.parallel.signals import Termination, interruption
 from fastdata.train.arguments import check_counts
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TERMINATED", "Run"]
 
-GO_ON, STOP, TERMINATE = range(3)
+GO_ON, STOP, TERMINATE, INTERRUPT = range(4)
+VERDICTS = {signal.SIGTERM: TERMINATE, signal.SIGINT: INTERRUPT}
 TERMINATED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 
@@ -48,20 +50,30 @@ class Run:
         trainer.schedule.begin(self._updates(), evaluated=self.val is not None or trainer.profiling)
         if trainer.update and not self._goes_on():
             self._say_finished()
-        with self.termination if trainer.dir else nullcontext():  # without checkpoints it ends at once
+        with self.termination if trainer.saves else nullcontext():  # without checkpoints it ends at once
             try:
                 while self._goes_on():
                     self._epoch()
-                if self.verdict != TERMINATE:
+                if self.verdict < TERMINATE:
                     trainer.check_finite(over=True)
                     self._validate()
+                trainer.records.flush()
                 trainer.save()
             finally:
                 trainer.close()
-        if self.verdict == TERMINATE:
-            trainer.world.leave()
-            raise SystemExit(TERMINATED)
+        if self.verdict >= TERMINATE:
+            self._leave()
         return trainer.results
+
+    def _leave(self) -> None:
+        """End the process, as a signal asked, now that all is saved."""
+        trainer, interrupted = self.trainer, self.verdict == INTERRUPT
+        what = "interrupted" if interrupted else "SIGTERM"
+        trainer.records.meter.tell(
+            f"{what}: saved at update {trainer.update} in {trainer.dir}; the same command goes on from there."
+        )
+        trainer.world.leave()
+        raise interruption() if interrupted else SystemExit(TERMINATED)
 
     def _updates(self) -> float:
         """Count all updates of the run, those before a resume included; math.inf: nobody knows."""
@@ -93,7 +105,7 @@ class Run:
                 self._after(update)
                 if self.verdict != GO_ON or update >= self.max_steps:
                     break
-        if trainer.epoch_open and self.verdict != TERMINATE:
+        if trainer.epoch_open and self.verdict < TERMINATE:
             if self.eval_every is None:
                 self._validate()
             trainer.end_epoch()
@@ -115,6 +127,9 @@ class Run:
 
     def _ask(self) -> None:
         """The ranks end at the same update: a signal or a hook may have reached only one."""
-        self.verdict = TERMINATE if self.termination.asked else STOP if self.trainer.stopping else self.verdict
+        if self.termination.asked:
+            self.verdict = VERDICTS[self.termination.asked]
+        elif self.trainer.stopping:
+            self.verdict = STOP
         if self.trainer.world.size > 1:
             self.verdict = int(self.trainer.world.most(torch.tensor(self.verdict), on_hosts=True))

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
+from fastdata.monitor.bottleneck import untried
 from fastdata.monitor.habits import Habits
-from fastdata.monitor.meter import Meter, untried
+from fastdata.monitor.logged import NOTHING, means
 from fastdata.monitor.profiler import StepProfiler
 from fastdata.monitor.watch import Watch
 from fastdata.optim.build import build_optimizer
@@ -26,6 +27,7 @@ from fastdata.train.batches import Epoch, check_part, first, ready
 from fastdata.train.evaluation import Evaluation
 from fastdata.train.finite import MOST_SKIPPED, not_finite
 from fastdata.train.options import Options
+from fastdata.train.records import Records
 from fastdata.train.resuming import Resuming
 from fastdata.train.run import Run
 from fastdata.train.state import capture, counters, restore
@@ -47,8 +49,9 @@ class Trainer:
     batch, as BatchNorm. An update whose gradient is not finite is skipped. Fifty in a row, or all of a run, end it with an error.
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
-    SIGTERM saves one, and ends the process with exit code 75. Where options differ from those that were saved, what is asked for
-    now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
+    SIGTERM and Ctrl-C save one, and end the process with exit codes 75 and 130; the second is a KeyboardInterrupt too. Where
+    options differ from those that were saved, what is asked for now counts, and a warning names both; only a scheduler of torch
+    goes on with its arguments, rates and momenta as saved.
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
@@ -75,8 +78,9 @@ class Trainer:
         best: "top1:max" or "loss:min": the checkpoint with the best value is also kept, as best.pt.
         profile: so many updates under torch.profiler, after three others; then `fit` ends. It writes its trace into `dir`, but
             goes on from no checkpoint, and writes neither checkpoints nor a log.
-        hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path)}; one of
-            the first three that returns True ends the run.
+        hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
+            f(trainer, record)}. One of the first three that returns True ends the run. "log" gets each record of the log, on
+            rank 0, with a `dir` or without: for another program that keeps logs.
         recompute: classes of modules of the model that keep no activations, but run again in the backward pass.
         parallelize: what lays the model over the ranks, instead of DistributedDataParallel: `fully_shard`, say. Returns it.
         tf32: whether float32 products may be rounded to TF32; None: as torch is set.
@@ -136,7 +140,6 @@ class Trainer:
             clip_value=clip_value,
             resume=resume,
             dir=dir,
-            hooks=hooks or (),
         )
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -154,18 +157,19 @@ class Trainer:
         self._step = Step(called, watched, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
         self._evaluation = Evaluation(self._step, eval_loss_fn or loss_fn, metrics or {}, channels_last=channels_last)
         self.best = Best(best, ("loss", *(metrics or {})))
-        self.accumulate, self._channels_last, self._hooks = accumulate, channels_last, dict(hooks or {})
+        self.accumulate, self._channels_last = accumulate, channels_last
         self.save_every, self._log_every = save_every, log_every
-        main = self.world.rank == 0
         self.dir = None if dir is None else Path(dir)
         folder = None if profile else self.dir  # a profile is not a run: nobody is to go on from it
         self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
-        next_switch = untried(self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
-        self._meter = Meter(folder if main else None, shown=progress and main, tensorboard=tensorboard, next_switch=next_switch)
+        switch = untried(self.model, self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
+        names = ("loss", *(metrics or {}))
+        self.records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard, switch=switch)
+        self._meter, self._logged, self.totals = self.records.meter, self.records.logged, self._step.totals
+        self._evaluation.see = self.records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
-        self._habits = Habits()
-        if main:
-            self._step.see_loss = self._habits.see
+        self._habits = Habits(looks=self.world.rank == 0)
+        self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -173,9 +177,13 @@ class Trainer:
         self._saved: Any = None
         own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
         self._options = Options(self.optimizer, self.schedule, **own)
-        self._resuming = Resuming(resume, self._checkpoints, self._options, self._meter, tells=main)
+        self._resuming = Resuming(resume, self._checkpoints, self._options, self.records)
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        made = f"{type(self.model).__name__}, {type(self.optimizer).__name__}, {self.device}"
+        return f"Trainer({made}, {self.epoch} epochs, {self.update} updates)"
 
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
         """One epoch, or the rest of one that was resumed: yields the number of updates after each, for a loop of one's own."""
@@ -199,17 +207,31 @@ class Trainer:
                 self._updated()
                 yield self.update
 
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Log a number, such as a second loss: in `loss_fn`, in a hook (step, epoch or eval), or in a loop over `steps`.
+
+        The next record has the plain mean of what was logged under this name since the last one, over all ranks, and so have the
+        line of output and TensorBoard's curves. What is logged in an evaluation is one of its results. The host waits for a tensor
+        when the record is written, not before.
+
+        Raises:
+            FastDataError: there is no run.
+            TypeError: the value is no number.
+            ValueError: the log uses the name itself, or the value is a tensor of several numbers.
+        """
+        self._logged.add(name, value)
+
     def _begin(self, train: Any) -> Epoch:
         self.schedule.check_total()
         self._resuming.start_anew()
         check_part(train, self.world, training=True)
         self._options.see(train)
-        if self.world.rank == 0:
-            self._habits.begin()
+        self._habits.begin()
         self._resuming.tell(self.update, self.epoch)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
+        self._logged.kind = "train"
         if not self.model.training:  # else leave alone which of its modules are frozen in eval mode
             self._step.model.train()
         self._step.begin()
@@ -233,25 +255,25 @@ class Trainer:
         with self._step.span("copy"):
             batch, valid = ready(batch, self.device, channels_last=self._channels_last)
         check = self.update == 0 or (self.update + 1) % self._log_every == 0  # when the host waits for the device anyway
-        self._step.add(batch, valid=valid, last=last, check=check)
+        with self._logged.into(NOTHING if valid == 0 else self._logged.kind):
+            self._step.add(batch, valid=valid, last=last, check=check)
 
     def _updated(self) -> None:
         self.update += 1
         self._meter.updated()
         self._habits.updated()
         if self.update % self._log_every == 0:
-            self._log()
+            self.records.line()
         self.schedule.updated(self.update - 1)
         if self._profiler and (report := self._profiler.updated()):
             self._meter.tell(report)
             self.stopping = True
-        self._call("step")
+        self.records.call("step")
 
-    def _log(self) -> None:
-        """A line of the log. The host waits for the device here, and nowhere else."""
-        self.check_finite()
-        record = self._meter.read(*self._step.totals.read(), lr=self.schedule.rates()[0])
-        self._meter.log({"kind": "train", "update": self.update, "epoch": self.epoch, **record})
+    @property
+    def saves(self) -> bool:
+        """Whether there are checkpoints."""
+        return self._checkpoints is not None
 
     def check_finite(self, *, over: bool = False) -> None:
         """Raise a FastDataError if the last 50 updates were skipped; or all there were, where the run is over."""
@@ -260,10 +282,6 @@ class Trainer:
             raise not_finite(
                 skipped, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=self._step.scaler.is_enabled()
             )
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        if hook in self._hooks and self._hooks[hook](self, *arguments) is True and hook != "save":
-            self.stopping = True
 
     def fit(
         self,
@@ -287,7 +305,9 @@ class Trainer:
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """The mean loss and metrics over a set, each sample once, the same on every rank. Of the averaged weights, if there are."""
-        return self._evaluation.run(self.ema.model if self.ema else self.model, loader)
+        with self._logged.into("eval"):
+            results = self._evaluation.run(self.ema.model if self.ema else self.model, loader)
+        return {**results, **means(self._logged.read("eval", self.world))}
 
     def predict(self, loader: Iterable[Any], forward: Callable[[Any, Any], Tensor] | None = None) -> Tensor:
         """The model's outputs, float [samples, ...] on the CPU, in the order of the set, on every rank.
@@ -305,19 +325,15 @@ class Trainer:
         self.validated = self.update
         self.schedule.evaluated(self.results)
         self.best.see(self.results)
-        self._meter.log({"kind": "eval", "update": self.update, "epoch": self.epoch, **self.results})
-        self._call("eval", self.results)
+        self.records.evaluated(self.results)
         return self.results
 
     def end_epoch(self) -> None:
         """After the last update of an epoch, and its evaluation: schedules of epochs, the line of output, the hook."""
-        if self.update % self._log_every:
-            self._log()
+        self.records.flush()
         self.schedule.epoch_ended()
         self.epoch_open = False
-        record = self._meter.end(self.epoch, self.results if self.validated == self.update else {})
-        self._meter.log({"kind": "epoch", "update": self.update, "epoch": self.epoch, **record})
-        self._call("epoch", record)
+        self.records.epoch_ended(self.results if self.validated == self.update else {})
 
     def save(self) -> None:
         """Write a checkpoint, in the background, if there is a `dir` and something is new. All ranks call it together."""
@@ -326,7 +342,7 @@ class Trainer:
         if self._checkpoints is not None and self._saved != place:
             best = self.best.improved and self.validated == self.update
             with self._meter.paused():
-                self._checkpoints.save(self.update, self.state_dict(), best=best, then=lambda path: self._call("save", path))
+                self._checkpoints.save(self.update, self.state_dict(), best=best, then=lambda path: self.records.call("save", path))
             self._saved, self.best.improved = place, False
 
     def resume(self) -> bool:
@@ -353,12 +369,13 @@ class Trainer:
         """
         self._pass, self._resumed = None, restore(self, state, scaler=self._step.scaler, options=self._options)
         self._saved, self._resuming.settled = counters(self), True
+        self.records.resumed()
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
         self._habits.close()
-        self._meter.close()
+        self.records.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()

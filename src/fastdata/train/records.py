@@ -1,0 +1,121 @@
+"""What a run records: lines of its log, which hooks get too, and the numbers that a user logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastdata.monitor.log import Log
+from fastdata.monitor.logged import NOTHING, Logged, means
+from fastdata.monitor.meter import Meter
+
+if TYPE_CHECKING:
+    from fastdata.train.trainer import Trainer
+
+__all__ = ["Records"]
+
+HOOKS = ("step", "epoch", "eval", "save", "log")
+ENDING = HOOKS[:3]  # these may end the run
+
+
+class Records:
+    """The records of a run, and its hooks.
+
+    Args:
+        trainer: whose run it is.
+        folder: for the log; None: there is none.
+        hooks: by name, as the Trainer takes them.
+        metrics: names of the metrics.
+        shown: whether to draw a line, and print one an epoch.
+        tensorboard: write its files too.
+        switch: what to try where the model is the bottleneck.
+
+    Attributes:
+        meter: counts, and tells.
+        logged: what the user logs.
+        main: whether this is rank 0, which alone writes.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: Path | None,
+        hooks: Mapping[str, Callable[..., Any]],
+        metrics: tuple[str, ...],
+        *,
+        shown: bool,
+        tensorboard: bool,
+        switch: str,
+    ) -> None:
+        if unknown := sorted(set(hooks) - set(HOOKS)):
+            raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
+        if wrong := [name for name, hook in hooks.items() if not callable(hook)]:
+            raise TypeError(f"hooks[{wrong[0]!r}] is a {type(hooks[wrong[0]]).__name__}, but must be a function")
+        self._trainer, self._hooks, self.main = trainer, dict(hooks), trainer.world.rank == 0
+        self.meter = Meter(shown=shown and self.main, switch=switch)
+        self.logged = Logged(metrics)
+        self._log = Log(folder if self.main else None, tensorboard=tensorboard)
+        self._last = 0  # the update of the last line
+
+    def resumed(self) -> None:
+        """A state was loaded: its updates are in the log."""
+        self._last = self.meter.resumed_at = self._trainer.update
+
+    def line(self) -> None:
+        """A line about the updates since the last one. The host waits for the device here, and nowhere else."""
+        trainer = self._trainer
+        trainer.check_finite()
+        self._last = trainer.update
+        logged = self.logged.read("train", trainer.world)
+        self.write("train", self.meter.read(*trainer.totals.read(), logged, lr=trainer.schedule.rates()[0]))
+
+    def flush(self) -> None:
+        """A line about what none has told yet. All ranks call it together."""
+        if self._last != self._trainer.update:
+            self.line()
+        elif logged := self.logged.read("train", self._trainer.world):  # by a hook, after the line of this update
+            self.meter.add(logged)
+            self.write("train", means(logged))
+
+    def batch_evaluated(self, batch: Any, number: int) -> None:
+        """Before a batch of an evaluation, the first is 0, is used."""
+        self.logged.kind = NOTHING if getattr(batch, "valid", None) == 0 else "eval"
+        self.meter.evaluating(number)
+
+    def evaluated(self, results: dict[str, float]) -> None:
+        """After an evaluation: the hook, and its line."""
+        with self.logged.into("eval"):
+            self.call("eval", results)
+        averaged = {"ema": True} if self._trainer.ema else {}
+        self.write("eval", {**results, **means(self.logged.read("eval", self._trainer.world)), **averaged})
+
+    def epoch_ended(self, results: dict[str, float]) -> None:
+        """After an epoch: its line of output, the hook, and its line."""
+        record = self.meter.end(self._trainer.epoch, results)
+        with self.logged.into("epoch"):
+            self.call("epoch", record)
+        self.write("epoch", {**record, **means(self.logged.read("epoch", self._trainer.world))})
+
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Write a record, draw the picture if it is time, and call the hook."""
+        record = {"kind": kind, "update": self._trainer.update, "epoch": self._trainer.epoch, **values}
+        self._log.write(record)
+        if self._log.due():
+            with self.meter.paused():
+                self._log.draw()
+        if self.main:
+            self.call("log", record)
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook, if there is one; it may ask for the end of the run."""
+        if hook in self._hooks:
+            with self.logged.into(self.logged.kind if hook in ENDING else None):
+                asked = self._hooks[hook](self._trainer, *arguments) is True
+            self._trainer.stopping |= asked and hook in ENDING
+
+    def close(self) -> None:
+        """Close the log. What is logged from here on is outside of a run."""
+        self.logged.kind = None
+        self.meter.close()
+        self._log.close()
