@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fastdata.store.webdataset as webdataset
 from archives import all_pixels, equal, write_tar
 from fastdata import StoreError, prep
 from fastdata.store.export import export
@@ -19,19 +18,18 @@ from support import MAIN, encode, picture, run, tree
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "yuv420"])
-def test_exported_tars_hold_the_same_samples(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webdataset, "TAR_BYTES", 100_000)
+def test_exported_tars_hold_the_same_samples(tmp_path: Path, codec: str) -> None:
     made = store(codec)
     ticks: list[int] = []
-    assert export(made, tmp_path / "a", size=96, to="webdataset", tick=ticks.append) == 42 == sum(ticks)
+    assert export(made, tmp_path / "a", size=96, to="webdataset", shard_size=100_000, tick=ticks.append) == 42 == sum(ticks)
     again = prep(tmp_path / "a", tmp_path / "o.fds", codec="rgb", workers=1)
     first, second = Store(made), Store(again.out)
-    assert len(list((tmp_path / "a").glob("shard-*.tar"))) > 1 and again.rejected == {}
+    assert len(list((tmp_path / "a").glob("*.tar"))) > 1 and again.rejected == {}
     assert second.manifest.labels == first.manifest.labels
     assert second.samples["label"].tolist() == first.samples["label"].tolist()
     if codec in ("rgb", "jpeg"):
         equal(whole(again.out), whole(made, 96))
-    export(made, tmp_path / "b", size=96, to="webdataset")
+    export(made, tmp_path / "b", size=96, to="webdataset", shard_size=100_000)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
 
 
@@ -40,7 +38,7 @@ def test_the_members_are_as_webdataset_reads_them(tmp_path: Path) -> None:
     made = Store(store("jpeg"))
     export(made.path, tmp_path / "x", size=64, to="webdataset")
     reader = made.reader(made.variant(64))
-    with tarfile.open(tmp_path / "x/shard-000000.tar", "r|") as tar:  # as a stream
+    with tarfile.open(tmp_path / "x/00000.tar", "r|") as tar:  # as a stream
         seen = [(m, tar.extractfile(m).read()) for m in tar]  # type: ignore[union-attr]
     assert [m.name for m, _ in seen] == [f"{k:08d}.{ending}" for k in range(42) for ending in ("jpg", "cls")]
     assert [int(data) for _, data in seen[1::2]] == made.samples["label"].tolist()
@@ -66,7 +64,7 @@ def test_masks_go_beside_their_images(tmp_path: Path) -> None:
     prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="rgb", workers=1)
     found = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x", "--to", "webdataset")
     assert found.stdout == f"3 samples in {tmp_path / 'x'}\n"
-    with tarfile.open(tmp_path / "x/shard-000000.tar") as tar:
+    with tarfile.open(tmp_path / "x/00000.tar") as tar:
         assert tar.getnames() == [f"{k:08d}.{ending}" for k in range(3) for ending in ("png", "mask.png")]
         data = tar.extractfile("00000002.mask.png").read()  # type: ignore[union-attr]
     mask = write_tar(tmp_path / "m.tar", [("0.png", data)])
@@ -79,4 +77,48 @@ def test_wrong_use_of_export(tmp_path: Path) -> None:
         export(unlabelled(), tmp_path / "x", to="zip")
     with pytest.raises(StoreError, match="has no size 9"):
         export(unlabelled(), tmp_path / "x", size=9, to="webdataset")
+    with pytest.raises(ValueError, match=r"shard_size goes with --to webdataset, but .* is exported to imagefolder: leave it out"):
+        export(unlabelled(), tmp_path / "x", shard_size=1 << 20)
+    with pytest.raises(ValueError, match=r"val_fraction goes with --to nanogpt, but .* is exported to webdataset"):
+        export(unlabelled(), tmp_path / "x", to="webdataset", val_fraction=0.5)
+    with pytest.raises(ValueError, match="shard_size is 0, but must be positive"):
+        export(unlabelled(), tmp_path / "x", to="webdataset", shard_size=0)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("most", [10_240, 20_480, 23_456, 40_960, 10_000_000])
+def test_no_tar_is_larger_than_it_may_be(tmp_path: Path, most: int) -> None:
+    """Nor is one smaller than it could be: the first sample of the next would not have fitted."""
+    made = Store(store("jpeg"))
+    assert export(made.path, tmp_path / "x", size=64, to="webdataset", shard_size=most) == 42
+    tars = sorted((tmp_path / "x").glob("*.tar"))
+    assert [tar.name for tar in tars] == [f"{k:05d}.tar" for k in range(len(tars))]
+    members, sizes = list[str](), list[int]()
+    for tar in tars:
+        with tarfile.open(tar) as opened:
+            members += opened.getnames()
+            sizes.append(next(512 + -(-m.size // 512) * 512 for m in opened) + 1024)
+        assert tar.stat().st_size <= most
+    assert members == [f"{k:08d}.{ending}" for k in range(42) for ending in ("jpg", "cls")], "each sample once, in order"
+    for tar, first in zip(tars, sizes[1:], strict=False):
+        with tarfile.open(tar) as opened:
+            used = sum(512 + -(-m.size // 512) * 512 for m in opened)
+        assert -(-(used + first + 1024) // 10_240) * 10_240 > most
+
+
+def test_a_sample_that_is_larger_than_a_tar_may_be(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"sample 0 takes a tar of .* bytes, more than 10240: give a larger --shard-size"):
+        export(store("rgb"), tmp_path / "x", to="webdataset", shard_size=10_240)
+
+
+@pytest.mark.parametrize(("given", "largest"), [("1GB", 204_800), ("41kB", 40_960), ("40KiB", 40_960), ("40960", 40_960)])
+def test_sizes_as_people_write_them(tmp_path: Path, given: str, largest: int) -> None:
+    found = run(*MAIN, "export", store("jpeg"), tmp_path / "x", "--to", "webdataset", "--size", "64", "--shard-size", given)
+    assert found.returncode == 0, found.stderr
+    assert max(tar.stat().st_size for tar in (tmp_path / "x").glob("*.tar")) == largest
+
+
+def test_a_size_that_is_none(tmp_path: Path) -> None:
+    for given in ("big", "1PB", "-1", "1GBit"):
+        found = run(*MAIN, "export", store("jpeg"), tmp_path / "x", "--to", "webdataset", f"--shard-size={given}")
+        assert found.returncode == 2 and "is no size: give bytes, as 500000000, or with a unit, as 500MB" in found.stderr

@@ -28,7 +28,7 @@ OPTIONS = {
     "--kind --limit --workers --dry-run --overwrite --max-reject-rate --timeout --progress",
     "info": "store --json --sheet --size",
     "verify": "store --quick",
-    "export": "store out --to --size",
+    "export": "store out --to --size --shard-size --val-fraction",
     "bench": "store --size --crop --batch-size --workers --seconds --repeats --json --plot",
 }
 

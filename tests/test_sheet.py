@@ -96,14 +96,6 @@ def test_pictures_of_other_stores(tmp_path: Path, kind: str) -> None:
     assert np.abs(tile.astype(float) - expected).mean() < 4
 
 
-def test_a_sheet_of_nothing(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jpg").write_bytes(b"")
-    prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
-    count, sheet = drawn(tmp_path / "o.fds", tmp_path / "s.png")
-    assert count == 0 and sheet.shape[0] > TITLE
-
-
 def test_a_size_that_is_not_there(tmp_path: Path) -> None:
     _, small = drawn(stores.store(), tmp_path / "s.png", "--size", "64")
     _, large = drawn(stores.store(), tmp_path / "s.png")

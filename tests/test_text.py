@@ -219,7 +219,8 @@ def test_tinyshakespeare(options: dict[str, Any], tmp_path: Path) -> None:
     """The exported .bin is what the tokenizer's own library and numpy give; decoding gives the text back."""
     text = SHAKESPEARE.read_text()
     fastdata.prep(SHAKESPEARE, tmp_path / "o.fds", **options)
-    assert run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "bin", "--to", "nanogpt").returncode == 0
+    assert run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "bin", "--to", "nanogpt", "--val-fraction", "0").returncode == 0
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["train.bin"]
     data = np.memmap(tmp_path / "bin" / "train.bin", dtype=np.uint16, mode="r")  # nanoGPT's own line
     if "tokenizer" in options:
         expected = np.append(np.frombuffer(text.encode(), np.uint8).astype(np.uint16), 256)

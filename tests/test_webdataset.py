@@ -15,7 +15,6 @@ import webdataset as wds
 from PIL import Image
 from webdataset.tariterators import base_plus_ext
 
-import fastdata.store.webdataset as ours
 from archives import all_pixels, equal
 from fastdata import PrepError, prep
 from fastdata.prepare.archives.tar import SAMPLE
@@ -29,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.
 
 def read(root: Path, *decoders: Any) -> list[dict[str, Any]]:
     """All samples of the shards of a folder, as the package reads them."""
-    last = len(list(root.glob("shard-*.tar"))) - 1
-    found = wds.WebDataset(f"{root}/shard-{{000000..{last:06d}}}.tar", shardshuffle=False)
+    last = len(list(root.glob("*.tar"))) - 1
+    found = wds.WebDataset(f"{root}/{{00000..{last:05d}}}.tar", shardshuffle=False)
     return list(found.decode(*decoders) if decoders else found)
 
 
@@ -38,10 +37,9 @@ def read(root: Path, *decoders: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "yuv420"])
-def test_it_reads_our_images_and_classes(codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ours, "TAR_BYTES", 200_000)
+def test_it_reads_our_images_and_classes(codec: str, tmp_path: Path) -> None:
     made = Store(store(codec))
-    export(made.path, tmp_path / "x", size=96, to="webdataset")
+    export(made.path, tmp_path / "x", size=96, to="webdataset", shard_size=200_000)
     assert len(list((tmp_path / "x").glob("*.tar"))) > 1
     samples, ending = read(tmp_path / "x", "pil"), "jpg" if codec == "jpeg" else "png"
     assert [s["__key__"] for s in samples] == [f"{k:08d}" for k in range(42)]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -74,6 +76,17 @@ class _Sides(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, parts))
 
 
+class _Bytes(click.ParamType):  # type: ignore[type-arg]
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{value!r} is no size: give bytes, as 500000000, or with a unit, as 500MB, 1GB or 512MiB", param, ctx)
+        number, unit, binary = found.groups()
+        return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
+
+
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
@@ -120,7 +133,9 @@ def cli() -> None:
 @click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
 @click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
 @click.option(
-    "--tokenizer", metavar="NAME_OR_FILE", help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, or bytes."
+    "--tokenizer",
+    metavar="NAME_OR_FILE",
+    help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, a store whose tokenizer to use, bytes, or chars.",
 )
 @click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
 @click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
@@ -149,9 +164,9 @@ def cli() -> None:
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
     """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
-    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
-    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. With --target, a table:
-    .parquet, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series.
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders, idx, CIFAR's batches,
+    HDF5 (file.h5::dataset), LMDB. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz
+    or .zst. With --target, a table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """
@@ -236,7 +251,9 @@ def verify(store: str, quick: bool) -> None:
     help="Images: class folders (the default) or tars; the next three are for tokens, parquet for tables.",
 )
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-def export(store: str, out: str, to: str | None, size: int | None) -> None:
+@click.option("--shard-size", type=_Bytes(), help="Of tars: none is larger, such as 500MB. Default: 1GB.")
+@click.option("--val-fraction", type=float, help="To nanogpt: the last part of the tokens, for val.bin; 0: none. Default: 0.1.")
+def export(store: str, out: str, to: str | None, **options: Any) -> None:
     """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin, a
     table as Parquet."""
     from tqdm import tqdm
@@ -244,25 +261,34 @@ def export(store: str, out: str, to: str | None, size: int | None) -> None:
     from fastdata.store.export import export
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, to=to, size=size, tick=bar.update)
+        count = export(store, out, to=to, tick=bar.update, **options)
     click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
 
 
 @cli.command()
 @STORE
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-@click.option("--crop", type=int, default=224, help="Side of the random crop.")
-@click.option("--batch-size", type=int, default=64, help="Images of a batch.")
-@click.option("--workers", type=int, multiple=True, help="Worker counts to try; may repeat. Default: 0, 1, 2, 4 ... and the cores.")
-@click.option("--seconds", type=float, default=3.0, help="Per measurement.")
-@click.option("--repeats", type=int, default=5, help="Rounds; medians are reported.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the results there.")
+@click.option(
+    "--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side if that is less."
+)
+@click.option("--batch-size", type=click.IntRange(1), help="Images of a batch. Default: 64, or all if there are fewer.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Worker counts to try; may repeat. Default: 0, 1, 2, ... and the cores.",
+)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Per measurement.")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw them as this PNG (needs matplotlib).")
-def bench(store: str, **options: Any) -> None:
+def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, beside a plain DataLoader and the decode limit of this machine."""
     from fastdata.bench.command import run_bench
 
-    run_bench(store, echo=click.echo, **options)
+    result = run_bench(store, echo=partial(click.echo, err=as_json), **options)
+    if as_json:
+        click.echo(json.dumps(result, indent=1, allow_nan=False))
 
 
 def _guard(command: Callable[..., Any], name: str) -> None:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.errors import PrepError, needs
+from fastdata.errors import CodecError, PrepError, needs
 
-__all__ = ["FILES", "LIBRARIES", "Engine", "Spec", "find_tokenizer", "load"]
+__all__ = ["FILES", "LIBRARIES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "bytes": (),
+    "chars": (),
     "tokenizers": ("tokenizers",),
     "tiktoken": ("tiktoken",),
     "sentencepiece": ("sentencepiece",),
 }
-FILES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # what they are called inside of a store
+FILES = {
+    "tokenizers": "tokenizer.json",
+    "sentencepiece": "tokenizer.model",
+    "chars": "characters.json",
+}  # what they are called inside of a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # of Hugging Face's files, which don't say
 
 
@@ -53,7 +59,7 @@ class Spec:
     """Which tokenizer it is.
 
     Attributes:
-        engine: the library, or "bytes".
+        engine: the library, or "bytes" or "chars".
         name: what the user called it.
         sha256: of its file; of tiktoken's, of the whole vocabulary; empty for "bytes".
     """
@@ -82,6 +88,34 @@ class _Bytes:
 
     def id_of(self, token: str) -> int | None:
         return None
+
+
+class _Characters:
+    """A token for each character of a list."""
+
+    end: int | None = None
+
+    def __init__(self, data: bytes) -> None:
+        self._characters = characters_in(data)
+        self._codes = np.array([ord(character) for character in self._characters], np.uint32)
+        self.vocab_size = len(self._characters)
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        return [self._encode(np.frombuffer(text.encode("utf-32-le"), "<u4")) for text in texts]
+
+    def _encode(self, codes: Array) -> Array:
+        ids = np.searchsorted(self._codes, codes)
+        unknown = codes[(ids == len(self._codes)) | (self._codes[np.minimum(ids, len(self._codes) - 1)] != codes)]
+        if len(unknown):
+            found = ", ".join(repr(chr(code)) for code in np.unique(unknown)[:8].tolist())
+            raise CodecError(f"{found}: not among the {self.vocab_size} characters of the vocabulary", "unknown-character")
+        return ids.astype(np.uint32)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self._characters[k] for k in ids)
+
+    def id_of(self, token: str) -> int | None:
+        return self._characters.index(token) if token in self._characters else None
 
 
 class _HuggingFace:
@@ -170,20 +204,42 @@ def find_tokenizer(given: str) -> tuple[Spec, bytes]:
     path = Path(given)
     if given == "bytes":
         return Spec("bytes", "bytes", ""), b""
+    if given == "chars":
+        raise PrepError("the characters of --tokenizer chars are found in text, but here is none: give a store that has them")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
         data = path.read_bytes()
-        engine = "sentencepiece" if path.suffix == ".model" else "tokenizers"
+        engine = "sentencepiece" if path.suffix == ".model" else "chars" if path.name == FILES["chars"] else "tokenizers"
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
     with needs("tiktoken"):
         import tiktoken
     if given not in tiktoken.list_encoding_names():
         raise PrepError(
             f"--tokenizer {given} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor an "
-            f"encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes"
+            f"encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
         )
     return Spec("tiktoken", given, _Tiktoken(given).sha256()), b""
+
+
+def character_file(characters: Iterable[str]) -> bytes:
+    """The file of a tokenizer of characters: its vocabulary, in the order of the ids, which is that of the code points."""
+    return json.dumps(sorted(set(characters))).encode() + b"\n"
+
+
+def characters_in(data: bytes) -> list[str]:
+    """The vocabulary in such a file.
+
+    Raises:
+        PrepError: it is none.
+    """
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(c, str) and len(c) == 1 for c in found) or sorted(set(found)) != found:
+        raise PrepError("the tokenizer's file is not a sorted list of characters, as --tokenizer chars makes it")
+    return found
 
 
 def load(spec: Spec, data: bytes) -> Engine:
@@ -192,6 +248,7 @@ def load(spec: Spec, data: bytes) -> Engine:
         raise PrepError("these tokens came without their tokenizer, so nobody here knows their text")
     makers: dict[str, Callable[[], Engine]] = {
         "bytes": _Bytes,
+        "chars": lambda: _Characters(data),
         "tokenizers": lambda: _HuggingFace(data),
         "tiktoken": lambda: _Tiktoken(spec.name),
         "sentencepiece": lambda: _SentencePiece(data),

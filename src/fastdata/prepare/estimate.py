@@ -10,8 +10,8 @@ from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare import kinds
+from fastdata.prepare.in_python import as_path
 from fastdata.prepare.planned import check_positive, planned
-from fastdata.prepare.table.frame import as_file
 
 __all__ = ["Estimate", "estimate"]
 
@@ -50,8 +50,8 @@ class Estimate:
 def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
     check_positive(workers=workers)
-    with as_file(source, out) as path:
-        work = planned(path, out, **options)
+    with as_path(source, out, options.pop("labels", None)) as (path, labels):
+        work = planned(path, out, labels=labels, **options)
         plan, started = work.plan, time.perf_counter()
         probed = kinds.of(plan.options.kind).probe(plan, work.roots)
         seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())

@@ -17,11 +17,11 @@ from fastdata.machine import available_cores
 from fastdata.prepare import kinds
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
+from fastdata.prepare.in_python import as_path
 from fastdata.prepare.planned import Planned, check_positive, planned
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.reasons import tried_path
 from fastdata.prepare.run import run_shards
-from fastdata.prepare.table.frame import as_file
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
@@ -86,7 +86,7 @@ def prep(
     bits: int = 8,
     background: tuple[int, int, int] = (255, 255, 255),
     max_pixels: int = 1 << 28,
-    labels: str | os.PathLike[str] | None = None,
+    labels: Any = None,
     classes: str | os.PathLike[str] | None = None,
     label_from: str | None = None,
     label_column: str | Sequence[str] | None = None,
@@ -121,11 +121,12 @@ def prep(
 
     Args:
         source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
-            Parquet, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar". Of arrays,
-            a folder, a table or one file: .npy, .npz, NIfTI, DICOM series. Of text (with
-            tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last also as
-            .gz or .zst. Of a table (with target), a .parquet, .csv or .tsv file; or a DataFrame (pandas, or whatever exports
-            Arrow's stream).
+            Parquet, .arrow, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar"; or a
+            sequence in Python: of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of images of Pillow's, or of pairs of one and its
+            label, such as a dataset of torchvision's. Of arrays, a folder, a table or one file: .npy, .npz, NIfTI, DICOM series. Of
+            text (with tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last
+            also as .gz or .zst. Of a table (with target), a .parquet, .arrow, .csv or .tsv file; or a DataFrame (pandas, or
+            whatever exports Arrow's stream).
         out: the store to make; None: the source's name + ".fds", in the current folder.
         size: side in pixels, or several; None keeps each image's own.
         resize: what becomes `size`: the "short" side, the "long" side, "crop" (a centre square) or "stretch" (both sides).
@@ -138,7 +139,8 @@ def prep(
         bits: 8, or 16 for uint16 pixels, with codec "rgb" or "png".
         background: RGB colour beneath transparent pixels.
         max_pixels: larger images are rejected before they are decoded.
-        labels: CSV/TSV of paths relative to `source` and their labels: numbers are floats, names are classes.
+        labels: CSV/TSV of paths relative to `source` and their labels: numbers are floats, names are classes. Of a sequence in
+            Python, one for each image: the number or the name of its class, or floats.
         classes: a store whose class list to use.
         label_from: a regular expression, whose one group finds the class in each path, such as r"(n\d+)_".
         label_column: of a CSV/TSV, Parquet or HDF5: which column holds the class; several of a CSV: floats; "none": no labels.
@@ -149,8 +151,8 @@ def prep(
         mask_suffix: what the masks' names have behind the images', before the ending.
         mask_bits: 8 for classes up to 255, 16 beyond.
         palette: of masks in colours: a file with a line for each class, red, green, blue and a name.
-        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, or
-            "bytes".
+        tokenizer: of text: a tokenizer.json of Hugging Face's, a SentencePiece .model, an encoding of tiktoken's by its name, a
+            store whose tokenizer to use, "bytes", or "chars": each character of the text, in the order of code points, has an id.
         train_bpe: train a byte-level BPE of so many tokens on the text, and keep it in the store, instead.
         end_token: what stands behind each document: a token, its id, or "none"; None: what the tokenizer says.
         split_lines: each line of a .txt file is a document; else the whole file is one.
@@ -181,7 +183,7 @@ def prep(
     check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"--progress is {progress}, but must be one of {', '.join(MODES)}")
-    with as_file(source, out) as path:
+    with as_path(source, out, labels) as (path, labels):
         work = planned(
             path,
             out,

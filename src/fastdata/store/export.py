@@ -12,7 +12,7 @@ from fastdata.store.export_table import export_table
 from fastdata.store.export_tokens import TOKEN_FORMATS, export_tokens
 from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
-from fastdata.store.webdataset import write_tars
+from fastdata.store.webdataset import TAR_BYTES, write_tars
 
 __all__ = ["LAYOUTS", "export"]
 
@@ -25,6 +25,8 @@ def export(
     *,
     to: str | None = None,
     size: int | None = None,
+    shard_size: int | None = None,
+    val_fraction: float | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
     """Write a store as files that others read: of images, JPEG and PNG records as they are stored, raw pixels and planes as PNG.
@@ -36,24 +38,37 @@ def export(
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
-        to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars of about 1 GB, see
-            `fastdata.store.webdataset`. Of tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`.
-            Of arrays: "npy".
+        to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars, see `fastdata.store.webdataset`. Of
+            tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`. Of arrays: "npy". Of a table:
+            "parquet".
         size: which variant; None: the largest.
+        shard_size: of tars: bytes that none of them exceeds; None: 1 GB.
+        val_fraction: to "nanogpt": how much of the tokens, the last ones, goes to val.bin; 0: nothing; None: 0.1.
         tick: called with 1 for each sample.
 
     Returns:
         The number of samples; of tokens, of files.
+
+    Raises:
+        StoreError: it can't be written, or the format can't hold it.
+        ValueError: a wrong argument, or one for another format.
     """
     store, root = Store(path, kind=None), Path(out)
     known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",), "table": ("parquet",)}[store.manifest.kind]
     if (to or known[0]) not in known:
         raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
+    for name, value, format in (("shard_size", shard_size, "webdataset"), ("val_fraction", val_fraction, "nanogpt")):
+        if value is not None and (to or known[0]) != format:
+            raise ValueError(f"{name} goes with --to {format}, but {path} is exported to {to or known[0]}: leave it out")
+    if shard_size is not None and shard_size < 1:
+        raise ValueError(f"shard_size is {shard_size}, but must be positive")
+    if val_fraction is not None and not 0 <= val_fraction < 1:
+        raise ValueError(f"val_fraction is {val_fraction}, but must be from 0 to less than 1")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
     if store.manifest.kind == "tokens":
         root.mkdir(parents=True, exist_ok=True)
-        return export_tokens(store, root, to or known[0], tick)
+        return export_tokens(store, root, to or known[0], tick, val_fraction)
     if store.manifest.kind == "arrays":
         from fastdata.store.export_arrays import export_arrays  # which uses what is below
 
@@ -61,7 +76,9 @@ def export(
     if store.manifest.kind == "table":
         return export_table(store, root, tick)
     try:
-        return write_tars(store, root, size, tick) if to == "webdataset" else _write_folders(store, root, size, tick)
+        if to == "webdataset":
+            return write_tars(store, root, size, tick, shard_size or TAR_BYTES)
+        return _write_folders(store, root, size, tick)
     except OSError as error:
         raise StoreError(f"export to {root}: {error}") from error
 

@@ -60,7 +60,7 @@ _VARIANT = r"(mask-)?(full|[0-9]+|array)|tokens|table"
 _VARIANT_FOLDER = re.compile(_VARIANT)
 _OWN_FOLDER = re.compile(f"{WORK}|{_VARIANT}")
 _OWN_FILE = re.compile(
-    r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.(json|model)|work/(plan|shard-[0-9]+)\.json)(\.[0-9]+\.tmp)?"
+    r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.(json|model)|characters\.json|work/(plan|shard-[0-9]+)\.json)(\.[0-9]+\.tmp)?"
     rf"|work/({_VARIANT})-[0-9]+\.[0-9]+\.tmp|({_VARIANT})/shard-[0-9]+\.mdb"
 )
 

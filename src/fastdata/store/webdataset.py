@@ -8,22 +8,27 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fastdata.errors import StoreError
 from fastdata.store.format import Variant
 from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
 
-__all__ = ["CLASSES", "write_tars"]
+__all__ = ["CLASSES", "TAR_BYTES", "write_tars"]
 
 CLASSES = "classes.json"  # beside the shards: the names of the numbered classes
-TAR_BYTES = 1_000_000_000  # at which a shard is full
+TAR_BYTES = 1_000_000_000  # of a shard, at most, unless something else is asked for
 
 
-def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
-    """Write `shard-000000.tar` and so on. A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its
-    label: `00000000.cls`, the number of its class, or `00000000.json`, {"label": [...], "names": [...]}. The names of the classes
-    go to `classes.json`.
+def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], most: int) -> int:
+    """Write `00000.tar` and so on, none of more than `most` bytes.
+
+    A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its label: `00000000.cls`, the number of
+    its class, or `00000000.json`, {"label": [...], "names": [...]}. The names of the classes go to `classes.json`.
 
     The tars hold no time and no owner: the same store gives the same bytes.
+
+    Raises:
+        StoreError: a sample does not fit into a tar of that size.
     """
     image = store.variant(size)
     variants = {ENDINGS[image.form.codec]: image}
@@ -32,13 +37,18 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
-    shard, tar = 0, tarfile.open(root / "shard-000000.tar", "w", format=tarfile.USTAR_FORMAT)
+    shard, tar = 0, _opened(root, 0)
     try:
         for k, members in enumerate(_samples(store, variants)):
-            if tar.offset >= TAR_BYTES:
+            need = sum(tarfile.BLOCKSIZE + _blocks(len(data)) for _, data in members)
+            if _tar_bytes(need) > most:
+                raise StoreError(
+                    f"sample {k} takes a tar of {_tar_bytes(need)} bytes, more than {most}: give a larger --shard-size"
+                )
+            if _tar_bytes(tar.offset + need) > most:
                 tar.close()
                 shard += 1
-                tar = tarfile.open(root / f"shard-{shard:06d}.tar", "w", format=tarfile.USTAR_FORMAT)
+                tar = _opened(root, shard)
             for ending, data in members:
                 header = tarfile.TarInfo(f"{k:08d}{ending}")
                 header.size = len(data)
@@ -47,6 +57,20 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     finally:
         tar.close()
     return len(store)
+
+
+def _opened(root: Path, shard: int) -> tarfile.TarFile:
+    return tarfile.open(root / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT)
+
+
+def _blocks(size: int) -> int:
+    """Bytes that so many take in a tar, which consists of blocks."""
+    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _tar_bytes(members: int) -> int:
+    """Of a tar whose members take so many bytes: two empty blocks end it, and it fills whole records."""
+    return -(-(members + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
 def _samples(store: Store, variants: dict[str, Variant]) -> Iterator[list[tuple[str, bytes]]]:

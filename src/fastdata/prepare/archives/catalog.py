@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.prepare.archives import cifar, hdf5, idx, lmdb_source, parquet, tar
+from fastdata.prepare.archives import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
 from fastdata.prepare.archives.archive import Chosen, Folder, Kind
 from fastdata.prepare.archives.patterns import expand, locate, split_key
 from fastdata.prepare.inputs import NO_LABELS, Source, SourceList, StrPath
 
 __all__ = ["KINDS", "list_archives", "read_source"]
 
-KINDS: tuple[Kind, ...] = (tar.KIND, parquet.KIND, idx.KIND, cifar.KIND, hdf5.KIND, lmdb_source.KIND)
+KINDS: tuple[Kind, ...] = (
+    tar.KIND,
+    parquet.KIND,
+    arrow.KIND,
+    given.KIND,
+    idx.KIND,
+    cifar.KIND,
+    hdf5.KIND,
+    streamed.KIND,
+    lmdb_source.KIND,
+)
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -62,8 +72,8 @@ def _kind(files: list[Path]) -> Kind | None:
     found = [next((kind for kind in KINDS if kind.takes(path)), None) for path in files]
     if None in found:
         raise PrepError(
-            f"{files[found.index(None)]} is no archive that is known: several files at once may be .tar, .parquet, idx, CIFAR "
-            "or HDF5; for images give their folder, or a .csv file of paths"
+            f"{files[found.index(None)]} is no archive that is known: several files at once may be .tar, .parquet, .arrow, idx, "
+            "CIFAR or HDF5; for images give their folder, or a .csv file of paths"
         )
     if len(set(found)) > 1:
         names = " and ".join(sorted({kind.name for kind in found if kind}))

@@ -16,14 +16,14 @@ from fastdata.prepare.archives.labels import Value, text_label
 from fastdata.prepare.inputs import NO_LABELS, SourceList
 from fastdata.prepare.notes import not_stored
 
-__all__ = ["KIND"]
+__all__ = ["KIND", "Columns", "columns_of", "image_bytes", "label_values", "left_out", "numbered"]
 
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 ROWS = 16  # that are in memory at once
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
     """Which columns count, and what the classes are called. label: "" where there is none. others: that are not stored."""
 
     image: str
@@ -55,7 +55,7 @@ def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     for path in files:
         try:
             with arrow.parquet.ParquetFile(path) as table:
-                columns = _columns(table.schema_arrow, path, chosen)
+                columns = columns_of(table.schema_arrow, path, chosen)
                 if before not in (None, columns):
                     raise PrepError(
                         f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them apart"
@@ -67,17 +67,22 @@ def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
             raise unreadable(path, error) from error
     assert before is not None  # there is at least one file
     by = f"column {before.label}" if before.label else ""
-    return in_order(root, items, labels, before.names, by=by, sure=bool(chosen.label), notes=_left_out(before))
+    return in_order(root, items, labels, before.names, by=by, sure=bool(chosen.label), notes=left_out(before))
 
 
-def _left_out(columns: _Columns) -> tuple[str, ...]:
+def left_out(columns: Columns) -> tuple[str, ...]:
     if not columns.others:
         return ()
     label = f", labels from {columns.label}" if columns.label else ""
     return (not_stored(columns.others, f"images come from {columns.image}{label}"),)
 
 
-def _columns(schema: Any, path: Path, chosen: Chosen) -> _Columns:
+def columns_of(schema: Any, path: Path, chosen: Chosen) -> Columns:
+    """Which columns of an Arrow schema count.
+
+    Raises:
+        PrepError: there is no column of images, or there are several, or none of a wanted name.
+    """
     key = chosen.key
     features = _features(schema)
     found = [name for name, feature in features.items() if feature.get("_type") == "Image"]
@@ -97,7 +102,7 @@ def _columns(schema: Any, path: Path, chosen: Chosen) -> _Columns:
     names = features.get(label, {}).get("names")
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
     others = tuple(name for name in schema.names if name not in (found[0], label))
-    return _Columns(found[0], label, tuple(map(str, names or ())), has_path, others)
+    return Columns(found[0], label, tuple(map(str, names or ())), has_path, others)
 
 
 def _label_column(schema: Any, features: dict[str, dict[str, Any]], path: Path, wanted: str) -> str:
@@ -127,30 +132,38 @@ def _is_struct(kind: Any) -> bool:
     return str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
 
 
-def _items(table: Any, columns: _Columns, path: Path, name: str) -> Iterator[Item]:
+def _items(table: Any, columns: Columns, path: Path, name: str) -> Iterator[Item]:
     count = table.metadata.num_rows
     sizes, k = shares(path.stat().st_size, count), 0
     paths = table.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
     for group in range(table.num_row_groups):
         for row in range(table.metadata.row_group(group).num_rows):
             given = (paths[k].as_py() or {}).get("path") if paths is not None else None
-            base = PurePosixPath(given).name if isinstance(given, str) else ""
-            place = "parquet", name, columns.image, group, row
-            yield f"{name}/{k:06d}{'-' * bool(base)}{base}", sizes[k], "", place
+            yield numbered(name, k, given), sizes[k], "", ("parquet", name, columns.image, group, row)
             k += 1
 
 
-def _labels(table: Any, columns: _Columns) -> Iterator[Value]:
+def numbered(archive: str, row: int, given: Any) -> str:
+    """The name of an input: of the archive, the row, and the file that it once was."""
+    base = PurePosixPath(given).name if isinstance(given, str) else ""
+    return f"{archive}/{row:06d}{'-' * bool(base)}{base}"
+
+
+def _labels(table: Any, columns: Columns) -> Iterator[Value]:
     if not columns.label:
-        yield from [None] * table.metadata.num_rows
-        return
-    for value in table.read([columns.label], use_threads=False)[columns.label].to_pylist():
+        return iter([None] * table.metadata.num_rows)
+    return label_values(table.read([columns.label], use_threads=False)[columns.label].to_pylist(), columns.label)
+
+
+def label_values(values: list[Any], column: str) -> Iterator[Value]:
+    """Labels as Python values, in a column of that name."""
+    for value in values:
         if isinstance(value, float):
             yield (value,)
         elif isinstance(value, list):
             if not all(isinstance(v, int | float) for v in value):
                 raise PrepError(
-                    f"the label column {columns.label} holds lists of something else than numbers; name another with "
+                    f"the label column {column} holds lists of something else than numbers; name another with "
                     f"--label-column, or {NO_LABELS}"
                 )
             yield tuple(map(float, value))
@@ -195,7 +208,15 @@ class _Rows:
 
 
 def _read(path: Path, column: str, group: int, row: int) -> bytes:
-    found = held(path, _Rows).get(column, group, row)
+    return image_bytes(held(path, _Rows).get(column, group, row), path)
+
+
+def image_bytes(found: Any, path: Path) -> bytes:
+    """Of a row's value in the column of images, of the archive `path`.
+
+    Raises:
+        CodecError: it holds none.
+    """
     if isinstance(found, dict):
         if found.get("bytes") is None and isinstance(found.get("path"), str):
             return _beside(path.parent, found["path"])

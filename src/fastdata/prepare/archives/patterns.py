@@ -15,7 +15,7 @@ __all__ = ["expand", "locate", "split_key"]
 MOST_FILES = 1_000_000
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 SPECIAL = re.compile(r"[*?\[]|" + BRACES.pattern)
-KEYED = re.compile(r"(.+\.(?:h5|hdf5|hdf|he5|parquet))::(.+)", re.IGNORECASE | re.DOTALL)
+KEYED = re.compile(r"(.+\.(?:h5|hdf5|hdf|he5|parquet|arrow))::(.+)", re.IGNORECASE | re.DOTALL)
 
 
 def split_key(source: StrPath) -> tuple[str, str]:

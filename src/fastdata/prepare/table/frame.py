@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,29 +10,28 @@ from typing import Any
 
 from fastdata.errors import FastDataError
 from fastdata.prepare.table.arrow import arrow, reading
-from fastdata.prepare.table.source import BATCH_ROWS
+from fastdata.prepare.table.source import BATCH_ROWS, FRAME
 
-__all__ = ["as_file"]
+__all__ = ["as_file", "is_frame"]
 
-FRAME = "DataFrame.arrow"
+
+def is_frame(source: Any) -> bool:
+    """Whether it is a DataFrame of pandas, or whatever exports Arrow's stream."""
+    return _is_pandas(source) or hasattr(source, "__arrow_c_stream__")
+
+
+def _is_pandas(source: Any) -> bool:
+    return type(source).__module__.partition(".")[0] == "pandas"
 
 
 @contextmanager
-def as_file(source: Any, out: Any) -> Iterator[Any]:
-    """A path as it is. A DataFrame, of pandas or of whatever exports Arrow's stream, in a file that is gone afterwards."""
-    if isinstance(source, str | os.PathLike):
-        yield source
-        return
-    pandas = type(source).__module__.partition(".")[0] == "pandas"
-    if not pandas and not hasattr(source, "__arrow_c_stream__"):
-        raise TypeError(f"source is a {type(source).__name__}, but must be a path or a DataFrame")
-    if out is None:
-        raise ValueError("out is None, but a DataFrame has no name to make one of: give the store's, such as out='table.fds'")
+def as_file(source: Any) -> Iterator[Path]:
+    """A DataFrame in a file that is gone afterwards."""
     pa = arrow()
     with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
         path = Path(folder) / FRAME
         with reading("the DataFrame"):
-            table = pa.Table.from_pandas(source, preserve_index=False) if pandas else pa.table(source)
+            table = pa.Table.from_pandas(source, preserve_index=False) if _is_pandas(source) else pa.table(source)
             table = table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
             with pa.ipc.new_file(path, table.schema) as file:
                 file.write_table(table, max_chunksize=BATCH_ROWS)

@@ -17,7 +17,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.plan import Plan, freeze
 from fastdata.prepare.table.arrow import describe, reading
 from fastdata.prepare.table.seen import Seen
-from fastdata.prepare.table.source import Part, TableFile, first_rows
+from fastdata.prepare.table.source import FRAME, Part, TableFile, first_rows
 from fastdata.prepare.table.text import TextSeen
 from fastdata.store.files import file_sum
 from fastdata.store.format import Labels, read_manifest
@@ -68,7 +68,7 @@ def is_table_file(source: str | os.PathLike[str], *, with_target: bool) -> bool:
     """Whether a source is to be read as a table: a file of one, of which something is to be learnt, or a DataFrame's."""
     path = Path(source)
     ending = path.suffix.lower()
-    return ending == ".arrow" or (with_target and ending in (".parquet", ".pq", ".csv", ".tsv") and not path.is_dir())
+    return path.name == FRAME or (with_target and ending in (".parquet", ".arrow", ".pq", ".csv", ".tsv") and not path.is_dir())
 
 
 def plan_table(path: Path, options: TableOptions, classes: Path | None = None, limit: int | None = None) -> Plan:

@@ -11,9 +11,10 @@ from fastdata.errors import PrepError
 from fastdata.prepare.table.arrow import arrow, describe, reading
 from fastdata.prepare.table.cut import cut, header
 
-__all__ = ["BATCH_ROWS", "Part", "TableFile", "first_rows"]
+__all__ = ["BATCH_ROWS", "FRAME", "Part", "TableFile", "first_rows"]
 
 BATCH_ROWS = 1 << 16
+FRAME = "DataFrame.arrow"  # what a DataFrame becomes
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -34,6 +35,18 @@ def first_rows(batches: Iterable[Any], count: int) -> Iterator[Any]:
             return
         yield batch.slice(0, count)
         count -= batch.num_rows
+
+
+class _Stream:
+    """A stream of Arrow's, with the methods of its files. What is in memory are maps of the file."""
+
+    def __init__(self, path: Path) -> None:
+        table = arrow("ipc").open_stream(arrow().memory_map(str(path))).read_all()
+        self.schema, self._batches = table.schema, table.to_batches()
+        self.num_record_batches = len(self._batches)
+
+    def get_batch(self, number: int) -> Any:
+        return self._batches[number]
 
 
 class TableFile:
@@ -67,7 +80,10 @@ class TableFile:
 
     def _open(self, options: dict[str, Any]) -> Any:
         if self._ending == ".arrow":
-            return arrow("ipc").open_file(arrow().memory_map(str(self.path)))
+            try:
+                return arrow("ipc").open_file(arrow().memory_map(str(self.path)))
+            except arrow().ArrowInvalid:  # no index at its end: a stream, as Hugging Face's datasets writes it
+                return _Stream(self.path)
         return arrow("parquet").ParquetFile(self.path, page_checksum_verification=True, **options)
 
     def choose(self, names: Iterable[str]) -> None:

@@ -7,8 +7,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from fastdata.codec.tokenizer import FILES, Engine, Spec, find_tokenizer, load
+from fastdata.codec.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.folder import PLAN
 from fastdata.prepare.plan import Plan, freeze
@@ -51,13 +52,21 @@ def plan_text(
         raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave --train-bpe out")
     if not are_tokens:
         found = first_documents(found, limit, cutting)
-    trained_on = "" if train_bpe is None else _trained_on(found, cutting, train_bpe)
+    of_characters = tokenizer == "chars" and not are_tokens
+    trained_on = ""
+    if train_bpe is not None or of_characters:
+        trained_on = _trained_on(found, cutting, train_bpe, end_token)
     if tokenizer is None and train_bpe is None:
         return _plan_ready(found, end_token, limit), dict(found.skipped)
-    if tokenizer is not None:
+    if of_characters:
+        data = _kept(out, trained_on, "chars") or character_file(_characters(found, cutting, end_token))
+        spec = Spec("chars", "chars", hashlib.sha256(data).hexdigest())
+        if end_token is None and len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt":
+            end_token = "none"  # one document
+    elif tokenizer is not None:
         spec, data = find_tokenizer(tokenizer)
     else:
-        data = _kept(out, trained_on) or _train(found, cutting, train_bpe or 0)
+        data = _kept(out, trained_on, "tokenizers") or _train(found, cutting, train_bpe or 0)
         spec = Spec("tokenizers", f"bpe-{train_bpe}", hashlib.sha256(data).hexdigest())
     engine = load(spec, data)
     options = TokenOptions(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
@@ -97,21 +106,23 @@ def _end(engine: Engine, spec: Spec, given: str | None) -> int | None:
     return number
 
 
-def _trained_on(found: TextList, cutting: Cutting, vocab: int) -> str:
-    """What a trained tokenizer depends on."""
-    with needs("tokenizers"):
-        import tokenizers
+def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token: str | None) -> str:
+    """What a tokenizer depends on that is made of the text; vocab None: of its characters."""
     files = [tuple(vars(piece).values()) for piece in found.pieces]
-    whole = [vocab, vars(cutting), tokenizers.__version__, files]
+    whole: list[Any] = ["chars", end_token, vars(cutting), files]
+    if vocab is not None:
+        with needs("tokenizers"):
+            import tokenizers
+        whole = [vocab, vars(cutting), tokenizers.__version__, files]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
-def _kept(out: Path, trained_on: str) -> bytes:
-    """The tokenizer that an earlier run trained on the same; empty if there is none."""
+def _kept(out: Path, trained_on: str, engine: str) -> bytes:
+    """The tokenizer that an earlier run made of the same; empty if there is none."""
     for place in (out / MANIFEST, out / WORK / PLAN):
         try:
             options = json.loads(place.read_bytes())["options"]
-            data = (out / FILES["tokenizers"]).read_bytes()
+            data = (out / FILES[engine]).read_bytes()
             if options["trained_on"] == trained_on and options["tokenizer"]["sha256"] == hashlib.sha256(data).hexdigest():
                 return data
         except (OSError, ValueError, KeyError, TypeError):
@@ -130,6 +141,14 @@ def _train(found: TextList, cutting: Cutting, vocab: int) -> bytes:
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(_texts(found, cutting), trainer)
     return tokenizer.to_str(pretty=False).encode()
+
+
+def _characters(found: TextList, cutting: Cutting, end_token: str | None) -> set[str]:
+    """All characters of all documents that can be read, and the one that is to stand behind them."""
+    characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
+    for text in _texts(found, cutting):
+        characters.update(text)
+    return characters
 
 
 def _texts(found: TextList, cutting: Cutting) -> Iterator[str]:

@@ -17,6 +17,7 @@ from fastdata.prepare.text.documents import Cutting, Piece, format_of
 __all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]
 
 BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
+BESIDE = (".idx", "meta.pkl")  # what lies beside tokens
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # of text in a shard, about
 
 
@@ -31,10 +32,11 @@ class TextList:
 
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
-    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx. Stops at the first other file."""
+    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx and nanoGPT's meta.pkl. Stops at the
+    first other file."""
     path, found = Path(source), False
     for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
-        if not name.lower().endswith((".bin", ".idx")):
+        if not name.lower().endswith((".bin", *BESIDE)):
             return False
         found = found or name.lower().endswith(".bin")
     return found
@@ -52,7 +54,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         for name, size, problem in walk_files(path):
             if format_of(name)[0]:
                 found.append((name, size, problem))
-            elif not name.endswith(".idx"):
+            elif not name.endswith(BESIDE):
                 skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
         root = path
     elif path.exists():

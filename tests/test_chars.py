@@ -1,0 +1,167 @@
+"""--tokenizer chars, and export to nanoGPT: against what nanoGPT's own prepare.py makes, and how its train.py reads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastdata
+import fastdata.prepare.text.planning as planning
+from corpora import documents, sentences, tokens
+from fastdata import Loader, PrepError, TokenDataset
+from fastdata.store.export import export
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import MAIN, PREP, run, tree
+
+TEXT = "\n".join(sentences(300)) + "\n"
+
+
+def shakespeare_char(data: str, root: Path) -> None:
+    """data/shakespeare_char/prepare.py of nanoGPT (MIT licence), without its download and its prints."""
+    chars = sorted(list(set(data)))  # noqa: C414
+    stoi = {ch: i for i, ch in enumerate(chars)}
+    itos = {i: ch for i, ch in enumerate(chars)}  # noqa: C416
+    n = len(data)
+    root.mkdir()
+    for name, part in (("train.bin", data[: int(n * 0.9)]), ("val.bin", data[int(n * 0.9) :])):
+        np.array([stoi[c] for c in part], dtype=np.uint16).tofile(root / name)
+    with (root / "meta.pkl").open("wb") as f:
+        pickle.dump({"vocab_size": len(chars), "itos": itos, "stoi": stoi}, f)
+
+
+def made(path: Path, text: str = TEXT, **options: Any) -> Path:
+    """A store of the characters of one file."""
+    path.mkdir(exist_ok=True)
+    (path / "input.txt").write_text(text)
+    return fastdata.prep(path / "input.txt", path / "o.fds", workers=1, **{"tokenizer": "chars", **options}).out
+
+
+def test_the_same_files_as_nanogpt_makes(tmp_path: Path) -> None:
+    shakespeare_char(TEXT, tmp_path / "theirs")
+    assert export(made(tmp_path), tmp_path / "ours", to="nanogpt") == 3
+    for name in ("train.bin", "val.bin"):
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+    ours, theirs = (pickle.loads((tmp_path / name / "meta.pkl").read_bytes()) for name in ("ours", "theirs"))
+    assert ours == theirs and list(ours["itos"].items()) == list(theirs["itos"].items())
+
+
+def test_nanogpt_s_own_lines_read_it(tmp_path: Path) -> None:
+    """get_batch of train.py, and encode and decode of sample.py."""
+    export(made(tmp_path), tmp_path / "ours", to="nanogpt")
+    block_size, batch_size = 32, 4
+    for split, text in (("train", TEXT[: int(len(TEXT) * 0.9)]), ("val", TEXT[int(len(TEXT) * 0.9) :])):
+        data = np.memmap(tmp_path / "ours" / f"{split}.bin", dtype=np.uint16, mode="r")
+        ix = torch.randint(len(data) - block_size, (batch_size,))
+        x = torch.stack([torch.from_numpy((data[i : i + block_size]).astype(np.int64)) for i in ix])
+        y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + block_size]).astype(np.int64)) for i in ix])
+        with (tmp_path / "ours" / "meta.pkl").open("rb") as f:
+            meta = pickle.load(f)
+        for k, i in enumerate(ix.tolist()):
+            assert "".join([meta["itos"][i] for i in x[k].tolist()]) == text[i : i + block_size]
+            assert y[k].tolist() == [meta["stoi"][c] for c in text[i + 1 : i + 1 + block_size]]
+        assert int(max(x.max(), y.max())) < meta["vocab_size"]
+
+
+def test_the_store_knows_its_characters(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    assert json.loads((path / "characters.json").read_text()) == sorted(set(TEXT))
+    dataset = TokenDataset(path, block_size=50, mode="sequential")
+    assert dataset.decode(dataset[0]) == TEXT[:51]
+    with Loader(dataset, 4) as loader:
+        assert next(iter(loader)).dtype == torch.uint16
+    assert list(verify(path)) == [] and run(PREP[0], "tools/check_format.py", path, cwd=Path(__file__).parents[1]).returncode == 0
+    info = run(*MAIN, "info", path).stdout
+    assert f"tokenizer: chars (chars), {len(set(TEXT))} tokens, no end token" in info
+
+
+def test_the_characters_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tree(made(tmp_path))
+    for name in ("_characters", "_texts"):
+        monkeypatch.setattr(planning, name, lambda *_: pytest.fail("the text was read again"))
+    assert tree(made(tmp_path)) == first
+    monkeypatch.undo()
+    with pytest.raises(PrepError, match="overwrite"):
+        made(tmp_path, TEXT + "%")
+
+
+def test_another_text_with_the_characters_of_a_store(tmp_path: Path) -> None:
+    train = made(tmp_path / "train")
+    held_out = made(tmp_path / "val", "that was naïve", tokenizer=str(train), end_token="none")
+    ids = sorted(set(TEXT))
+    assert tokens(held_out).tolist() == [ids.index(c) for c in "that was naïve"]
+    (tmp_path / "lines.txt").write_text("the of\nthe %#\nand a\n")
+    summary = fastdata.prep(
+        tmp_path / "lines.txt", tmp_path / "l.fds", tokenizer=str(train), split_lines=True, end_token="none", workers=1
+    )
+    assert (summary.kept, summary.rejected) == (2, {"unknown-character": 1})
+    (reject,) = Store(summary.out, "tokens").rejects()
+    assert reject["detail"] == f"byte 7: '#', '%': not among the {len(ids)} characters of the vocabulary"
+    assert "".join(ids[k] for k in tokens(summary.out)) == "the ofand a"
+
+
+def test_documents_need_an_end_to_be_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(
+        PrepError, match="chars does not say which token ends a document: give --end-token TOKEN, or --end-token none"
+    ):
+        made(tmp_path, split_lines=True)
+    (tmp_path / "in").mkdir()
+    for k in range(2):
+        (tmp_path / "in" / f"{k}.txt").write_text("ab")
+    with pytest.raises(PrepError, match="does not say which token ends a document"):
+        fastdata.prep(tmp_path / "in", tmp_path / "i.fds", tokenizer="chars")
+    path = made(tmp_path, split_lines=True, end_token="\n")
+    ids = sorted(set(TEXT))
+    assert "".join(ids[k] for k in tokens(path)) == TEXT, "the character itself joins the vocabulary"
+    assert len(documents(path)) == 300
+    none = made(tmp_path / "none", split_lines=True, end_token="none")
+    assert TokenDataset(none, 9).decode(tokens(none)) == TEXT.replace("\n", "")
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.1, 0.013])
+def test_documents_stay_whole_where_one_ends_nearby(tmp_path: Path, fraction: float) -> None:
+    path = made(tmp_path, split_lines=True, end_token="\n")
+    found = run(*MAIN, "export", path, tmp_path / "bin", "--val-fraction", fraction)
+    assert found.stdout == f"3 files in {tmp_path / 'bin'}\n"
+    train, val = (np.fromfile(tmp_path / "bin" / f"{name}.bin", np.uint16) for name in ("train", "val"))
+    assert np.array_equal(np.concatenate([train, val]), tokens(path))
+    assert abs(len(val) / len(TEXT) - fraction) <= 0.01 and len(train) in Store(path, "tokens").samples["start"]
+
+
+def test_a_long_document_is_cut(tmp_path: Path) -> None:
+    path = made(tmp_path, "a" * 20 + "\n" + "b" * 1000 + "\n", split_lines=True, end_token="\n")
+    export(path, tmp_path / "bin", to="nanogpt", val_fraction=0.25)
+    assert len(np.fromfile(tmp_path / "bin/train.bin", np.uint16)) == int(1022 * 0.75)
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    for fraction in ("1", "-0.1", "2"):
+        found = run(*MAIN, "export", path, tmp_path / "bin", f"--val-fraction={fraction}")
+        assert found.returncode == 2 and "must be from 0 to less than 1" in found.stderr and not (tmp_path / "bin").exists()
+    with pytest.raises(ValueError, match="val_fraction goes with --to nanogpt"):
+        export(path, tmp_path / "bin", to="llmc", val_fraction=0.5)
+    export(path, tmp_path / "bin", to="nanogpt")
+    with pytest.raises(PrepError, match="are found in text, but here is none"):
+        fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer="chars")
+    again = fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none", workers=1)
+    assert np.array_equal(tokens(again.out), tokens(path)) and again.skipped == {}
+    (path / "characters.json").write_text('["b", "a"]')
+    with pytest.raises(PrepError, match="is not a sorted list of characters"):
+        made(tmp_path / "x", tokenizer=str(path), end_token="none")
+
+
+def test_many_characters(tmp_path: Path) -> None:
+    """More than 65,536 take uint32, which nanoGPT does not read."""
+    every = "".join(chr(k) for k in range(32, 0x11000) if not 0xD800 <= k < 0xE000)
+    path = made(tmp_path, every)
+    assert Store(path, "tokens").manifest.variants[0].form.dtype == "uint32"
+    assert TokenDataset(path, 9).decode(tokens(path)) == every
+    with pytest.raises(fastdata.StoreError, match="does not hold this vocabulary"):
+        export(path, tmp_path / "bin", to="nanogpt")
