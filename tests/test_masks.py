@@ -249,8 +249,11 @@ def test_masks_inside_the_source_are_refused(tmp_path):
     (tmp_path / "in/masks").mkdir(parents=True)
     for name in ("in/a.png", "in/masks/a.png"):
         (tmp_path / name).write_bytes(file(np.zeros((8, 8), np.uint8)))
-    with pytest.raises(PrepError, match="lies inside SOURCE"):
+    with pytest.raises(PrepError, match=r"masks in masks/.* Move the images to images/"):
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "in/masks")
+    (tmp_path / "in/masks").rename(tmp_path / "in/others")
+    with pytest.raises(PrepError, match="lies inside SOURCE"):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "in/others")
 
 
 def test_an_item_is_an_image_and_its_mask():
