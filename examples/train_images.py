@@ -129,6 +129,7 @@ def main() -> None:
             recompute=(BasicBlock,) if args.recompute else (),
             parallelize=shard if args.shard else None,
             cudnn_benchmark=not args.no_cudnn_benchmark,
+            resume={"auto": True, "never": False, "require": "require"}[args.resume],
             progress=not args.quiet,
             **{name: getattr(args, name) for name in SWITCHES},
         )
@@ -193,6 +194,7 @@ def arguments() -> argparse.Namespace:
     add("--tf32", action=switch)
     add("--no-cudnn-benchmark", action="store_true")
     add("--dir", type=Path, help="for the log, checkpoints and prepared stores; a run that ended goes on from there")
+    add("--resume", choices=("auto", "never", "require"), default="auto", help="go on from what is in --dir")
     add("--save-every", type=int, metavar="UPDATES")
     add("--keep-last", type=int, default=3, metavar="CHECKPOINTS")
     add("--log-every", type=int, default=50, metavar="UPDATES")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, Trainer, prep
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, Resize, Trainer, prep
 from fastdata.loader.stats import Stats
 from fastdata.monitor.bottleneck import Bottleneck, untried
 from support import write_pictures
@@ -41,6 +41,8 @@ def test_advice_is_about_what_takes_longest(stores: Path) -> None:
         "a smaller --size of the store, --codec rgb (no decoding, but more room), or more workers"
     )
     assert spent(small, resize_s=3.0, decode_s=1.5) == "antialias=False, a smaller --size of the store, or more workers"
+    whole = LMDBDataset(stores / "jpeg.fds", crop=Resize(64))  # of any aspect
+    assert spent(whole, resize_s=3.0, workers=2) == "antialias=False or a smaller --size of the store"
     assert spent(small, decode_s=1.0, resize_s=1.0) == "more workers"  # a transform of the user's
     assert spent([]) == "more workers"  # a dataset that is not fastdata's
 

@@ -474,7 +474,7 @@ def test_a_changed_chunk_is_refused(scans, store):
 
 def test_what_is_in_it(scans, store, tmp_path):
     lines = run(*MAIN, "info", store).stdout
-    assert "24 arrays, 2 classes" in lines and "array: uint16" in lines
+    assert "24 arrays, 2 classes" in lines and "arrays: uint16" in lines
     assert "90 x 96 x 80 to 113 x 96 x 80 in chunks of 32 x 32 x 32" in lines
     assert "masks: 5 classes, 0 20.0%" in lines and "rejected: header 1" in lines
     given = [scans / "in", tmp_path / "x.fds", "--masks", scans / "masks"]

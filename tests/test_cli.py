@@ -154,7 +154,7 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
         (("--size", "8", "--size", "8"), "must be different"),
         (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png', 'yuv420'"),
         (("--quality", "101"), "--quality is 101, but must be from 1 to 100"),
-        (("--bits", "16"), "choose --codec rgb or --codec png"),
+        (("--bits", "16"), "choose rgb or png for --codec"),
         (("--bits", "9"), "bits is 9, but must be one of 8, 16"),
         (("--background", "pink"), "'pink' is not a colour: give three numbers from 0 to 255, as 255,255,255, or white"),
         (("--background", "1,2,256"), "is not a colour"),

@@ -341,7 +341,7 @@ def wrong(error, match, call):
 
 def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
     path, files = store(), sorted(sources().rglob("*.png"))
-    wrong(TypeError, "crop is 224, but must be RandomResizedCrop, CenterCrop", lambda: LMDBDataset(path, crop=224))
+    wrong(TypeError, "crop is 224, but must be a fastdata.Crop, such as RandomResizedCrop", lambda: LMDBDataset(path, crop=224))
     wrong(TypeError, "crop is <class", lambda: LMDBDataset(path, crop=RandomCrop))
     wrong(ValueError, "hflip is 2, but a probability lies between 0 and 1", lambda: LMDBDataset(path, hflip=2))
     wrong(ValueError, "vflip is -0.1", lambda: RAMDataset(path, vflip=-0.1))

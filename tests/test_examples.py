@@ -166,7 +166,8 @@ def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     "options",
     [
         "--accumulate 2 --clip-norm 1 --clip-value 1 --ema 0.9 --precision bf16 --no-channels-last --optimizer adamw --recompute",
-        "--precision fp16 --augment resized --disk --stem 4 --stages 2 --depth 2 --eval-every 2 --save-every 2 --keep-last 1",
+        "--precision fp16 --augment resized --disk --stem 4 --stages 2 --depth 2 --eval-every 2 --save-every 2 --keep-last 1 "
+        "--resume never",
         "--profile 1 --cprofile --tf32 --no-cudnn-benchmark --stem 1 --norm group --log-every 1 --seed 3 --max-steps 9",
     ],
 )

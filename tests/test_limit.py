@@ -59,10 +59,13 @@ def test_what_is_rejected_counts_as_it_does_among_images(tmp_path: Path) -> None
     (tmp_path / "in" / "b.jsonl").write_text("\n".join(lines))
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(b"no gzip")  # one input: nothing in it can be read
     (tmp_path / "in" / "0.jsonl").symlink_to(tmp_path / "nowhere")
-    for limit, kept, rejected in ((1, 0, 1), (2, 0, 2), (5, 3, 2), (6, 3, 3), (7, 3, 4), (8, 4, 4)):
+    for limit in (1, 2):
+        with pytest.raises(PrepError, match=rf"none of {limit} inputs can be used"):
+            fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1)
+    for limit, kept, rejected in ((5, 3, 2), (6, 3, 3), (7, 3, 4), (8, 4, 4)):
         made = fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1)
         assert (made.inputs, made.kept, sum(made.rejected.values())) == (limit, kept, rejected)
-        assert tokens(made.out).tolist() == as_bytes(TEXTS[:kept]).tolist() if kept else made.tokens == 0
+        assert tokens(made.out).tolist() == as_bytes(TEXTS[:kept]).tolist()
 
 
 @pytest.mark.parametrize("write_tokens", [write_nanogpt, write_llmc, write_megatron])

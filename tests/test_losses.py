@@ -140,6 +140,8 @@ REFUSED = {
     "a sum": (partial(mean, reduction="sum"), r'single number.*reduction="none"'),
     "a mean and a count": (lambda m, b: (mean(m, b), len(b[1])), r'\(a mean, 4\).*divided twice.*reduction="none"'),
     "torch.mean and a count": (lambda m, b: (each(m, b).mean(), torch.tensor(4)), r"\(a mean, 4\)"),
+    "a smoothed mean and a count": (lambda m, b: (mean(m, b, label_smoothing=0.1), 4), r"\(a mean, 4\)"),
+    "a mean with a penalty and a count": (lambda m, b: (mean(m, b) + m[0].weight.square().sum(), 4), r"\(a mean, 4\)"),
     "squares": (lambda m, b: (F.mse_loss(m(b[0]), torch.zeros(4, 3).double()), 4), r"\(a mean, 4\)"),
     "numbers as a mask": (lambda m, b: (each(m, b), torch.ones(4)), r"mask is bool.*use mask.bool\(\)"),
     "a mask of another shape": (lambda m, b: (each(m, b), torch.ones(4, 1) > 0), r"\[4\].*\[4, 1\].*of the shape of the losses"),
@@ -160,6 +162,21 @@ def test_what_is_refused_says_what_to_return(loss_fn, text):
     with pytest.raises(TypeError, match=f"(?s){text}"):
         trainer(model, MOMENTUM, loss_fn).fit(cut(data(8), (4, 4)), epochs=1)
     assert torch.equal(values(model), values(net()))
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda m, b: mean(m, b) * len(b[1]),
+        lambda m, b: mean(m, b, reduction="sum", label_smoothing=0.1) + m[0].weight.square().mean(),
+        lambda m, b: each(m, b).sum() + 0.1 * m[0].weight.square().mean(),
+    ],
+    ids=["a mean times the count", "smoothed", "a penalty that is a mean"],
+)
+def test_sums_that_have_a_mean_in_them_are_taken(total):
+    run = trainer(net(), MOMENTUM, lambda model, batch: (total(model, batch), len(batch[1])))
+    run.fit(cut(data(8), (4, 4)), epochs=1)
+    assert run.update == 2
 
 
 def test_a_single_number_is_refused_in_an_evaluation_too():

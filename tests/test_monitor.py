@@ -173,3 +173,19 @@ def test_on_the_cpu_there_is_nothing_to_watch():
         watch.see(torch.zeros(1, side))
     assert watch.loss(loss_fn) is loss_fn
     assert torch.backends.cudnn.benchmark == before
+
+
+def test_a_trainer_is_short_to_show():
+    run = trained(None, batches(), progress=False)
+    assert repr(run) == "Trainer(Linear, SGD, cpu, 2 epochs, 10 updates)"
+
+
+def test_true_is_no_number_of_updates_to_profile():
+    with pytest.raises(ValueError, match="profile is True, but must be a whole number"):
+        trained(None, batches(), profile=True)
+
+
+def test_a_scheduler_that_is_none_is_named_in_a_word():
+    optimizer = torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"^the scheduler is a SGD: pass one"):
+        trained(None, batches(), progress=False, scheduler=optimizer)

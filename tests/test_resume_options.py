@@ -91,7 +91,7 @@ def test_each_group_has_its_own(tmp_path):
 
     trainer(tmp_path, partial(grouped, 0.1)).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, partial(grouped, 0.2))
-    with pytest.warns(UserWarning, match="epoch 1. lr of group 1 0.1 saved, 0.2 asked: what is asked counts"):
+    with pytest.warns(UserWarning, match=r"epoch 2\. lr of group 1 0\.1 saved, 0\.2 asked: what is asked counts"):
         again.fit(BATCHES, epochs=2)
     assert again.schedule.rates() == [0.05, 0.2]
 

@@ -388,7 +388,7 @@ def test_the_commands(tmp_path: Path) -> None:
     strict = run(*PREP, "t.csv", "two.fds", "--target", "y", cwd=tmp_path)
     assert strict.returncode == 3 and "more than 1.00% of the inputs were rejected" in strict.stderr
     assert run(*PREP, "t.csv", "--target", "z", cwd=tmp_path).returncode == 2
-    dry = run(*PREP, "t.csv", "x.fds", "--target", "y", "--dry-run", cwd=tmp_path)
+    dry = run(*PREP, "t.csv", "x.fds", "--target", "y", "--dry-run", "--max-reject-rate", "0.5", cwd=tmp_path)
     assert dry.returncode == 0 and "3 inputs" in dry.stdout and "no-target 1" in dry.stdout and not (tmp_path / "x.fds").exists()
     assert run(*MAIN, "export", tmp_path / "t.fds", tmp_path / "bad", "--to", "nanogpt").returncode == 2
     assert "4 columns drawn in" in run(*MAIN, "info", tmp_path / "t.fds", "--sheet", tmp_path / "s.png").stdout

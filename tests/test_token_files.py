@@ -11,7 +11,7 @@ import pytest
 
 import fastdata
 from corpora import documents, lines, store, tokenizer, tokens
-from fastdata.errors import StoreError
+from fastdata.errors import PrepError, StoreError
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from support import MAIN, Array, run, tree
@@ -163,11 +163,12 @@ def test_damaged_files_are_rejects_and_the_others_are_kept(kind: str, tmp_path: 
 
 def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
     WHOLE.tofile(tmp_path / "a.bin")
-    summary = fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", tokenizer="bytes")
-    assert summary.rejected == {"id-out-of-range": 1} and summary.tokens == 0
+    with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(id-out-of-range 1\)"):
+        fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", tokenizer="bytes")
     (tmp_path / "in").mkdir()
     write_megatron(tmp_path / "in", [np.array([3, 0xFFFFFFFF], np.uint32)])  # -1 as an int32
-    assert fastdata.prep(tmp_path / "in", tmp_path / "n.fds").rejected == {"id-out-of-range": 1}
+    with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(id-out-of-range 1\)"):
+        fastdata.prep(tmp_path / "in", tmp_path / "n.fds")
 
 
 def test_options_that_tokens_do_not_take_are_refused(tmp_path: Path) -> None:

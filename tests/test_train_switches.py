@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim import SGD, AdamW
+from torch.optim import LBFGS, SGD, AdamW
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastdata.optim.build import build_optimizer
@@ -222,6 +222,24 @@ def test_an_optimizer_made_for_a_gpu_is_fused_unless_someone_said_otherwise(give
 def test_an_optimizer_of_other_weights_is_refused():
     with pytest.raises(ValueError, match="not the model's"):
         trainer(net(), SGD(net().parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda model: [SGD(part.parameters(), lr=0.1) for part in (model[0], model[2])],
+            "optimizer is a list.*need a loop of your",
+        ),
+        (lambda model: LBFGS(model.parameters()), "LBFGS calls the model several times an update"),
+        (lambda model: LBFGS, "LBFGS calls the model several times an update"),
+    ],
+    ids=["two", "LBFGS", "a function"],
+)
+def test_optimizers_that_need_a_loop_of_ones_own_say_so(make, text):
+    model = net()
+    with pytest.raises(TypeError, match=text):
+        trainer(model, make(model))
 
 
 def test_a_bias_before_a_batchnorm_is_pointed_out():

@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -267,18 +268,27 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
 @cli.command()
 @STORE
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
-@click.option("--crop", type=int, default=224, help="Side of the random crop.")
-@click.option("--batch-size", type=int, default=64, help="Images of a batch.")
-@click.option("--workers", type=int, multiple=True, help="Worker counts to try; may repeat. Default: 0, 1, 2, 4 ... and the cores.")
-@click.option("--seconds", type=float, default=3.0, help="Per measurement.")
-@click.option("--repeats", type=int, default=5, help="Rounds; medians are reported.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the results there.")
+@click.option(
+    "--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side if that is less."
+)
+@click.option("--batch-size", type=click.IntRange(1), help="Images of a batch. Default: 64, or all if there are fewer.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Worker counts to try; may repeat. Default: 0, 1, 2, ... and the cores.",
+)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Per measurement.")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw them as this PNG (needs matplotlib).")
-def bench(store: str, **options: Any) -> None:
+def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, beside a plain DataLoader and the decode limit of this machine."""
     from fastdata.bench.command import run_bench
 
-    run_bench(store, echo=click.echo, **options)
+    result = run_bench(store, echo=partial(click.echo, err=as_json), **options)
+    if as_json:
+        click.echo(json.dumps(result, indent=1, allow_nan=False))
 
 
 def _guard(command: Callable[..., Any], name: str) -> None:

@@ -14,7 +14,7 @@ THEIRS = (
     "FutureWarning",
     "DeprecationWarning",
     "PendingDeprecationWarning",
-    "UserWarning:(lightning|accelerate|transformers|timm)",
+    "UserWarning:(lightning|accelerate|transformers|timm|torchdata)",
 )
 
 if find_spec("lightning") is None:

@@ -26,12 +26,13 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("heading", recipes())
 def test_it_runs(folder, heading):
     command = [sys.executable, str(Path(__file__).with_name("recipes.py")), heading]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 def test_the_table_names_the_installed_versions():
     rows = re.findall(r"^\| \[?([\w-]+)[^|]*\| ([\d.]+) \|", DOCUMENT.read_text(), re.MULTILINE)
-    assert rows
+    assert len(rows) >= 10
     for name, stated in rows:
-        assert version(name).split("+")[0] == stated, name
+        package = "lightning" if name == "Fabric" else name
+        assert version(package).split("+")[0] == stated, name

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from fastdata.bench.by_hand import by_hand
-from fastdata.bench.harness import Measure, Run, interleave, machine, summarize, tree_pss, write_json
-from fastdata.bench.loaders import Bare, Check, Contestant, Task, agree, loader
+from fastdata.bench.harness import machine, summarize
+from fastdata.bench.loaders import Task
 from fastdata.bench.plot import draw, require_matplotlib
-from fastdata.bench.report import bottleneck, byte_lines, describe, result_lines
-from fastdata.data.ram import RAMDataset
+from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
+from fastdata.bench.trial import Trial
+from fastdata.data.records import StoreImages
+from fastdata.errors import StoreError
 from fastdata.machine import available_cores, free_memory
 
 __all__ = ["run_bench"]
+
+CROP, BATCH = 224, 64  # or less, where the images are smaller or fewer
 
 
 def run_bench(
@@ -27,13 +30,13 @@ def run_bench(
     *,
     echo: Callable[[str], object] = print,
     size: int | None = None,
-    crop: int = 224,
-    batch_size: int = 64,
+    crop: int | None = None,
+    batch_size: int | None = None,
     workers: Sequence[int] = (),
     seconds: float = 3.0,
     repeats: int = 5,
-    json_path: str | os.PathLike[str] | None = None,
     plot: str | os.PathLike[str] | None = None,
+    limit: float = 120.0,
 ) -> dict[str, Any]:
     """Measure, print a table, and name the bottleneck.
 
@@ -41,98 +44,80 @@ def run_bench(
         store: made by `fastdata-prep`.
         echo: prints a line.
         size: stored size; None: the largest.
-        crop: pixels a side of the random crops.
-        batch_size: images.
+        crop: pixels a side of the random crops; None: 224, or the shorter side of the store's median image if that is less.
+        batch_size: images; None: 64, or all if the store has fewer.
         workers: numbers of workers to try; empty: 0, the powers of two and the number of cores.
         seconds: of one measurement.
         repeats: rounds that count.
-        json_path, plot: where to write the result, and a chart of it.
+        plot: where to draw a chart of the result.
+        limit: seconds after which a contestant that does not answer is ended; the result says so, and the others go on.
+
+    Returns:
+        What was measured, as plain values: machine, store, settings, results (one dict a contestant), failed (reason by name)
+        and verdict.
 
     Raises:
-        ValueError: an argument is not positive.
+        ValueError: an argument can't be: not positive, more than the store has, or more than fits into memory.
         StoreError: the store has no images.
-        LoaderError: a contestant delivers something else than the others.
+        LoaderError: a contestant delivers something else than the others, or no Loader delivers anything.
         MissingExtraError: `plot` without matplotlib.
     """
-    for name, value in {"crop": crop, "batch_size": batch_size, "seconds": seconds, "repeats": repeats}.items():
-        if value <= 0:
-            raise ValueError(f"{name} is {value}, but must be positive")
+    _positive(crop=crop, batch_size=batch_size, seconds=seconds, repeats=repeats, limit=limit)
     if min(workers, default=0) < 0:
         raise ValueError(f"workers is {min(workers)}, but must not be negative")
     if plot is not None:
         require_matplotlib()  # now, and not after minutes
-    task, cores = Task(os.fspath(store), size, crop, batch_size), available_cores()
+        if not Path(plot).absolute().parent.is_dir():
+            raise ValueError(f"plot is {os.fspath(plot)!r}, but its folder does not exist: make it first")
+    task, cores = _task(os.fspath(store), size, crop, batch_size), available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     about = describe(task)
+    most = max(cores, *counts)
+    if (need := most * about["worker_bytes"]) > free_memory():
+        raise ValueError(
+            f"crop {task.crop} and batch_size {task.batch_size} take {need / 1e6:,.0f} MB in {most} workers, but "
+            f"{free_memory() / 1e6:,.0f} MB are free: choose a smaller --crop or --batch-size, or fewer --workers"
+        )
     ram = about["store_bytes"] < 0.5 * free_memory()  # a copy in memory is affordable
     for said in byte_lines(about, counts, ram):
         echo(said)
-    with ExitStack() as stack:
-        contestants, found = _tried(task, about, counts, ram, seconds, stack)
-        need = sum(c.workers for c in contestants) * about["worker_bytes"]
-        keep = need < 0.5 * free_memory() and need < 0.8 * shutil.disk_usage("/dev/shm").free
-        echo(f"measuring: {len(contestants)} contestants, {repeats + 1} rounds (the first is not counted), {seconds:g} s each")
-        measures = {c.name: c.measure if keep else _once(c) for c in contestants}
-        results = summarize(interleave(measures, seconds=seconds, repeats=repeats), reference=contestants[0].name)
-    results = [{**row, **found[row["name"]]} for row in results]
-    settings = {"crop": crop, "batch_size": batch_size, "seconds": seconds, "repeats": repeats}
-    found_out = bottleneck(results, cores)
-    result = {"machine": machine(), "store": about, "settings": settings, "results": results, "bottleneck": found_out}
-    for line in ["", *result_lines(results), "", found_out]:
+    number = 2 + len(counts) + ram + torch.cuda.is_available()
+    echo(plan_line(number, seconds, repeats))
+    with Trial(task, about, seconds, limit, total=number * (repeats + 2)) as trial:
+        reference = trial.enter(counts, ram)
+        results = summarize(trial.rounds(repeats), reference)
+    results = [{**row, **trial.found[row["name"]]} for row in results]
+    settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "store": about,
+        "settings": settings,
+        "results": results,
+        "failed": trial.failed,
+        "verdict": verdict(results, cores),
+    }
+    for line in ["", *result_lines(result), "", result["verdict"]]:
         echo(line)
-    if json_path is not None:
-        write_json(json_path, result)
     if plot is not None:
         draw(result, plot)
     return result
 
 
-def _tried(
-    task: Task, about: dict[str, Any], counts: Sequence[int], ram: bool, seconds: float, stack: ExitStack
-) -> tuple[list[Contestant], dict[str, dict[str, Any]]]:
-    """Make the contestants and let each run alone once: that shows its memory, its first batch, and whether it delivers what
-    it should. The number of workers that does best then is used for what is compared with it."""
-    size, cores, dataset = about["image_bytes"], available_cores(), task.dataset()
-    found: dict[str, dict[str, Any]] = {}
-    checks: dict[str, Check] = {}
-    rates: dict[str, float] = {}
-
-    def attempt(contestant: Contestant) -> Contestant:
-        stack.callback(contestant.close)
-        first_ms = contestant.start()
-        check = contestant.check(max(2 * seconds, 1.0))
-        run = contestant.measure(min(seconds, 1.0))
-        found[contestant.name] = {
-            "kind": contestant.kind,
-            "workers": contestant.workers,
-            "first_batch_ms": first_ms,
-            "pss_bytes": tree_pss(),
-            "images_checked": len(check.means),
-            "whole_pass_checked": check.complete,
-        }
-        checks[contestant.name], rates[contestant.name] = check, run.images / run.seconds
-        contestant.close()
-        return contestant
-
-    contestants: list[Contestant] = [attempt(Bare(task, cores, size))]
-    ours = [attempt(loader(task, dataset, count, size)) for count in counts]
-    best = max(ours, key=lambda contestant: rates[contestant.name]).workers
-    contestants += [*ours, attempt(by_hand(task, cores, size))]
-    if torch.cuda.is_available():
-        contestants.append(attempt(loader(task, dataset, best, size, pin_memory=True)))
-    if ram:
-        contestants.append(attempt(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, size)))
-    agree(checks)
-    return contestants, found
+def _positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}, but must be positive")
 
 
-def _once(contestant: Contestant) -> Measure:
-    """Where the processes of all contestants don't fit at once: start them anew, outside the timed region."""
-
-    def measure(seconds: float) -> Run:
-        try:
-            return contestant.measure(seconds)
-        finally:
-            contestant.close()
-
-    return measure
+def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
+    """What is to be done; what was not asked fits the images."""
+    images = StoreImages(path, size)
+    if not len(images):
+        raise StoreError(f"{path} has no images to measure with")
+    if batch_size is not None and batch_size > len(images):
+        raise ValueError(f"batch_size is {batch_size}, but {path} has {len(images)} images: choose a smaller --batch-size")
+    if crop is None:
+        heights, widths = images.sides(np.arange(len(images)))
+        side = int(np.median(np.minimum(heights, widths)))
+        crop = max(2, min(CROP, side - side % 2))  # even, as planes have to be
+    return Task(path, size, crop, batch_size or min(BATCH, len(images)))

@@ -54,7 +54,14 @@ Measure = Callable[[float], Run]
 Key = TypeVar("Key")
 
 
-def interleave(contestants: Mapping[Key, Measure], *, seconds: float, repeats: int, warmup: int = 1) -> dict[Key, list[Run]]:
+def interleave(
+    contestants: Mapping[Key, Measure],
+    *,
+    seconds: float,
+    repeats: int,
+    warmup: int = 1,
+    failure: type[Exception] | tuple[()] = (),
+) -> dict[Key, list[Run]]:
     """Let each contestant measure itself once a round.
 
     Args:
@@ -62,15 +69,20 @@ def interleave(contestants: Mapping[Key, Measure], *, seconds: float, repeats: i
         seconds: how long a measurement shall take.
         repeats: rounds that count.
         warmup: rounds before, which do not: caches fill, memory is allocated.
+        failure: an exception with which a contestant leaves: it takes no further part.
 
     Returns:
-        One Run a round for each name.
+        One Run a round for each name that stayed to the end.
     """
     runs: dict[Key, list[Run]] = {name: [] for name in contestants}
     for number in range(-warmup, repeats):
-        for name, measure in contestants.items():
+        for name in list(runs):
             _settle()
-            run = measure(seconds)
+            try:
+                run = contestants[name](seconds)
+            except failure:
+                del runs[name]
+                continue
             if number >= 0:
                 runs[name].append(run)
     return runs

@@ -1,4 +1,4 @@
-"""The chart of `fastdata bench`: images/s of each contestant as bars, and the decode limit as a line."""
+"""The chart of `fastdata bench`: images/s of each contestant as bars, and the decode limit as a line, all on one scale."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fastdata.bench.report import limit_of, rate
 from fastdata.errors import MissingExtraError
 
 __all__ = ["draw", "require_matplotlib"]
@@ -27,7 +28,9 @@ def require_matplotlib() -> None:
 
 
 def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Draw the result of `fastdata bench` as a PNG; the whiskers go from the least to the greatest round.
+    """Draw the result of `fastdata bench` as a PNG.
+
+    A bar is a contestant's share of the limit, times the limit; its whiskers go from the least to the greatest round.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -37,23 +40,21 @@ def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     from matplotlib.figure import Figure  # not pyplot: nothing of the caller's matplotlib is touched
     from matplotlib.patches import Patch
 
-    rows = sorted(result["results"], key=lambda row: row["images_per_s"]["median"])
-    rates = [row["images_per_s"] for row in rows]
-    middle = [rate["median"] for rate in rates]
+    limit = limit_of(result["results"])
+    rows = sorted(result["results"], key=lambda row: row["ratio"]["median"])
+    middle, least, most = ([rate(row, limit, which) for row in rows] for which in ("median", "min", "max"))
     figure = Figure(figsize=(9.0, 1.9 + 0.42 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    reach = [[m - r["min"] for m, r in zip(middle, rates, strict=True)], [r["max"] - m for m, r in zip(middle, rates, strict=True)]]
+    reach = [[m - low for m, low in zip(middle, least, strict=True)], [high - m for m, high in zip(middle, most, strict=True)]]
     axes.barh(range(len(rows)), middle, height=0.66, color=[COLORS[row["kind"]] for row in rows])
     axes.errorbar(middle, range(len(rows)), xerr=reach, fmt="none", ecolor="#3c4043", elinewidth=1, capsize=2.5)
-    limit = next(row for row in rows if row["kind"] == "limit")["images_per_s"]["median"]
     axes.axvline(limit, color="#3c4043", linestyle="--", linewidth=1, zorder=0)
-    right = max(rate["max"] for rate in rates)
-    for k, (row, rate) in enumerate(zip(rows, rates, strict=True)):
-        share = "" if row["kind"] == "limit" else f"  ({row['ratio']['median']:.2f} of the limit)"
+    for k, row in enumerate(rows):
+        share = "the limit" if row["kind"] == "limit" else f"{row['ratio']['median']:.2f} of the limit"
         axes.annotate(
-            f"{rate['median']:,.0f}{share}",
-            (rate["max"], k),
+            f"{middle[k]:,.0f}  ({share})",
+            (max(most[k], limit if middle[k] > 0.75 * limit else 0.0), k),  # not across the line
             (6, 0),
             textcoords="offset points",
             va="center",
@@ -61,8 +62,8 @@ def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.set_xlim(0, right * 1.32)
-    axes.set_xlabel("images/s (median; whiskers: least and greatest round)")
+    axes.set_xlim(0, max(*most, limit) * 1.4)
+    axes.set_xlabel("images/s (median share of the limit, times the limit; whiskers: least and greatest round)", fontsize=9)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -85,4 +86,5 @@ def _title(result: Mapping[str, Any]) -> str:
     what = f"{store['images']:,} images, size {store['size']}, {store['codec']}, {store['image_bytes'] / 1e3:.0f} kB each"
     how = f"random crops of {task['crop']}, batches of {task['batch_size']}"
     name = store["name"] if len(store["name"]) <= 36 else store["name"][:33] + "..."
-    return f"{name}: {what}\n{how}; {found['cores']} cores, {found['cpu']}"
+    noisy = "\n" + result["verdict"].partition(".")[0] * result["verdict"].startswith("Too noisy")
+    return f"{name}: {what}\n{how}; {found['cores']} cores, {found['cpu']}{noisy.rstrip()}"

@@ -11,23 +11,21 @@ import torch
 
 from fastdata.bench.harness import table
 from fastdata.bench.loaders import AHEAD, Task
-from fastdata.errors import StoreError
 from fastdata.machine import available_cores
 
-__all__ = ["bottleneck", "byte_lines", "describe", "result_lines"]
+__all__ = ["byte_lines", "describe", "limit_of", "plan_line", "rate", "result_lines", "verdict"]
 
 PROCESS_BYTES = 100 << 20  # what Python, torch and cv2 take in a worker, about
 NEAR = 0.85  # share of the decode limit above which moving batches is not worth a thought
 BUSY = 0.7  # share of the cores' time; below, decoding waits for something
 GAIN = 1.15  # of memory over disk, above which the disk matters
+NOISY = 2.0  # how far apart a contestant's rounds may be: the greatest rate over the least
 
 
 def describe(task: Task) -> dict[str, Any]:
     """What is in the store, and the bytes that follow from it."""
     dataset = task.dataset()
     images, form = dataset._images, dataset._images.form
-    if not len(dataset):
-        raise StoreError(f"{task.path} has no images to measure with")
     heights, widths = images.sides(np.arange(len(dataset)))
     sizes, samples = images.store.samples[f"{images.variant.name}/bytes"], min(task.batch_size, len(dataset))
     batch = samples * int(form.nbytes(task.crop**2))
@@ -60,27 +58,64 @@ def byte_lines(about: Mapping[str, Any], counts: Sequence[int], ram: bool) -> It
     yield f"in all:   up to {processes} processes{' and a copy of the store' * ram} = {total / 1e6:,.0f} MB"
 
 
-def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table."""
-    headers = ["", "images/s", "least - greatest", "MB/s in", "CPU ms/image", "of the limit", "first batch, ms", "memory, MB"]
-    return table(headers, [_cells(row) for row in results])
+def plan_line(contestants: int, seconds: float, repeats: int) -> str:
+    """What will be measured, and how long it takes at least."""
+    alone = max(2 * seconds, 1.0) + min(seconds, 1.0) + 2.0  # checked and measured once; what it takes to start
+    took = contestants * (alone + (repeats + 1) * (seconds + 0.1))
+    about = f"{took:.0f} s" if took < 100 else f"{took / 60:.0f} minutes"
+    rounds = f"{repeats + 1} rounds (the first is not counted), {seconds:g} s each"
+    return f"measuring: {contestants} contestants, {rounds}; with starting and checking, about {about}"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    rate, memory = row["images_per_s"], row["pss_bytes"]
+def limit_of(results: Sequence[Mapping[str, Any]]) -> float:
+    """Images/s of decoding alone, the median of its rounds: the scale of all rates that are shown."""
+    return float(next(row for row in results if row["kind"] == "limit")["images_per_s"]["median"])
+
+
+def rate(row: Mapping[str, Any], limit: float, which: str = "median") -> float:
+    """Images/s of a contestant on the scale of the limit: its share within each round, times the limit.
+
+    Rates of different rounds are not comparable, as clocks and other programs change; so a share and a rate never disagree.
+    """
+    return float(row["ratio"][which] * limit)
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """The table, and who is not in it."""
+    headers = ["", "of the limit", "least - greatest", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
+    limit, image_bytes = limit_of(result["results"]), result["store"]["image_bytes"]
+    rows = [_cells(row, rate(row, limit), image_bytes) for row in result["results"]]
+    left = [f"{name}: left out ({why})" for name, why in result["failed"].items()]
+    return [*table(headers, rows), *left]
+
+
+def _cells(row: Mapping[str, Any], images_per_s: float, image_bytes: float) -> list[str]:
+    ratio, memory = row["ratio"], row["pss_bytes"]
     return [
         row["name"],
-        f"{rate['median']:,.0f}",
-        f"{rate['min']:,.0f} - {rate['max']:,.0f}",
-        f"{row['mb_per_s']:.1f}",
+        f"{ratio['median']:.2f}",
+        "" if row["kind"] == "limit" else f"{ratio['min']:.2f} - {ratio['max']:.2f}",
+        f"{images_per_s:,.0f}",
+        f"{images_per_s * image_bytes / 1e6:.1f}",
         f"{row['cpu_ms_per_image']:.2f}",
-        f"{row['ratio']['median']:.2f}",
         f"{row['first_batch_ms']:.0f}",
         "?" if memory is None else f"{memory / 1e6:,.0f}",
     ]
 
 
-def bottleneck(results: Sequence[Mapping[str, Any]], cores: int) -> str:
+def verdict(results: Sequence[Mapping[str, Any]], cores: int) -> str:
+    """The bottleneck in a sentence; or that it can't be told, as the rounds differ too much."""
+    spread = {row["name"]: (row["images_per_s"]["min"], row["images_per_s"]["max"]) for row in results}
+    name, (least, most) = max(spread.items(), key=lambda item: item[1][1] / item[1][0])
+    if most > NOISY * least:
+        return (
+            f"Too noisy to tell: from round to round, {name} made {least:,.0f} to {most:,.0f} images/s. "
+            "End other programs, or measure longer with --seconds and --repeats."
+        )
+    return _bottleneck(results, cores)
+
+
+def _bottleneck(results: Sequence[Mapping[str, Any]], cores: int) -> str:
     """One sentence: how far the best Loader is from the limit, what holds it back, and what to change."""
     limit = next(row for row in results if row["kind"] == "limit")
     ours = [row for row in results if row["kind"] == "ours"]

@@ -18,6 +18,7 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.data.masks import by_class, class_outside
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.data.rendering import Allocate, Timing
+from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import LoaderError, StoreError
 
 __all__ = ["ArrayDataset"]
@@ -171,8 +172,11 @@ class ArrayDataset(SlotDataset):
         return self._like(crop=crop, flips=flips)
 
     def __repr__(self) -> str:
-        masks = ", with masks" if self._masks is not None else ""
-        return f"{type(self).__name__}({len(self)} arrays of {self._arrays.axes} axes, {self._arrays.dtype}{masks}, {self.crop})"
+        arrays = counted_of(len(self), len(self._arrays), f"arrays of {self._arrays.axes} axes")
+        classes = f"{len(self.classes)} classes" if self._arrays.labels.kind == "class" else ""
+        masks = "masks" if self._masks is not None else ""
+        crop = "" if self.crop is None else repr(self.crop)
+        return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.path))
 
 
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:

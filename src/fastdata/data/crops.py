@@ -186,7 +186,7 @@ class CenterCrop(Crop):
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         starts = self.starts(u, np.stack([heights, widths], axis=1))
-        return np.concatenate([starts, np.broadcast_to(self.shape, starts.shape)], axis=1)
+        return np.concatenate([starts, np.broadcast_to(self.sides(2), starts.shape)], axis=1)
 
     def starts(self, u: Array, shapes: Array) -> Array:
         sides = np.array(self.sides(shapes.shape[1]))
@@ -229,7 +229,7 @@ class RandomCrop(Crop):
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         starts = self.starts(u, np.stack([heights, widths], axis=1))
-        return np.concatenate([starts, np.broadcast_to(self.shape, starts.shape)], axis=1)
+        return np.concatenate([starts, np.broadcast_to(self.sides(2), starts.shape)], axis=1)
 
     def starts(self, u: Array, shapes: Array) -> Array:
         places = shapes + 2 * self.padding - self.sides(shapes.shape[1]) + 1

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
 from fastdata.data.rendering import Allocate, Timing
+from fastdata.data.splitting import check_parts, check_split
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
@@ -139,8 +140,13 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
             fraction: between 0 and 1.
             seed: same seed, same split.
             stratify: the same fraction of every class, rounded.
+
+        Raises:
+            TypeError, ValueError: a wrong argument, or one part would be empty.
         """
+        check_split(fraction, seed, stratify)
         if stratify and self._all.labels.kind != "class":
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
         first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
+        check_parts(fraction, first)
         return self.subset(first), self.subset(~first)

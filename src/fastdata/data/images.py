@@ -17,6 +17,7 @@ from fastdata.data.masks import Masks
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.records import Images
 from fastdata.data.rendering import Allocate, Timing, render_batch, render_each, render_masks, stack
+from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.view import Sample, Transform, View
 from fastdata.shared import SharedArray
 
@@ -251,4 +252,10 @@ class ImageDataset(SlotDataset):
         return view
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} images, {self._images.form.codec}, {self.view.crop})"
+        kind, images = self._images.labels.kind, self._images
+        if self._masks is not None:
+            classes = f"masks of {len(self._masks.counts())} classes"
+        else:
+            classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
+        count = counted_of(len(self), len(images), "images")
+        return in_one_line(self, count, classes, images.form.codec, *self.view.parts(), images.place)

@@ -92,6 +92,11 @@ class JoinedImages:
         images, local = self._find(index)
         return images.jpeg(local, data, window, cut=cut)
 
+    @property
+    def place(self) -> str:
+        places = list(dict.fromkeys(images.place for images, _ in self._parts))
+        return " + ".join(places) if len(places) < 4 else f"{len(places)} stores"
+
     def name(self, index: int) -> str:
         images, local = self._find(index)
         return images.name(local)

@@ -112,7 +112,7 @@ def _several(size: int | Sequence[int] | None) -> list[int | None]:
     Raises:
         ValueError: there are none, or one comes twice.
     """
-    sizes = list(size) if isinstance(size, Sequence) else [size]
+    sizes: list[int | None] = [*size] if isinstance(size, Sequence) else [size]
     if not sizes or len(set(sizes)) < len(sizes):
         raise ValueError(f"size is {size!r}, but must be a stored size, or several different ones, such as (160, 224)")
     return sizes

@@ -13,6 +13,7 @@ from fastdata.codec.cut import Cut
 from fastdata.codec.pixels import PixelFormat, Region, Window, decode_window, jpeg_window
 from fastdata.codec.source import SourceImage
 from fastdata.data.held import HeldRecords, how_many, progress_bar
+from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.shared import SharedArray
 from fastdata.store.format import Labels
@@ -48,6 +49,10 @@ class Images(Protocol):
     @property
     def targets(self) -> Array:
         """int64 [n] or float32 [n, columns]."""
+
+    @property
+    def place(self) -> str:
+        """Where they are, for people."""
 
     def __len__(self) -> int: ...
 
@@ -90,6 +95,10 @@ class StoreImages:
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.samples[f"{self.variant.name}/{side}"] for side in ("height", "width"))
         self._names: list[str] | None = None
+
+    @property
+    def place(self) -> str:
+        return shown(self.store.path)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -163,6 +172,10 @@ class FileImages:
     def sizes(self) -> Array:
         """Bytes of each file."""
         return self._sides.array[:, 2]
+
+    @property
+    def place(self) -> str:
+        return "image files"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -275,6 +288,10 @@ class MemoryImages:
         window = Window(0, 0, int(heights[0]), int(widths[0]))
         (region,) = self.rest.decode(index, self.rest.get(index), window, lambda size: np.empty(size, np.uint8))
         return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+
+    @property
+    def place(self) -> str:
+        return self.rest.place
 
     def __len__(self) -> int:
         return len(self.rest)

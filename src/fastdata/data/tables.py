@@ -14,6 +14,8 @@ from torch.utils.data import Dataset
 
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
+from fastdata.data.shown import counted_of, in_one_line, shown
+from fastdata.data.splitting import check_parts, check_split
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
@@ -111,7 +113,7 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         store = Store(path, kind="table")
         table = store.manifest.table
         assert table is not None
-        self._labels, self._count = store.manifest.labels, len(store)
+        self._path, self._labels, self._count = store.path, store.manifest.labels, len(store)
         self.columns = {c.name: c for c in table.columns if c.name not in table.targets}
         self._layout = _Layout(table, self._labels.kind)
         need, free = self._layout.row.itemsize * self._count, free_memory()
@@ -207,14 +209,21 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
             fraction: between 0 and 1.
             seed: same seed, same split.
             stratify: the same fraction of every class (or whole number), rounded.
+
+        Raises:
+            TypeError, ValueError: a wrong argument, or one part would be empty.
         """
+        check_split(fraction, seed, stratify)
         if stratify and self._labels.kind not in ("class", "integer"):
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._labels.kind!r}")
         first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
+        check_parts(fraction, first)
         return self.subset(first), self.subset(~first)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} rows of {len(self.columns)} columns, {self._layout.row.itemsize} bytes each)"
+        classes = f"{len(self.classes)} classes" if self._labels.kind == "class" else ""
+        rows = counted_of(len(self), self._count, f"rows of {len(self.columns)} columns")
+        return in_one_line(self, rows, classes, shown(self._path))
 
 
 def _own(part: Array, pin: bool) -> torch.Tensor:

@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 
 from fastdata.codec.tokenizer import Spec, load
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
+from fastdata.data.shown import counted_of, in_one_line, shown
+from fastdata.data.splitting import check_split
 from fastdata.data.token_memory import RowCopier, Runs, TokenMemory
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
@@ -239,8 +241,7 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
 
     def split(self, fraction: float, *, seed: int) -> tuple[TokenDataset, TokenDataset]:
         """Two datasets of whole documents, the first with `fraction` of them, chosen by `seed`; each keeps their order."""
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
+        check_split(fraction, seed)
         chosen = np.arange(self.num_documents) if self._chosen is None else self._chosen.array
         if not 0 < (count := round(fraction * len(chosen))) < len(chosen):
             raise ValueError(
@@ -270,7 +271,9 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         self._lay_out()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.num_tokens} tokens, {self.num_documents} documents, {self.mode}, {self.documents})"
+        documents = counted_of(self.num_documents, len(self._ends.array) - 1, "documents")
+        block = f"block_size={self.block_size}"
+        return in_one_line(self, f"{self.num_tokens:,} tokens", documents, block, self.mode, self.documents, shown(self.path))
 
 
 def _ends(store: Store) -> Array:

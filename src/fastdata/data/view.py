@@ -64,6 +64,13 @@ class View:
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
 
+    def parts(self) -> list[str]:
+        """What it does, each thing in a few words."""
+        flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
+        name = getattr(self.transform, "__name__", type(self.transform).__name__)
+        crop = [] if self.crop is None else [repr(self.crop)]
+        return crop + flips + ([] if self.transform is None else [f"transform={name}"])
+
     @cached_property
     def user(self) -> UserTransform | None:
         """The transform, ready to be called."""

@@ -132,7 +132,7 @@ class Augment(nn.Module):
                     )
             container: Any = self.transform
             if not isinstance(container, kornia.augmentation.AugmentationSequential):
-                parts = list(container) if type(container) is nn.Sequential else [container]
+                parts: list[Any] = list(container) if type(container) is nn.Sequential else [container]
                 container = kornia.augmentation.AugmentationSequential(*parts)
             self._containers.append(container)
         return self._containers[0]

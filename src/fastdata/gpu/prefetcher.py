@@ -43,7 +43,10 @@ class Prefetcher:
     Of a torch DataLoader with workers, only batches that are made are fetched ahead, so that none waits for a later one; without
     workers there are none. From other loaders `depth` batches are drawn ahead, and what they draw from random generators with them.
 
-    An error of the loader is raised when the batches before it are handed out. All other attributes are the loader's own.
+    An error of the loader is raised when the batches before it are handed out. A pass is over when `load_state_dict` is called:
+    what it has fetched ahead belongs to another place of the run. All other attributes are the loader's own, and may be ahead.
+
+    A loader that writes each batch into the memory of the one before can't be read ahead: let it make new tensors.
 
     Args:
         loader: any iterable of batches. A Loader of fastdata does the same by itself: `Loader(..., device="cuda")`.
@@ -62,6 +65,7 @@ class Prefetcher:
             raise ValueError(f"device is {device!r}, but torch sees no GPU here")
         self._copier: Copier | None = None
         self._state: Any = None  # of the loader, right behind the batch that was handed out last; None: as it is now
+        self._pass: object = None  # the one that handed out the last batch; None: it is over
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -72,7 +76,8 @@ class Prefetcher:
         return self._deliver(iter(self.loader))
 
     def _deliver(self, batches: Iterator[Any]) -> Iterator[Any]:
-        ahead = Ahead[tuple[Copy, Any]](self.depth)
+        ahead, this_pass = Ahead[tuple[Copy, Any]](self.depth), object()
+        self._pass = this_pass
         copier = self._copier = self._copier or Copier(self.device)
 
         def draw() -> tuple[Copy, Any]:
@@ -83,10 +88,16 @@ class Prefetcher:
                 try:
                     copy, state = ahead.take(draw, lambda: arrived(batches) is not False)
                 except StopIteration:
-                    self._state = None
+                    if self._pass is this_pass:
+                        self._state = None
                     return
-                self._state = state
+                self._pass, self._state = this_pass, state
                 yield copy.take()
+                if self._stateful and self._pass is not this_pass:
+                    raise RuntimeError(
+                        "this pass was left when another began, or by load_state_dict: a Prefetcher over a loader with a state "
+                        "delivers one pass at a time"
+                    )
         finally:
             ahead.clear()
             copier.close()
@@ -98,7 +109,7 @@ class Prefetcher:
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader, or else its sampler or batch sampler, which epoch comes next. One without epochs hears nothing."""
         set_epoch(self.loader, epoch)
-        self._state = None
+        self._state = self._pass = None
 
     def _state_dict(self) -> Any:
         """The loader's state when it had made the batch that was handed out last, not those that were fetched ahead."""
@@ -106,7 +117,7 @@ class Prefetcher:
 
     def _load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.loader.load_state_dict(state)
-        self._state = None
+        self._state = self._pass = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "loader" not in vars(self):

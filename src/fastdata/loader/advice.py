@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.data.crops import RandomResizedCrop, Resize
 from fastdata.data.images import ImageDataset
 from fastdata.data.ram import RAMDataset
 from fastdata.loader.direct import is_direct
@@ -29,7 +28,7 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
         found.append("RAMDataset, which keeps the bytes in memory")
     if isinstance(dataset, ImageDataset):
         crop = dataset.view.crop
-        if part == "resize" and isinstance(crop, RandomResizedCrop | Resize) and crop.antialias:
+        if part == "resize" and crop is not None and crop.resizes and crop.antialias:
             found.append("antialias=False")
         if part in ("decode", "resize") and _shrinks(dataset):
             found.append("a smaller --size of the store")
@@ -43,4 +42,4 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
 def _shrinks(dataset: ImageDataset) -> bool:
     """Whether most stored images are much larger than what is made of them."""
     crop = dataset.view.crop
-    return crop is not None and bool(np.median(np.minimum(*dataset.sides())) >= LARGER * max(crop.shape))
+    return crop is not None and bool(np.median(np.minimum(*dataset.sides())) >= LARGER * max(crop.sides(2)))

@@ -25,17 +25,21 @@ def _profiles() -> bool:
 
 
 class Habits:
-    """Looks at torch's switches when a run begins, and at what happens in its first few updates."""
+    """Looks at torch's switches when a run begins, and at what happens in its first few updates.
 
-    def __init__(self) -> None:
-        self._updates = 0
+    Args:
+        looks: whether it does: one rank is enough to say it.
+    """
+
+    def __init__(self, *, looks: bool) -> None:
+        self._looks, self._updates = looks, 0
         self._marks: list[weakref.ref[_Mark]] = []
         self._calls = 0
         self._empty_cache: Any = None  # torch's own, while it is watched
 
     def begin(self) -> None:
         """Before the first update: which of torch's switches are on that nobody leaves on."""
-        if self._updates:
+        if self._updates or not self._looks:
             return
         for on, text in (
             (torch.is_anomaly_enabled(), "anomaly detection is on, for which each operation records its traceback"),
@@ -50,7 +54,7 @@ class Habits:
 
     def see(self, loss: Tensor) -> None:
         """The loss of a batch, before its backward pass: that of one update is marked in all its graph."""
-        if self._updates != MARKED - 1:
+        if self._updates != MARKED - 1 or not self._looks:
             return
         nodes, seen = [loss.grad_fn], set[Any]()
         while nodes:
@@ -65,6 +69,8 @@ class Habits:
     def updated(self) -> None:
         """After each update."""
         self._updates += 1
+        if not self._looks:
+            return
         if self._updates == 1:
             self._watch_empty_cache()
         if self._updates == LOOKED:

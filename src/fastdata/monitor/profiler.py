@@ -28,8 +28,6 @@ class StepProfiler:
     """
 
     def __init__(self, updates: int, folder: Path, *, python: bool, rank: int = 0) -> None:
-        if updates < 1:
-            raise ValueError(f"profile is {updates}, but is a number of updates")
         self._left, self._folder = WARMUP + updates, folder / f"rank{rank}" if rank else folder
         self._torch: Any = None
         self._updates, self._python = updates, cProfile.Profile() if python else None

@@ -188,7 +188,8 @@ def _when(scheduler: object, told: object) -> tuple[str, str]:
         often = any(isinstance(part, OneCycleLR | CyclicLR) for part in _parts(scheduler))
         return str(told or ("update" if often else "epoch")), ""
     if isinstance(scheduler, type) or not (scheduler is None or callable(scheduler)):
-        raise TypeError(f"the scheduler is {scheduler!r}: pass one that was made with the optimizer, a pair, a function, or None")
+        found = repr(scheduler) if isinstance(scheduler, str | type) else f"a {type(scheduler).__name__}"
+        raise TypeError(f"the scheduler is {found}: pass one that was made with the optimizer, a pair, a function, or None")
     need(told is None, "the pair's second", told, "left out: a function is one of the update, and None does nothing")
     return "never" if scheduler is None else "update", ""
 

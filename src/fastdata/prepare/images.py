@@ -60,7 +60,7 @@ class ImageOptions:
             if value not in known:
                 raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, known))}")
         if self.bits == 16 and self.codec in ("jpeg", "original"):
-            raise ValueError("--bits is 16, but a JPEG holds 8: choose --codec rgb or --codec png")
+            raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
         if self.codec == "yuv420" and (self.bits == 16 or self.gray):
             raise ValueError("--codec yuv420 holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
         if self.mask is not None and self.codec == "yuv420":

@@ -262,9 +262,9 @@ def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
 def _first_reject(work: Planned, rejected: list[dict[str, Any]]) -> str:
     if not rejected:
         return ""
-    name, reason = rejected[0]["name"], rejected[0]["reason"]
-    in_archive = bool(getattr(work.plan.sources[rejected[0]["source"]], "place", ()))
-    return f"{name}: {reason}: {rejected[0]['detail']}{'' if in_archive else tried_path(work.roots[0], reason, name)}"
+    place, name, reason, detail = (rejected[0][key] for key in ("source", "name", "reason", "detail"))
+    in_archive = work.plan.options.kind == "images" and bool(work.plan.sources[place].place)
+    return f"{name}: {reason}: {detail}{'' if in_archive else tried_path(work.roots[0], reason, name)}"
 
 
 def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any
 
 __all__ = ["check_arguments", "check_counts"]
@@ -34,5 +35,5 @@ def check_arguments(
 def check_counts(**counts: int | None) -> None:
     """Raise a ValueError for what is not a whole number from 1 on, or None."""
     for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise ValueError(f"{name} is {count!r}, but must be a whole number from 1 on, or left out")

@@ -28,10 +28,10 @@ def check_part(loader: Any, world: World, *, training: bool) -> None:
         FastDataError: a Loader was split for other ranks than there are.
     """
     loader = loader.loader if isinstance(loader, Prefetcher) else loader
-    part = getattr(loader, "part", None)
-    if part is not None and (part.rank, part.world_size) != (world.rank, world.size):
+    rank, size = (getattr(getattr(loader, "part", None), name, None) for name in ("rank", "world_size"))
+    if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
-            f"the Loader has the samples of rank {part.rank} of {part.world_size}, but this is rank {world.rank} of {world.size}: "
+            f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
             "leave rank= and world_size= out, and it finds its part where torch.distributed or torchrun tells it"
         )
     plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler

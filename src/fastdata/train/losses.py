@@ -75,13 +75,21 @@ def check_values(result: Any) -> None:
             )
     else:
         loss_sum, count = result
-        node = loss_sum.grad_fn
-        is_mean = type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
-        if is_mean and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
+        if _is_mean(loss_sum.grad_fn) and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
             raise TypeError(
                 f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {ASKED}; the sum is what "
                 'reduction="sum" gives'
             )
+
+
+def _is_mean(node: Any) -> bool:
+    """Whether a tensor's node is that of a mean, or of a loss of torch with reduction="mean", smoothed or with something added."""
+    if type(node).__name__ == "MeanBackward0":
+        return True
+    for name in ("AddBackward0", "MulBackward1"):  # the second is a product with a number inside of torch, as label smoothing has
+        if type(node).__name__ == name:
+            node = node.next_functions[0][0]
+    return getattr(node, "_saved_reduction", None) == MEAN
 
 
 def _loss_of_torch(losses: Tensor) -> Any:

@@ -34,6 +34,7 @@ class Records:
     Attributes:
         meter: counts, and tells.
         logged: what the user logs.
+        main: whether this is rank 0, which alone writes.
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class Records:
             raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
         if wrong := [name for name, hook in hooks.items() if not callable(hook)]:
             raise TypeError(f"hooks[{wrong[0]!r}] is a {type(hooks[wrong[0]]).__name__}, but must be a function")
-        self._trainer, self._hooks, self._main = trainer, dict(hooks), trainer.world.rank == 0
-        self.meter = Meter(shown=shown and self._main, switch=switch)
+        self._trainer, self._hooks, self.main = trainer, dict(hooks), trainer.world.rank == 0
+        self.meter = Meter(shown=shown and self.main, switch=switch)
         self.logged = Logged(metrics)
-        self._log = Log(folder if self._main else None, tensorboard=tensorboard)
+        self._log = Log(folder if self.main else None, tensorboard=tensorboard)
         self._last = 0  # the update of the last line
 
     def resumed(self) -> None:
@@ -103,7 +104,7 @@ class Records:
         if self._log.due():
             with self.meter.paused():
                 self._log.draw()
-        if self._main:
+        if self.main:
             self.call("log", record)
 
     def call(self, hook: str, *arguments: Any) -> None:

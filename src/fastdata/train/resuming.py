@@ -50,10 +50,10 @@ class Resuming:
         elif aside:
             self._records.meter.tell(f"resume=False: what an earlier run left in {aside.parent} is in {aside} now")
 
-    def tell(self, update: int, epoch: int, rank: int) -> None:
+    def tell(self, update: int, epoch: int) -> None:
         """Say once where a run goes on, and which options differ from those that it was begun with."""
         differences = self._options.differences()
-        if differences is None or rank:
+        if differences is None or not self._records.main:
             return
         text = f"resumed after update {update}, in epoch {epoch + 1}"
         self._records.write("resume", {"differences": differences})

@@ -49,8 +49,9 @@ class Trainer:
     batch, as BatchNorm. An update whose gradient is not finite is skipped. Fifty in a row, or all of a run, end it with an error.
 
     Started by `torchrun`, each process is a rank. With a `dir`, `fit` goes on from the newest checkpoint there, and says so;
-    SIGTERM saves one, and ends the process with exit code 75. Where options differ from those that were saved, what is asked for
-    now counts, and a warning names both; only a scheduler of torch goes on with its arguments, rates and momenta as saved.
+    SIGTERM and Ctrl-C save one, and end the process with exit codes 75 and 130; the second is a KeyboardInterrupt too. Where
+    options differ from those that were saved, what is asked for now counts, and a warning names both; only a scheduler of torch
+    goes on with its arguments, rates and momenta as saved.
 
     Args:
         model: stays the user's: what wraps it is the Trainer's own.
@@ -167,9 +168,8 @@ class Trainer:
         self._meter, self._logged, self.totals = self.records.meter, self.records.logged, self._step.totals
         self._evaluation.see = self.records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
-        self._habits = Habits()
-        if self.world.rank == 0:
-            self._step.see_loss = self._habits.see
+        self._habits = Habits(looks=self.world.rank == 0)
+        self._step.see_loss = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -180,6 +180,10 @@ class Trainer:
         self._resuming = Resuming(resume, self._checkpoints, self._options, self.records)
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        made = f"{type(self.model).__name__}, {type(self.optimizer).__name__}, {self.device}"
+        return f"Trainer({made}, {self.epoch} epochs, {self.update} updates)"
 
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
         """One epoch, or the rest of one that was resumed: yields the number of updates after each, for a loop of one's own."""
@@ -222,9 +226,8 @@ class Trainer:
         self._resuming.start_anew()
         check_part(train, self.world, training=True)
         self._options.see(train)
-        if self.world.rank == 0:
-            self._habits.begin()
-        self._resuming.tell(self.update, self.epoch, self.world.rank)
+        self._habits.begin()
+        self._resuming.tell(self.update, self.epoch)
         self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)

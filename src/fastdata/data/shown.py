@@ -1,0 +1,28 @@
+"""What datasets say of themselves, in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["counted_of", "in_one_line", "shown"]
+
+
+def in_one_line(dataset: Any, *parts: str) -> str:
+    """The repr of a dataset, of those parts that say something."""
+    return f"{type(dataset).__name__}({', '.join(part for part in parts if part)})"
+
+
+def counted_of(count: int, whole: int, what: str) -> str:
+    """Such as "1,000 images", or "800 of 1,000 images"."""
+    return f"{count:,} {what}" if count == whole else f"{count:,} of {whole:,} {what}"
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here."""
+    try:
+        here = Path.cwd()
+    except OSError:  # the folder is gone
+        return os.fspath(path)
+    return os.fspath(path.relative_to(here) if path.is_relative_to(here) and path != here else path)

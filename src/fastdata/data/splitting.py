@@ -1,0 +1,36 @@
+"""The arguments of `split`, in every dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_parts", "check_split"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
+    """Raise unless a split can have these arguments.
+
+    Raises:
+        TypeError: one is of another type.
+        ValueError: one is out of range.
+    """
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float | np.integer | np.floating):
+        raise TypeError(f"fraction is {fraction!r}, but must be a number between 0 and 1, the share of the first part")
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1: 0.8 puts 80 % of the samples into the first part")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TypeError(f"seed is {seed!r}, but must be a whole number")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
+    if not isinstance(stratify, bool):
+        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, or False")
+
+
+def check_parts(fraction: float, first: Array) -> None:
+    """Raise a ValueError if no sample is in the first part, or none outside of it."""
+    if first.all() or not first.any():
+        raise ValueError(f"{fraction} of {len(first)} samples, rounded, leaves one part empty: choose another fraction")

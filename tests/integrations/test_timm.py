@@ -1,0 +1,98 @@
+"""timm over a Loader: PrefetchLoader, Mixup, CutMix; and FastCollateMixup over a dataset. create_loader is in test_transforms.py.
+
+What is looked at follows timm's own train.py, which drives these in this order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from timm.data import FastCollateMixup, Mixup
+from timm.data.loader import PrefetchLoader
+
+from common import train_loader, val_loader
+from fastdata import CenterCrop, GPUNormalize, LMDBDataset
+from stores import COUNT, store
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CPU = torch.device("cpu")
+
+
+def normalized(images):
+    """In float64, from the definition."""
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (MEAN, STD))
+    return (images.double() / 255 - mean) / std
+
+
+def test_prefetch_loader_delivers_what_the_loader_does_normalized():
+    with train_loader(0) as loader:
+        expected = [batch for _ in range(2) for batch in loader]
+    with train_loader() as loader:
+        theirs = PrefetchLoader(loader, MEAN, STD, device=CPU)
+        assert len(theirs) == len(loader) and theirs.dataset is loader.dataset
+        found = [batch for _ in range(2) for batch in theirs]
+    assert len(found) == len(expected)
+    for (x, y), (images, targets) in zip(found, expected, strict=True):
+        torch.testing.assert_close(x.double(), normalized(images), atol=1e-5, rtol=0)
+        assert torch.equal(y, targets)
+
+
+def test_the_epoch_goes_through_prefetch_loader_as_train_py_tells_it():
+    with train_loader(0) as loader:
+        by_hand = [[batch[1].tolist() for batch in loader] for _ in range(3)]
+    with train_loader() as loader:
+        theirs = PrefetchLoader(loader, MEAN, STD, device=CPU)
+        theirs.sampler.set_epoch(2)
+        assert [y.tolist() for _, y in theirs] == by_hand[2]
+
+
+def test_mixup_of_normalized_batches_and_cutmix_of_uint8_are_those_of_copies():
+    normalize = GPUNormalize(MEAN, STD)
+    kinds = {
+        "mixup": (Mixup(mixup_alpha=0.4, num_classes=3), normalize),
+        "cutmix": (Mixup(mixup_alpha=0, cutmix_alpha=1, num_classes=3), lambda images: images),
+        "both": (Mixup(mixup_alpha=0.4, cutmix_alpha=1, mode="elem", num_classes=3), normalize),
+    }
+    for name, (mix, prepare) in kinds.items():
+        with train_loader(batch_size=14) as loader, train_loader(0, batch_size=14) as other:
+            for k, ((images, targets), (same, labels)) in enumerate(zip(loader, other, strict=True)):
+                np.random.seed(k)  # noqa: NPY002  timm draws from it
+                x, y = mix(prepare(images), targets)
+                np.random.seed(k)  # noqa: NPY002
+                wanted, soft = mix(prepare(same.clone()), labels.clone())
+                assert torch.equal(x, wanted) and torch.equal(y, soft), name
+                torch.testing.assert_close(y.sum(1), torch.ones(14))
+
+
+def test_what_cutmix_writes_into_a_batch_reaches_no_other():
+    mix = Mixup(mixup_alpha=0, cutmix_alpha=1, num_classes=3)
+    with val_loader(2, batch_size=6) as loader:
+        first = [batch[0].clone() for batch in loader]
+        for images, targets in loader:
+            mix(images, targets)
+        assert all(torch.equal(images, old) for (images, _), old in zip(loader, first, strict=True))
+
+
+def test_fast_collate_mixup_over_a_dataset():
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
+    collate = FastCollateMixup(mixup_alpha=0.4, num_classes=3, label_smoothing=0.0)
+    np.random.seed(0)  # noqa: NPY002  timm draws from it
+    mixed, soft = next(iter(torch.utils.data.DataLoader(dataset, 6, collate_fn=collate)))
+    np.random.seed(0)  # noqa: NPY002
+    np.random.rand()  # noqa: NPY002  whether to mix at all
+    share = np.float32(np.random.beta(0.4, 0.4))  # noqa: NPY002
+    images = torch.stack([dataset[k][0] for k in range(6)]).float()
+    torch.testing.assert_close(mixed.float(), (images * share + images.flip(0) * (1 - share)).round(), atol=1, rtol=0)
+    labels = torch.nn.functional.one_hot(torch.from_numpy(dataset.targets[:6]), 3)
+    torch.testing.assert_close(soft, labels * share + labels.flip(0) * (1 - share))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_fast_collate_mixup_that_is_turned_off_hands_out_the_images(workers):
+    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
+    collate = FastCollateMixup(num_classes=3, label_smoothing=0.0)
+    collate.mixup_enabled = False  # as train.py does for the last epochs
+    batches = list(torch.utils.data.DataLoader(dataset, 6, collate_fn=collate, num_workers=workers))
+    assert torch.equal(torch.cat([x for x, _ in batches]), torch.stack([dataset[k][0] for k in range(COUNT)]))
+    assert torch.equal(torch.cat([y for _, y in batches]).argmax(1), torch.from_numpy(dataset.targets))
