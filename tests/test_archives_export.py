@@ -77,11 +77,11 @@ def test_wrong_use_of_export(tmp_path: Path) -> None:
         export(unlabelled(), tmp_path / "x", to="zip")
     with pytest.raises(StoreError, match="has no size 9"):
         export(unlabelled(), tmp_path / "x", size=9, to="webdataset")
-    with pytest.raises(ValueError, match=r"shard_size goes with --to webdataset, but .* is exported to imagefolder: leave it out"):
+    with pytest.raises(ValueError, match=r"--shard-size goes with --to webdataset, but .* is exported to imagefolder: leave"):
         export(unlabelled(), tmp_path / "x", shard_size=1 << 20)
-    with pytest.raises(ValueError, match=r"val_fraction goes with --to nanogpt, but .* is exported to webdataset"):
+    with pytest.raises(ValueError, match=r"--val-fraction goes with --to nanogpt, but .* is exported to webdataset"):
         export(unlabelled(), tmp_path / "x", to="webdataset", val_fraction=0.5)
-    with pytest.raises(ValueError, match="shard_size is 0, but must be positive"):
+    with pytest.raises(ValueError, match="--shard-size is 0, but must be positive"):
         export(unlabelled(), tmp_path / "x", to="webdataset", shard_size=0)
     assert not (tmp_path / "x").exists()
 

@@ -108,7 +108,7 @@ def test_another_text_with_the_characters_of_a_store(tmp_path: Path) -> None:
 
 def test_documents_need_an_end_to_be_told_apart(tmp_path: Path) -> None:
     with pytest.raises(
-        PrepError, match="chars does not say which token ends a document: give --end-token TOKEN, or --end-token none"
+        PrepError, match="chars does not say which token ends a document: give end_token TOKEN, or end_token none"
     ):
         made(tmp_path, split_lines=True)
     (tmp_path / "in").mkdir()
@@ -145,7 +145,7 @@ def test_wrong_use(tmp_path: Path) -> None:
     for fraction in ("1", "-0.1", "2"):
         found = run(*MAIN, "export", path, tmp_path / "bin", f"--val-fraction={fraction}")
         assert found.returncode == 2 and "must be from 0 to less than 1" in found.stderr and not (tmp_path / "bin").exists()
-    with pytest.raises(ValueError, match="val_fraction goes with --to nanogpt"):
+    with pytest.raises(ValueError, match="--val-fraction goes with --to nanogpt"):
         export(path, tmp_path / "bin", to="llmc", val_fraction=0.5)
     export(path, tmp_path / "bin", to="nanogpt")
     with pytest.raises(PrepError, match="are found in text, but here is none"):

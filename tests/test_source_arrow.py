@@ -90,7 +90,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(PrepError, match=r"cannot read .*b\.arrow"):
             fastdata.prep(tmp_path / "b.arrow", tmp_path / "o.fds")
     write(tmp_path / "c.arrow", pa.table({"x": [1, 2]}), "file")
-    with pytest.raises(PrepError, match=r"a column of images .* is needed.*--target COLUMN"):
+    with pytest.raises(PrepError, match=r"a column of images .* is needed.*target COLUMN"):
         fastdata.prep(tmp_path / "c.arrow", tmp_path / "o.fds")
 
 

@@ -65,9 +65,9 @@ def test_another_column_of_labels_or_none(tmp_path: Path) -> None:
     assert noted.manifest.labels.names == ("n0", "n1", "n2", "n3", "n4")
     without = fastdata.prep(FOREIGN / "litdata-dict", tmp_path / "b.fds", label_column="none", workers=1)
     assert Store(without.out).manifest.labels.kind == "none" and any("label, note" in note for note in without.notes)
-    with pytest.raises(PrepError, match=r"--label-column nota: .* has no such column; it has image \(jpeg\), label \(int\), note"):
+    with pytest.raises(PrepError, match=r"label_column nota: .* has no such column; it has image \(jpeg\), label \(int\), note"):
         fastdata.prep(FOREIGN / "mds-jpeg", tmp_path / "c.fds", label_column="nota")
-    with pytest.raises(PrepError, match="--label-column mask: it is ndarray:uint8:16,20, but labels are numbers or texts"):
+    with pytest.raises(PrepError, match="label_column mask: it is ndarray:uint8:16,20, but labels are numbers or texts"):
         fastdata.prep(FOREIGN / "mds-array", tmp_path / "c.fds", label_column="mask")
 
 

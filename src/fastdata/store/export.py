@@ -57,13 +57,13 @@ def export(
     known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",), "table": ("parquet",)}[store.manifest.kind]
     if (to or known[0]) not in known:
         raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
-    for name, value, format in (("shard_size", shard_size, "webdataset"), ("val_fraction", val_fraction, "nanogpt")):
+    for name, value, format in (("--shard-size", shard_size, "webdataset"), ("--val-fraction", val_fraction, "nanogpt")):
         if value is not None and (to or known[0]) != format:
             raise ValueError(f"{name} goes with --to {format}, but {path} is exported to {to or known[0]}: leave it out")
     if shard_size is not None and shard_size < 1:
-        raise ValueError(f"shard_size is {shard_size}, but must be positive")
+        raise ValueError(f"--shard-size is {shard_size}, but must be positive")
     if val_fraction is not None and not 0 <= val_fraction < 1:
-        raise ValueError(f"val_fraction is {val_fraction}, but must be from 0 to less than 1")
+        raise ValueError(f"--val-fraction is {val_fraction}, but must be from 0 to less than 1")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
     if store.manifest.kind == "tokens":
