@@ -112,6 +112,15 @@ def test_names_beside_a_folder_are_classes_in_sorted_order(photos: Path) -> None
     assert found == {name: int(k > 0) for k, name in enumerate(NAMES[:4])}
 
 
+def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
+    source = written(photos / "t.csv", [("path", "label"), *((name, "old") for name in NAMES[:2])])
+    beside = written(
+        photos.parent / "l.csv", [("path", "kind", "x"), *((name, f"new{k}", "1") for k, name in enumerate(NAMES[:2]))]
+    )
+    found = list_sources(source, SourceOptions(labels=beside, label_column=("kind",)))
+    assert found.labels.names == ("new0", "new1") and [s.label for s in found.sources] == [0, 1]
+
+
 # -------------------------------------------------------------------------------------------------------------- splits
 
 
@@ -166,8 +175,10 @@ def test_paths_may_count_from_another_folder(photos: Path) -> None:
     written(photos.parent / "lists/t.csv", [("path", "label"), *((name, "cat") for name in NAMES), ("gone.png", "cat")])
     lost = run(*PREP, "lists/t.csv", "o.fds", cwd=photos.parent)
     assert lost.returncode == 2 and "none of 6 inputs can be used (missing 6)" in lost.stderr
-    assert f"tried {Path('lists') / NAMES[0]}" in lost.stderr and "--root FOLDER" in lost.stderr
+    assert f"tried {photos.parent / 'lists' / NAMES[0]}" in lost.stderr and "--root FOLDER" in lost.stderr
     assert not (photos.parent / "o.fds").exists()
+    again = run(*PREP, "lists/t.csv", "o.fds", "--root", "lists", cwd=photos.parent)
+    assert again.returncode == 2 and "paths count from --root lists" in again.stderr
     found = run(*PREP, "lists/t.csv", "o.fds", "--root", "photos", "--max-reject-rate", "1", cwd=photos.parent)
     assert found.returncode == 0, found.stderr
     assert f"the first reject: gone.png: missing: there is no such file (tried {photos / 'gone.png'})" in found.stdout

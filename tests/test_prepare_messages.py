@@ -111,4 +111,4 @@ def test_a_dry_run_ends_as_the_run_would(tmp_path: Path) -> None:
 def test_a_dry_run_of_nothing_usable_is_the_same_error(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\ngone.png,1\nlost.png,2\n")
     dry, real = (run(*PREP, "t.csv", *more, cwd=tmp_path) for more in (["--dry-run"], []))
-    assert dry.returncode == real.returncode == 2 and dry.stderr == real.stderr and "tried gone.png" in dry.stderr
+    assert dry.returncode == real.returncode == 2 and dry.stderr == real.stderr and f"tried {tmp_path / 'gone.png'}" in dry.stderr

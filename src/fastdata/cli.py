@@ -164,9 +164,9 @@ def cli() -> None:
 @click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
 def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
     """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
-    WebDataset tars ('shards-{000..099}.tar'), Parquet, idx, CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with
-    --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. With --target, a table:
-    .parquet, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series.
+    WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders, idx, CIFAR's batches,
+    HDF5 (file.h5::dataset), LMDB. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz
+    or .zst. With --target, a table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series.
 
     OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
     """

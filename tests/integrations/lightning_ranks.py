@@ -1,6 +1,7 @@
 """A script of Lightning's with two processes: the Loader is made in its body, before the second process is there.
 
-python lightning_ranks.py STORE FOLDER: each rank writes what it saw to FOLDER/RANK.json.
+python lightning_ranks.py STORE FOLDER STRATEGY: each rank writes what it saw to FOLDER/RANK.json. "ddp" runs the script again in a
+second process; "ddp_fork", which notebooks use, forks two from this one.
 """
 
 from __future__ import annotations
@@ -35,18 +36,23 @@ class Net(L.LightningModule):
     def predict_step(self, batch, batch_idx):
         self.keep("predict", batch)
 
+    def write(self):
+        Path(self.trainer.default_root_dir, f"{self.trainer.global_rank}.json").write_text(json.dumps(self.seen))
+
+    on_fit_end = on_predict_end = write
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
-def main(store: str, folder: str) -> None:
+def main(store: str, folder: str, strategy: str) -> None:
     train = Loader(LMDBDataset(store, size=64, crop=RandomResizedCrop(16)), 5, shuffle=True, seed=3, num_workers=1)
     val = Loader(LMDBDataset(store, size=64, crop=CenterCrop(16)), 5, num_workers=0)
     trainer = L.Trainer(
         default_root_dir=folder,
         accelerator="cpu",
         devices=2,
-        strategy="ddp",
+        strategy=strategy,
         max_epochs=2,
         logger=False,
         enable_checkpointing=False,
@@ -56,8 +62,8 @@ def main(store: str, folder: str) -> None:
     net = Net()
     with train, val:
         trainer.fit(net, train, val)
-        trainer.predict(net, val, return_predictions=False)
-    Path(folder, f"{trainer.global_rank}.json").write_text(json.dumps(net.seen))
+        if strategy == "ddp":  # what the other's processes have seen ended with them
+            trainer.predict(net, val, return_predictions=False)
 
 
 if __name__ == "__main__":

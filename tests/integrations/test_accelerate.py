@@ -39,7 +39,7 @@ def ranks(request, tmp_path_factory):
     launch = [] if number == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
     command = [sys.executable, *launch, str(SCRIPT), str(store()), str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
 

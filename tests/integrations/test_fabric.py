@@ -50,7 +50,7 @@ def test_setup_dataloaders_is_for_torchs_own():
 def test_two_processes_see_each_row_once(tmp_path):
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     command = [sys.executable, str(SCRIPT), str(store()), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, found in enumerate(ranks):

@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("heading", recipes())
 def test_it_runs(folder, heading):
     command = [sys.executable, str(Path(__file__).with_name("recipes.py")), heading]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 

@@ -173,7 +173,7 @@ def test_two_processes_see_each_row_once(tmp_path):
         [*command, str(store()), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

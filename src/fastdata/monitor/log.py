@@ -47,6 +47,7 @@ class Log:
             if self._file is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._file = _appended(self._folder / NAME)
+                self._next_picture = self._next_picture or time.monotonic() + DRAW_S
             self._file.write(json.dumps({"time": time.time(), **record}) + "\n")
             self._file.flush()
         with self._told_once("TensorBoard's file"):

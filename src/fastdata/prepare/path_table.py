@@ -102,7 +102,7 @@ def list_table(path: Path, asked: SourceOptions) -> SourceList:
         table = _of_split(table, split, asked.split)
     paths = table.place_of(PATHS) or 0
     others = [k for k in range(len(table.columns)) if k not in (paths, split)]
-    labels = _label_columns(table, others, asked)
+    labels = [] if asked.labels is not None else _label_columns(table, others, asked)
     values = [table.column(k) for k in labels]
     if not labels:
         meaning, numbers = Labels("none"), list[Label]([-1]) * len(table.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,8 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         plan, found = _plan_images(source, _source_options(own), **own)
     notes: tuple[str, ...] = ()
     if found is not None:
-        skipped, notes = dict(found.skipped), (*label_notes(found, masks=own["masks"] is not None), *found.notes)
+        taken = replace(found, sources=list(plan.sources))
+        skipped, notes = dict(found.skipped), (*label_notes(taken, masks=own["masks"] is not None), *found.notes)
     elif kind == "table":
         notes = tuple(table_notes(plan.shared, sum(piece.rows for piece in plan.sources)))
     return Planned(plan, target, roots, skipped, notes)
@@ -100,7 +101,7 @@ def _plan_images(
     if masks is not None:
         found = with_masks(found, Path(masks), mask_suffix)
     plan = make_plan(found, options, limit)
-    refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)))
+    refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)), told=asked.root is not None)
     return plan, found
 
 

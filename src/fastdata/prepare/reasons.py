@@ -39,25 +39,24 @@ def detail_of(problem: str) -> str:
 
 def tried_path(root: Path, reason: str, name: str) -> str:
     """Where an input was looked for, as words behind its reason; nothing for one that is there, or lies in an archive."""
-    return f" (tried {root / name})" if reason in ABSENT else ""
+    return f" (tried {(root / name).absolute()})" if reason in ABSENT else ""
 
 
-def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool) -> None:
-    """Raise PrepError where each of the inputs has a problem. table: a table of paths named them."""
+def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told: bool) -> None:
+    """Raise PrepError where each of the inputs has a problem. table: a table names them; told: and the caller names its root."""
     if not sources or not all(source.problem for source in sources):
         return
     first = sources[0]
-    reason = first.problem
-    remedy = ""
-    if table and reason in ABSENT and not first.place:
-        there = not look(first.name)[1]
-        remedy = "; paths count from the folder of the table: --root FOLDER says which other folder they count from"
-        remedy += f", and --root {os.curdir} would find this one" if there else ""
-    raise nothing_kept(
-        len(sources),
-        Counter(source.problem for source in sources),
-        f"{first.name}: {reason}: {detail_of(reason)}{'' if first.place else tried_path(root, reason, first.name)}{remedy}",
-    )
+    said = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
+    said += "" if first.place else tried_path(root, first.problem, first.name)
+    if table and first.problem in ABSENT:
+        said += f"; paths count from --root {root}" if told else _other_roots(first.name)
+    raise nothing_kept(len(sources), Counter(source.problem for source in sources), said)
+
+
+def _other_roots(name: str) -> str:
+    here = f", and --root {os.curdir} would find this one" if not look(name)[1] else ""
+    return f"; paths count from the folder of the table: --root FOLDER says which other folder they count from{here}"
 
 
 def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:

@@ -50,7 +50,7 @@ def plan_arrays(
         raise ValueError("--mask-suffix and --mask-bits are about masks: give --masks too")
     ArrayOptions(dtype or "uint8", False, (1,), channels, key or "", max_bytes, mask_bits)  # their mistakes come before the list's
     found = list_arrays(source, asked, masks=masks, mask_suffix=mask_suffix, key=key)
-    refuse_unusable(found.sources, found.root, table=is_path_table(Path(source)))
+    refuse_unusable(found.sources, found.root, table=is_path_table(Path(source)), told=asked.root is not None)
     first, axes, count = _first(found, channels, key, dtype, max_bytes)
     name = dtype or first
     sides = default_chunk(axes, count * np.dtype(name).itemsize) if chunk is None else _sides(chunk, axes)
