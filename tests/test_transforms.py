@@ -227,6 +227,7 @@ def test_a_transform_that_can_not_be_is_refused_when_it_is_set():
 # Generators of its own
 
 GLOBAL = albumentations.Compose([albumentations.RandomBrightnessContrast(p=1.0), albumentations.HorizontalFlip()])
+OLD_NUMPY = np.random.RandomState(0)
 NUMPY, PYTHON, TORCH = np.random.default_rng(0), random.Random(0), torch.Generator()
 
 
@@ -261,6 +262,7 @@ OWNERS = {
     "of a bound method": lambda: Owner().method,
     "of a partial": lambda: partial(Owner()),
     "numpy": lambda: lambda image: image ^ NUMPY.integers(0, 256, image.shape, np.uint8),
+    "old numpy": lambda: lambda image: image ^ OLD_NUMPY.randint(0, 256, image.shape, np.uint8),
     "python": lambda: lambda image: image ^ PYTHON.randrange(256),
     "torch": lambda: lambda image: image ^ torch.randint(256, image.shape, generator=TORCH, dtype=torch.uint8).numpy(),
 }
@@ -274,6 +276,22 @@ def test_generators_of_a_transforms_own_are_seeded_for_each_sample(name):
     np.testing.assert_array_equal(dataset.read_batch([9, 4], seed=3, epoch=0)[0], whole[[9, 4]])
     assert not np.array_equal(pixels(dataset, seed=3, epoch=1), whole)
     assert not np.array_equal(pixels(dataset, seed=4), whole)
+
+
+def test_two_of_them_draw_other_numbers():
+    flips = albumentations.Compose([albumentations.HorizontalFlip(), albumentations.VerticalFlip()])
+    original = pixels(plain()).astype(int)
+    seen = set()
+    for image, flipped in zip(original, pixels(plain(flips)), strict=True):
+        seen |= {(a, b) for a in (1, -1) for b in (1, -1) if np.array_equal(image[::a, ::b], flipped)}
+    assert len(seen) == 4, "both flips, one or the other, or none"
+    pair = [np.random.default_rng(0), np.random.default_rng(0)]
+
+    def noises(image):
+        first, second = (generator.integers(0, 256, image.shape, np.uint8) for generator in pair)
+        return first - second
+
+    assert pixels(plain(noises)).any()
 
 
 def test_workers_change_nothing_for_albumentations():

@@ -21,7 +21,8 @@ __all__ = ["TakesNoTransform", "UserTransform"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Seeder = Callable[[int], Any]
 
-DEEP, LONG = 6, 1000  # how far to look for generators, and into how many items of a list
+DEEP, LONG, MANY = 6, 1000, 10_000  # how far to look for generators, into how many items of a list, and at how many objects in all
+GOLDEN = 0x9E3779B97F4A7C15
 NOTHING_INSIDE = (types.ModuleType, type, np.ndarray, torch.Tensor, str, bytes, int, float, complex, type(None))
 TO_TENSOR = ("ToTensor", "PILToTensor", "MaybeToTensor")  # these make tensors of PIL images, and leave tensors as they are
 
@@ -53,8 +54,8 @@ class UserTransform:
     It may return an array [H, W, C], a tensor [C, H, W] or a PIL image. What gets PIL images may also return an array [C, H, W], as
     timm's ToNumpy does.
 
-    Generators of its own are everything with a `set_random_seed`, numpy's Generators, and generators of random and torch that can
-    be found in its attributes, closures and globals.
+    Generators of its own are those of albumentations, everything else with a `set_random_seed`, and generators of numpy, random and
+    torch that can be found in its attributes, closures and globals.
     """
 
     def __init__(self, transform: Callable[..., Any]) -> None:
@@ -72,9 +73,9 @@ class UserTransform:
         return bool(self._seeders)
 
     def seed(self, seed: int) -> None:
-        """Seed its generators. seed: 0 to 2^64 - 1."""
-        for seeder in self._seeders:
-            seeder(seed)
+        """Seed its generators, each with another number that follows from `seed`, 0 to 2^64 - 1."""
+        for k, seeder in enumerate(self._seeders, 1):
+            seeder((seed + k * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
 
     def __call__(self, pixels: Array, channels: int) -> Array:
         """The transformed image, [H, W, channels].
@@ -186,13 +187,23 @@ def _first_annotation(transform: Any) -> Any:
 
 def _seeder(found: Any) -> Seeder | None:
     """What seeds an object, if that is a generator or has one."""
-    if not isinstance(found, type) and callable(getattr(found, "set_random_seed", None)):
+    if _comes_from(found, "albumentations") and _has(found, "set_random_state"):
+        # its set_random_seed gives each of several transforms the same numbers: both flips of a Compose, or none
+        return lambda seed: found.set_random_state(np.random.default_rng(seed), random.Random(seed))
+    if _has(found, "set_random_seed"):
         return lambda seed: found.set_random_seed(seed & 0xFFFFFFFF)
     if isinstance(found, np.random.Generator):
         return functools.partial(_seed_numpy, found.bit_generator)
+    if isinstance(found, np.random.RandomState):
+        return lambda seed: found.seed(seed & 0xFFFFFFFF)
     if isinstance(found, random.Random):
         return found.seed
     return found.manual_seed if isinstance(found, torch.Generator) else None
+
+
+def _has(found: Any, name: str) -> bool:
+    """Whether an object has a method, without running code of its own."""
+    return callable(inspect.getattr_static(found, name, None))
 
 
 def _seed_numpy(generator: Any, seed: int) -> None:
@@ -201,14 +212,16 @@ def _seed_numpy(generator: Any, seed: int) -> None:
 
 def _reached(transform: Any) -> Iterator[Any]:
     """A transform, and the objects that it can be seen to use."""
-    shared = random.random.__self__, torch.default_generator  # type: ignore[attr-defined]  # seeded for everyone
-    seen = set(map(id, shared))
+    shared = random.random.__self__, np.random.mtrand._rand, torch.default_generator  # type: ignore[attr-defined]
+    seen = set(map(id, shared))  # these are seeded for everyone
     level = [transform]
     for _ in range(DEEP):
         below: list[Any] = []
         for found in level:
             if isinstance(found, NOTHING_INSIDE) or id(found) in seen:
                 continue
+            if len(seen) == MANY:
+                return
             seen.add(id(found))
             yield found
             if _seeder(found) is None:
