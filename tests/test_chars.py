@@ -107,9 +107,7 @@ def test_another_text_with_the_characters_of_a_store(tmp_path: Path) -> None:
 
 
 def test_documents_need_an_end_to_be_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(
-        PrepError, match="chars does not say which token ends a document: give end_token TOKEN, or end_token none"
-    ):
+    with pytest.raises(PrepError, match="chars does not say which token ends a document: give end_token TOKEN, or end_token none"):
         made(tmp_path, split_lines=True)
     (tmp_path / "in").mkdir()
     for k in range(2):

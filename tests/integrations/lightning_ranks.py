@@ -1,6 +1,6 @@
 """A script of Lightning's with two processes: the Loader is made in its body, before the second process is there.
 
-python lightning_ranks.py STORE FOLDER STRATEGY: each rank writes what it saw to FOLDER/RANK.json. "ddp" runs the script again in a
+python lightning_ranks.py STORE FOLDER STRATEGY: each rank writes what it saw to FOLDER/fit-RANK.json and predict-RANK.json. "ddp" runs the script again in a
 second process; "ddp_fork", which notebooks use, forks two from this one.
 """
 
@@ -37,7 +37,8 @@ class Net(L.LightningModule):
         self.keep("predict", batch)
 
     def write(self):
-        Path(self.trainer.default_root_dir, f"{self.trainer.global_rank}.json").write_text(json.dumps(self.seen))
+        name = f"{self.trainer.state.fn.value}-{self.trainer.global_rank}.json"
+        Path(self.trainer.default_root_dir, name).write_text(json.dumps(self.seen))
 
     on_fit_end = on_predict_end = write
 
@@ -62,8 +63,7 @@ def main(store: str, folder: str, strategy: str) -> None:
     net = Net()
     with train, val:
         trainer.fit(net, train, val)
-        if strategy == "ddp":  # what the other's processes have seen ended with them
-            trainer.predict(net, val, return_predictions=False)
+        trainer.predict(net, val, return_predictions=False)
 
 
 if __name__ == "__main__":
