@@ -1,7 +1,7 @@
 """A script of Lightning's with two processes: the Loader is made in its body, before the second process is there.
 
-python lightning_ranks.py STORE FOLDER STRATEGY: each rank writes what it saw to FOLDER/fit-RANK.json and predict-RANK.json. "ddp" runs the script again in a
-second process; "ddp_fork", which notebooks use, forks two from this one.
+python lightning_ranks.py STORE FOLDER STRATEGY: each rank writes what it saw to FOLDER/fit-RANK.json and predict-RANK.json.
+"ddp" runs the script again in a second process; "ddp_fork", which notebooks use, forks two from this one.
 """
 
 from __future__ import annotations
