@@ -254,6 +254,7 @@ def main(size: int, root: Path, rank: int) -> None:
     found["trace"] = traces(rank, size, root)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")
+    dist.barrier()  # or the threads of one may take the end of the other for a failure
     dist.destroy_process_group()
 
 

@@ -194,7 +194,7 @@ def test_a_dtype_can_be_chosen(tmp_path):
     rounded = fastdata.prep(tmp_path / "in", tmp_path / "r.fds", dtype="float32", workers=1)
     for found, _ in ArrayDataset(rounded.out):
         np.testing.assert_array_equal(found.numpy(), values.astype(np.float32))
-    with pytest.raises(ValueError, match="dtype is 'uint64', but must be one of uint8"):
+    with pytest.raises(ValueError, match="dtype is uint64, but must be one of uint8"):
         fastdata.prep(tmp_path / "in", tmp_path / "x.fds", dtype="uint64")
 
 
@@ -242,7 +242,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", tokenizer="bytes")
     with pytest.raises(ValueError, match=r"chunk is about arrays, but SOURCE .* is images here: .*: kind arrays"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", chunk=64)
-    with pytest.raises(ValueError, match="kind is 'sounds', but must be one of images, arrays, tokens, table"):
+    with pytest.raises(ValueError, match="kind is sounds, but must be one of images, arrays, tokens, table"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", kind="sounds")
     with pytest.raises(ValueError, match=r"chunk is 64,64, but the arrays have 1 axes"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))

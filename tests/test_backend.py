@@ -114,6 +114,7 @@ if rank:
 with Loader(LMDBDataset(sys.argv[1], crop=RandomResizedCrop(32)), 4, num_workers=1, backend="auto") as loader:
     count = sum(batch.valid for batch in loader)
     Path(sys.argv[2], str(rank)).write_text(f"{loader.backend} {count} {loader.backend_reason}")
+torch.distributed.barrier()  # or the threads of one may take the end of the other for a failure
 torch.distributed.destroy_process_group()
 """
 

@@ -193,6 +193,6 @@ def test_what_does_not_go_together():
     with pytest.raises(ValueError, match="--mask-bits"):
         first + MaskDataset(masked((1, 30), bits=16), ignore_index=255)
     with pytest.raises(ValueError, match="one of the datasets has masks, the other has none"):
-        first + LMDBDataset(masked((1, 30)))
+        first + LMDBDataset(store())
     with pytest.raises(ValueError, match="one of the datasets has masks"):
-        LMDBDataset(masked((1, 30))) + first
+        LMDBDataset(store()) + first

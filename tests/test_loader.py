@@ -698,6 +698,7 @@ def main(path, rank, meeting):
         gathered = [None, None]
         dist.all_gather_object(gathered, batches)
         found[name] = gathered
+    dist.barrier()  # or the threads of one may take the end of the other for a failure
     dist.destroy_process_group()
     print(json.dumps(found))
 

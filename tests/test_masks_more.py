@@ -341,7 +341,7 @@ def test_overwrite_with_and_without_masks(tmp_path: Path) -> None:
 
     with_masks, without = tree(made("with", **given)), tree(made("without"))
     assert with_masks != without and not any("mask" in name for name in without)
-    with pytest.raises(PrepError, match="--overwrite"):
+    with pytest.raises(PrepError, match="overwrite"):
         made("without", **given)
     assert tree(made("without", **given, overwrite=True)) == with_masks
     assert tree(made("without", overwrite=True)) == without

@@ -140,6 +140,7 @@ def main(path, rank, meeting):
     found["plain sampler"] = warned(lambda: Loader(dataset, 4, sampler=RandomSampler(dataset), num_workers=0))
     gathered = [None, None]
     dist.all_gather_object(gathered, found)
+    dist.barrier()  # or the threads of one may take the end of the other for a failure
     dist.destroy_process_group()
     print(json.dumps(gathered))
 

@@ -135,6 +135,7 @@ def test_a_hook_that_raises_ends_the_run():
 
 RANK = """
 import json, sys
+from pathlib import Path
 import torch.distributed as dist
 from functools import partial
 from torch.optim import SGD
@@ -151,7 +152,8 @@ def step(trainer):
 trainer = Trainer(net(), summed, partial(SGD, lr=0.1), log_every=2, progress=False,
                   hooks={"step": step, "log": lambda trainer, record: got.append(record)})
 trainer.fit(cut(data(16), (4, 4, 4, 4)), epochs=1)
-open(f"{root}/{rank}.json", "w").write(json.dumps(got))
+Path(root, f"{rank}.json").write_text(json.dumps(got))
+dist.barrier()  # or the threads of one may take the end of the other for a failure
 dist.destroy_process_group()
 """
 

@@ -246,7 +246,7 @@ def test_what_is_no_table_is_refused() -> None:
         prep(csv("a,y\n1,2\n"), stores.folder() / "o.fds", target="y", size=32)
     with pytest.raises(ValueError, match=r"out is None, but a DataFrame has no name"):
         prep(pd.DataFrame({"x": [1]}))
-    with pytest.raises(TypeError, match=r"source is a dict, but must be a path or a DataFrame"):
+    with pytest.raises(TypeError, match=r"source is a dict, but must be a path, a DataFrame, or a sequence of images"):
         prep({"x": [1]}, stores.folder() / "o.fds")
 
 

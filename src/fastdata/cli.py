@@ -43,7 +43,8 @@ class _Grouped(click.Command):
         title, groups = "Options", dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
             title = GROUPS.get(param.opts[0], title)
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
+            if record is not None:
                 groups.setdefault(title, []).append(record)
         for title, records in groups.items():
             with formatter.section(title):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import numbers
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ IMAGE_KEYS, LABEL_KEYS = ("image", "img"), ("label", "labels", "fine_label", "ta
 
 
 def is_sequence(source: Any) -> bool:
-    """Whether something in Python may be a sequence of images: it has a length and items."""
-    return hasattr(source, "__len__") and hasattr(source, "__getitem__")
+    """Whether something in Python may be a sequence of images: it has a length, and items by number."""
+    return hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, Mapping)
 
 
 @contextmanager
@@ -125,9 +126,9 @@ def _takes(path: Path) -> bool:
 
 def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     (path,) = files
-    data = path.read_bytes()[-8:]
     with path.open("rb") as file:
-        file.seek(int.from_bytes(data, "little"))
+        file.seek(-8, os.SEEK_END)
+        file.seek(int.from_bytes(file.read(), "little"))
         about = json.loads(file.read()[:-8])
     items, start = list[Item](), 0
     for k, size in enumerate(about["sizes"]):
