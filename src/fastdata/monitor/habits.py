@@ -52,11 +52,11 @@ class Habits:
             if on:
                 warn_user(f"{text}: the run is slower. Switch it off once you have found what you look for")
 
-    def see(self, loss: Tensor) -> None:
-        """The loss of a batch, before its backward pass: that of one update is marked in all its graph."""
+    def see(self, losses: Tensor) -> None:
+        """The losses of a batch, before their backward pass: that of one update is marked in all its graph."""
         if self._updates != MARKED - 1 or not self._looks:
             return
-        nodes, seen = [loss.grad_fn], set[Any]()
+        nodes, seen = [losses.grad_fn], set[Any]()
         while nodes:
             node = nodes.pop()
             if node is not None and node not in seen and type(node).__name__ != "AccumulateGrad":  # those live with the weights

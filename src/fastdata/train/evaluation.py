@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fastdata.errors import FastDataError
 from fastdata.monitor.metrics import Metrics
 from fastdata.train.batches import check_part, first, ready
-from fastdata.train.losses import sum_and_count
+from fastdata.train.losses import losses_of
 from fastdata.train.step import Step
 
 __all__ = ["Evaluation"]
@@ -63,7 +63,8 @@ class Evaluation:
             for batch, valid in self._batches(loader):
                 heard = _Heard(model)
                 with step.autocast():
-                    results = [sum_and_count(self._loss(heard, batch))]
+                    losses = losses_of(self._loss(heard, batch))
+                    results = [(losses.total, losses.number)]
                     results += self._metrics.pairs(heard.outputs, batch, _rows(batch))
                 if valid != 0:
                     self._metrics.see(heard.outputs, batch)

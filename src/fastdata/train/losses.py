@@ -1,14 +1,14 @@
-"""What a loss function may return, and the sum and the count that the Trainer takes from it."""
+"""What a loss function may return, and what the Trainer takes from it."""
 
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_values", "sum_and_count"]
+__all__ = ["Losses", "check_values", "losses_of"]
 
 ASKED = (
     'return one loss for each sample or token, such as cross_entropy(model(x), y, reduction="none"), or (losses, mask) where '
@@ -18,8 +18,22 @@ MEAN = 1  # torch's number for reduction="mean"
 DEEPEST = 8  # operations between a loss of torch and what the loss function made of it
 
 
-def sum_and_count(result: Any) -> tuple[Tensor, Tensor | float]:
-    """Take the sum of the losses, float [], and how many were summed, from what a loss function returned.
+class Losses(NamedTuple):
+    """The losses of a batch.
+
+    Attributes:
+        each: with their graph, float of any shape; 0 where one does not count.
+        total: their sum, float [], without a graph.
+        number: how many count.
+    """
+
+    each: Tensor
+    total: Tensor
+    number: Tensor | float
+
+
+def losses_of(result: Any) -> Losses:
+    """Take the losses, their sum, and how many were summed, from what a loss function returned.
 
     Args:
         result: losses, float [B] or [B, T] or of any other shape with dimensions; or (losses, mask), where mask is bool, of the
@@ -37,24 +51,24 @@ def sum_and_count(result: Any) -> tuple[Tensor, Tensor | float]:
     if not has_second:
         if not losses.dim():
             raise TypeError(f"loss_fn returned a single number, but means over batches can't be put together again: {ASKED}")
-        return _sum(losses), losses.numel()
+        return Losses(losses, _sum(losses), losses.numel())
     if isinstance(second, Tensor) and second.dim():
         if second.dtype != torch.bool or second.shape != losses.shape:
             raise TypeError(
                 f"loss_fn returned {_described(result)}, but a mask is bool and of the shape of the losses: use mask.bool(). "
                 "For weights return (loss_sum, count) with (losses * weights).sum() and weights.sum()"
             )
-        return _sum(losses.masked_fill(~second, 0)), second.sum()
+        losses = losses.masked_fill(~second, 0)
+        return Losses(losses, _sum(losses), second.sum())
     if not isinstance(second, Tensor | Real):
         raise TypeError(f"loss_fn returned {_described(result)}: {ASKED}")
-    return _sum(losses), second.detach() if isinstance(second, Tensor) else float(second)
+    return Losses(losses, _sum(losses), second.detach() if isinstance(second, Tensor) else float(second))
 
 
 def _sum(losses: Tensor) -> Tensor:
     """In float32 at least: half precision can't count beyond a few thousand."""
-    if not losses.dim():
-        return losses
-    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))
+    losses = losses.detach()
+    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32)) if losses.dim() else losses.clone()
 
 
 def check_values(result: Any) -> None:

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 from fastdata.optim.ema import EMA
 from fastdata.parallel.totals import Totals
 from fastdata.parallel.world import World
-from fastdata.train.losses import check_values, sum_and_count
+from fastdata.train.losses import check_values, losses_of
 
 __all__ = ["Step"]
 
@@ -35,7 +35,7 @@ class Step:
     Attributes:
         totals: losses, their counts, and updates skipped.
         span: what marks a part of the step for a profiler: a context for a name.
-        see_loss: is called with the summed loss of each micro-batch, before its backward pass.
+        see_losses: is called with the losses of each micro-batch, before its backward pass.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Step:
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
         self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
-        self.see_loss: Callable[[Tensor], None] = lambda loss: None
+        self.see_losses: Callable[[Tensor], None] = lambda losses: None
         self._last: tuple[list[Tensor], list[Tensor | float]] = [], []
         self._stepped = False
 
@@ -89,18 +89,25 @@ class Step:
         with self._exchange(last):
             with self.span("forward"), self.autocast():
                 result = self.loss_fn(self.model, batch)
-                loss, count = sum_and_count(result)
+                losses, total, count = losses_of(result)
             if check:
                 check_values(result)
-            self.see_loss(loss)
+            self.see_losses(losses)
             if valid == 0:  # this rank has nothing left in this epoch
-                loss, count = loss * 0, count * 0
-            self._losses.append(loss.detach().clone())  # a captured graph writes its own again
+                losses, total, count = losses * 0, total * 0, count * 0
+            self._losses.append(total)
             self._counts.append(count)
             if len(self._losses) == 1:
                 self._unit = self._sum_of_counts()
             with self.span("backward"):
-                self.scaler.scale(loss / (self._unit / self.world.size)).backward()
+                torch.autograd.backward(losses, self._gradient(losses))
+
+    def _gradient(self, losses: Tensor) -> Tensor:
+        """That of the sum / the count by each loss: a backward pass of those two operations would take longer."""
+        each = self.world.size / self._unit
+        if not isinstance(each, Tensor) and not self.scaler.is_enabled():
+            return torch.full_like(losses, each)
+        return self.scaler.scale(self.totals.number(each)).to(losses.dtype).expand_as(losses)
 
     def _exchange(self, last: bool) -> AbstractContextManager[Any]:
         model: Any = self.model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,7 +170,7 @@ class Trainer:
         self._evaluation.see = self.records.batch_evaluated
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         self._habits = Habits(looks=self.world.rank == 0)
-        self._step.see_loss = self._habits.see
+        self._step.see_losses = self._habits.see
         if self._profiler:
             self._step.span = self._profiler.span
         self.update, self.epoch, self.results = 0, 0, dict[str, float]()
@@ -255,7 +256,7 @@ class Trainer:
         with self._step.span("copy"):
             batch, valid = ready(batch, self.device, channels_last=self._channels_last)
         check = self.update == 0 or (self.update + 1) % self._log_every == 0  # when the host waits for the device anyway
-        with self._logged.into(NOTHING if valid == 0 else self._logged.kind):
+        with self._logged.into(NOTHING) if valid == 0 else nullcontext():
             self._step.add(batch, valid=valid, last=last, check=check)
 
     def _updated(self) -> None:
