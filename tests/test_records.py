@@ -250,16 +250,19 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
 
 
 SIGNALLED = """
-import os, signal, sys, torch
+import os, subprocess, sys, time, torch
 from functools import partial
 from fastdata import Loader, Trainer
 from torch.utils.data import TensorDataset
 
 def step(trainer):
     if trainer.update == int(sys.argv[3]):
-        os.kill(os.getpid(), int(sys.argv[2]))
+        # workers get it too, as from a terminal or a scheduler
+        code = f"import os; os.killpg({os.getpid()}, {sys.argv[2]})"
+        subprocess.run([sys.executable, "-c", code], start_new_session=True)
+        time.sleep(0.5)
 
-loader = Loader(TensorDataset(torch.ones(40, 3)), 4, num_workers=1)
+loader = Loader(TensorDataset(torch.ones(40, 3)), 4, num_workers=2)
 next(iter(loader))  # workers that began before the run
 loss = lambda model, batch: model(batch[0]).square()[:, 0]
 trainer = Trainer(torch.nn.Linear(3, 1), loss, partial(torch.optim.SGD, lr=0.1), dir=sys.argv[1], hooks={"step": step})
@@ -274,7 +277,7 @@ except KeyboardInterrupt:
 
 def signalled(folder: Path, number: int, update: int, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", SIGNALLED, str(folder), str(number), str(update), *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, start_new_session=True)
 
 
 def test_ctrl_c_saves_and_ends_in_one_line_and_the_resumed_epoch_is_labelled(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
+import os
 import signal
 import time
 import weakref
@@ -50,9 +52,44 @@ class Greeting:
 
 
 def begin_worker(worker: int) -> None:
-    """Ctrl-C, which all processes of a terminal get, is the parent's business."""
+    """Ctrl-C and SIGTERM, which all processes of a terminal or of a job get, are the parent's business.
+
+    It may want to finish an update and to save, for which it needs batches. A worker whose parent has died ends by itself.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave_it_to_the_parent)  # and not SIG_IGN, which programs that a transform starts would inherit
     quiet_worker(worker)
+
+
+def _leave_it_to_the_parent(number: int, frame: Any) -> None:
+    pass
+
+
+_running = weakref.WeakKeyDictionary[Any, int]()  # torch's iterators, and the process that has their workers
+
+
+def _end(batches: Any) -> None:
+    """End the workers, and then those that did not listen: torch sends them SIGTERM."""
+    if _running.pop(batches, None) == os.getpid():
+        batches._shutdown_workers()
+        for worker in batches._workers:
+            worker.kill()
+
+
+def _kill(batches: Any) -> None:
+    if _running.pop(batches, None) == os.getpid():
+        signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]  # or torch would report an accident
+        batches._worker_pids_set = False
+        for worker in batches._workers:
+            worker.kill()
+        batches._shutdown_workers()
+
+
+@atexit.register
+def _kill_all() -> None:
+    """At the end of the process, before multiprocessing sends them SIGTERM and waits for their end."""
+    for batches in list(_running):
+        _kill(batches)
 
 
 class Workers:
@@ -114,8 +151,9 @@ class Workers:
         with ready_to_fork(), _on_cpu():
             batches: Any = iter(loader)
         self._batches = batches
-        if num_workers:  # in a reference cycle the iterator's queues would be finalized first: 5 s of waiting for each worker
-            weakref.finalize(self, batches._shutdown_workers).atexit = False
+        if num_workers:
+            _running[batches] = os.getpid()
+            weakref.finalize(self, _end, batches).atexit = False  # in a cycle its queues would be finalized first: 5 s a worker
         if self.slots is not None and pin_memory and self._device is not None:
             self.slots.pin(self._device)  # after the fork: what is page-locked may be missing in a child
 
@@ -130,7 +168,7 @@ class Workers:
             workers = cls(dataset, requests, *args, **options)
             if workers._started():
                 return workers
-            workers._kill()
+            _kill(workers._batches)
             requests.again()
         raise LoaderError(
             "workers hang while they start: a thread of this program held a lock when it was forked. Start the loader before "
@@ -205,13 +243,4 @@ class Workers:
 
     def close(self) -> None:
         """End them now; not left to the garbage collector, since an error's traceback may hold the iterator."""
-        if hasattr(self._batches, "_shutdown_workers"):
-            self._batches._shutdown_workers()
-
-    def _kill(self) -> None:
-        """End workers that do not listen."""
-        signal_handling._remove_worker_pids(id(self._batches))  # type: ignore[attr-defined]  # or torch would report their end as an accident
-        self._batches._worker_pids_set = False
-        for worker in self._batches._workers:
-            worker.kill()
-        self.close()
+        _end(self._batches)
