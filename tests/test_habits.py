@@ -64,7 +64,7 @@ def test_what_was_left_on_is_said_once(name):
     assert len(found) == 1 and found[0].startswith(text) and "the run is slower" in found[0]
 
 
-def test_a_usual_run_hears_nothing():
+def test_a_usual_run_hears_nothing(tmp_path):
     """It keeps numbers and detached tensors, and the last loss as it is."""
     kept = list[Any]()
 
@@ -75,7 +75,7 @@ def test_a_usual_run_hears_nothing():
 
     torch.cuda.empty_cache()
     assert said(None, loss_fn, accumulate=2, ema=0.9, clip_norm=1.0) == [] == said(None, precision="bf16")
-    assert said(None, profile=2) == [], "its own profiler is meant"
+    assert said(None, profile=2, dir=tmp_path) == [], "its own profiler is meant"
 
 
 def kept(what: str) -> tuple[Callable[..., Any], list[Any]]:
