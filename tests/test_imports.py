@@ -16,12 +16,14 @@ ROOT = Path(fastdata.__file__).parent
 # A room may import the rooms named here, and itself; nothing else of fastdata.
 ARROWS = {
     "errors": set(),
+    "_version": set(),
+    "namesake": {"errors"},
     "machine": set(),
     "forks": set(),
     "shared": {"errors"},
     "codec": {"errors"},
     "store": {"errors", "machine", "codec"},
-    "prepare": {"__init__", "errors", "machine", "codec", "store"},
+    "prepare": {"_version", "errors", "machine", "codec", "store"},
     "data": {"errors", "machine", "shared", "codec", "store"},
     "loader": {"errors", "machine", "shared", "data", "gpu"},
     "gpu": set(),
@@ -30,8 +32,8 @@ ARROWS = {
     "monitor": {"errors", "machine"},
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
-    "bench": {"__init__", "errors", "machine", "codec", "store", "data", "gpu", "loader"},
-    "cli": {"__init__", "errors", "prepare", "store", "bench"},
+    "bench": {"_version", "errors", "machine", "codec", "store", "data", "gpu", "loader"},
+    "cli": {"_version", "errors", "prepare", "store", "bench"},
     "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }

@@ -34,7 +34,7 @@ def main() -> None:
     os.dup2(2, 1)
     bare = Bare(BareTask(spec.store, None, spec.side, spec.batch, spec.train), spec.workers, 0.0)
     bare.start()
-    print(json.dumps({"versions": {"fastdata": metadata.version("fastdata")}}), file=replies)
+    print(json.dumps({"versions": {"fastdata": metadata.version("fastdata-torch")}}), file=replies)
     for _ in sys.stdin:
         run = bare.measure(SECONDS)
         print(json.dumps({"images": run.images, "seconds": run.seconds}), file=replies)

@@ -6,8 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import fastdata.forks  # guards every fork from here on
+from fastdata._version import __version__ as __version__
+from fastdata.namesake import warn_of_namesake
 
-__version__ = "0.1.0"
+warn_of_namesake()
 
 # Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
 _HOMES = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from fastdata import __version__
+from fastdata._version import __version__
 from fastdata.errors import FastDataError, PrepError
 
 __all__ = ["main", "prep_main"]

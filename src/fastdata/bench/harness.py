@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from fastdata import __version__
+from fastdata._version import __version__
 from fastdata.machine import available_cores
 
 __all__ = [

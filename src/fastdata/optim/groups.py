@@ -35,7 +35,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         >>> [(len(group["params"]), group["weight_decay"]) for group in decay_groups(model, 0.05)]
         [(2, 0.05), (4, 0.0)]
 
-        With ``pip install fastdata[optimizers]``, for large batches; of LAMB, pre_norm=True makes NVLAMB:
+        With ``pip install 'fastdata-torch[optimizers]'``, for large batches; of LAMB, pre_norm=True makes NVLAMB:
 
         >>> from pytorch_optimizer import LARS, Lamb, NovoGrad  # doctest: +SKIP
         >>> Trainer(model, loss_fn, LARS(decay_groups(model, 1e-4), lr=2.0))  # doctest: +SKIP

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import xxhash
 
-from fastdata import __version__
+from fastdata._version import __version__
 from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
 from fastdata.prepare.inputs import Source, SourceList
