@@ -5,12 +5,14 @@ RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 DALI := .venv/.dali
 CLIENTS := .venv-integrations
+PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help demo test test-dali test-integrations check bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations check bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
-	@echo "make test    all tests"
+	@echo "make test    all tests but the slow ones"
+	@echo "make test-all   the slow ones too: trainings, many kills, ranks, an install in a clean environment"
 	@echo "make test-dali   the tests of Loader(backend=\"dali\"), without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   the Loader under Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make check   style (ruff), types (mypy), and which module may import which"
@@ -23,13 +25,16 @@ demo: $(INSTALLED)
 	@$(RUN) examples/demo.py
 
 test: $(INSTALLED)
-	$(RUN) -m pytest -q
+	$(RUN) $(PYTEST) -m "not slow"
+
+test-all: test
+	$(RUN) $(PYTEST) -m slow
 
 test-dali: $(DALI)
-	$(RUN) -m pytest -q tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py
+	$(RUN) $(PYTEST) tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py
 
 test-integrations: $(CLIENTS)/.installed
-	$(CLIENTS)/bin/python -m pytest -q -n 2 --dist loadfile tests/integrations
+	$(CLIENTS)/bin/python $(PYTEST) tests/integrations
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check

@@ -149,6 +149,7 @@ def test_a_database_that_is_open_already_can_be_prepared(tmp_path: Path) -> None
         assert prep(path, tmp_path / "o.fds", workers=1).kept == 1
 
 
+@pytest.mark.slow
 def test_damaged_pages_are_an_error_or_rejects_and_never_a_crash(tmp_path: Path) -> None:
     path = write(tmp_path / "x.lmdb", {b"%03d" % k: png(k)[1] * 9 for k in range(60)}, subdir=False)
     good, errors = path.read_bytes(), 0

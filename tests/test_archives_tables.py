@@ -150,6 +150,7 @@ def test_null_images_and_images_that_are_only_named(tmp_path: Path) -> None:
     assert read_source(found.root, found.sources[4]) == png(9)[1]
 
 
+@pytest.mark.slow
 def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path) -> None:
     (tmp_path / "my data").mkdir()
     for split in ("train", "validation"):

@@ -451,6 +451,7 @@ def test_any_number_of_workers_makes_the_same_store(scans, store, tmp_path):
     assert again.resumed == again.inputs == 25
 
 
+@pytest.mark.slow
 def test_kill_9(scans, store, tmp_path):
     rng, kept = random.Random(1), 0
     options = ("--masks", scans / "masks", "--workers", "2", "--progress", "off", "--max-reject-rate", "1")

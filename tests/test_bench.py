@@ -214,6 +214,7 @@ def test_the_hand_written_dataset_reads_every_kind_of_store(options: dict[str, A
 # The command
 
 
+@pytest.mark.slow
 def test_bench(store: Path, tmp_path: Path) -> None:
     chart = tmp_path / "r.png"
     options = "--crop 32 --batch-size 8 --workers 0 --workers 2 --seconds 0.2 --repeats 2".split()
@@ -388,6 +389,7 @@ print(json.dumps([found["failed"], [row["name"] for row in found["results"]], li
 """
 
 
+@pytest.mark.slow
 def test_bench_goes_on_without_who_does_not_answer(store: Path) -> None:
     failed, names, said = script(HANGING, store)
     assert failed == {"the hanging one": "no answer within 6 s"}
@@ -422,6 +424,7 @@ def test_the_bottleneck_is_named(loader: float, ram: float, busy: float, spread:
     assert re.search(says, verdict([_row("limit", "limit", 1.0, busy), *ours], 2))
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_preparing_runs(tmp_path: Path) -> None:
     options = ["--quick", "--images", "20", "--mosaics", "1", "--photos", tmp_path / "none", "--out", tmp_path]
     done = run(sys.executable, ROOT / "benchmarks/prep_rates.py", *options, "--work", tmp_path)

@@ -479,6 +479,7 @@ latest = st.builds(lambda what: (what, -1, 0), st.sampled_from(OPERATIONS))  # l
 
 @settings(deadline=None, max_examples=150)
 @given(steps=st.lists(step | latest, min_size=2, max_size=9), outputs=st.lists(st.integers(0, 9), max_size=1))
+@pytest.mark.slow
 def test_any_program_computes_the_same(steps: list[tuple[str, int, int]], outputs: list[int]) -> None:
     torch.manual_seed(0)
     before = Program(steps, outputs).double()

@@ -34,6 +34,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     return folder, tour(folder, "--epochs", "3", "--at-least", "0.8")
 
 
+@pytest.mark.slow
 def test_the_tour_makes_what_it_names(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = first
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,6 +62,7 @@ def test_the_tour_prints_what_it_runs_and_learns(first: tuple[Path, subprocess.C
     assert accuracies[-1] > 90
 
 
+@pytest.mark.slow
 def test_it_can_be_run_again_and_fails_when_the_network_learns_too_little(
     first: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -81,6 +83,7 @@ def test_make_names_every_target() -> None:
     assert ["make help", *re.findall(r"^make [\w-]+", done.stdout, re.MULTILINE)] == [f"make {t}" for t in declared[1].split()]
 
 
+@pytest.mark.slow
 def test_segmentation_learns_from_generated_scenes(tmp_path: Path) -> None:
     """Two classes, a bright disc and what is around it: a few epochs suffice to beat calling everything the commonest."""
     for kind in ("images", "masks"):
@@ -106,6 +109,7 @@ def test_segmentation_learns_from_generated_scenes(tmp_path: Path) -> None:
     assert cv2.imread(str(tmp_path / "segmentation/scenes.png")).shape == (4 * 176, 3 * 240, 3)
 
 
+@pytest.mark.slow
 def test_a_gpt_learns_what_a_bigram_model_can_t(tmp_path: Path) -> None:
     """Each speech is one of four words, spelt twice: which letter follows depends on more than the one before."""
     rng = np.random.default_rng(0)
@@ -136,6 +140,7 @@ def losses(log: Path) -> list[float]:
     return [record["loss"] for record in map(json.loads, log.read_text().splitlines()) if record["kind"] == "train"]
 
 
+@pytest.mark.slow
 def test_a_resnet_learns_and_draws_its_curve(patterns: Path) -> None:
     options = ["--epochs", "6", "--lr", "0.02", "--dir", "run", "--log-every", "1"]
     done = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
@@ -151,6 +156,7 @@ def test_a_resnet_learns_and_draws_its_curve(patterns: Path) -> None:
     assert again.returncode == 0 and found[0] in again.stdout, "a run that has ended says its result again"
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     """The same images in the same updates; 42 are not a multiple of 8, so that the last update of an epoch is a short one."""
     options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--quiet", "--clip-norm", "1"]
@@ -171,6 +177,7 @@ def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
         "--profile 1 --cprofile --tf32 --no-cudnn-benchmark --stem 1 --norm group --log-every 1 --seed 3 --max-steps 9",
     ],
 )
+@pytest.mark.slow
 def test_every_switch_is_taken(patterns: Path, options: str) -> None:
     where = ["--dir", "run", "--epochs", "1"]
     done = run(sys.executable, IMAGES, patterns, *SMALL, *where, *options.split(), cwd=patterns.parent)

@@ -6,11 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import run
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_every_route_leads_to_a_trained_model(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     done = run(sys.executable, ROOT / "benchmarks/first_model.py", "--quick", "--epochs", 1, "--json", out, seconds=540)

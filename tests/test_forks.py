@@ -99,6 +99,7 @@ def test_children_that_are_forked_beside_opencvs_threads(case: str) -> None:
     assert script(START + code + "print(json.dumps(found))", store(), timeout=SECONDS) == expected
 
 
+@pytest.mark.slow
 def test_bench_with_crops_that_opencv_resizes_with_threads(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 12, height=80, width=100)
     out = fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=64, workers=1).out

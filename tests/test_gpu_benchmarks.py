@@ -43,6 +43,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
+@pytest.mark.slow
 def test_all_parts_run_to_their_end(rehearsed):
     report, text, _ = rehearsed
     assert [part["name"] for part in report["parts"]] == list(PARTS)

@@ -61,6 +61,7 @@ def wanted(share, epochs=(0, 1)):
     st.sets(st.integers(0, 60)),
 )
 @settings(max_examples=200, deadline=None)
+@pytest.mark.slow
 def test_engines_that_run_ahead_as_they_like_get_their_own_requests_in_order(share, draws, restarts):
     requests = Requests(EpochOrder(COUNT, 0, shuffle=True), Part(0, 1), 8, COUNT, None)
     split = Split(requests, share)

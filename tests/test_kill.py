@@ -50,6 +50,7 @@ def _is_untouched(states: dict[Path, tuple[int, int]]) -> bool:
     return all((path.stat().st_ino, path.stat().st_mtime_ns) == state for path, state in states.items())
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]) -> None:
     """The whole process group dies; the second run's store is the undisturbed one, and finished shards are left alone."""
     expected, seconds, before_work = undisturbed
@@ -102,6 +103,7 @@ def test_a_begun_store_says_so(begun: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["short", "gone", "long", "table cut", "table of another plan", "table gone"])
+@pytest.mark.slow
 def test_a_finished_shard_that_was_harmed_is_made_again(
     begun: Path, large: Path, undisturbed: tuple[dict[str, bytes | None], float, float], damage: str
 ) -> None:

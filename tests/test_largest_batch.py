@@ -53,6 +53,7 @@ def test_exact_in_few_calls(most: int, start: int, limit: int, error: Callable[[
     assert sizes[:2] == [start, start] and len(set(sizes)) == len(sizes) - 1
 
 
+@pytest.mark.slow
 def test_defaults() -> None:
     step, sizes = steps(10**9)
     assert largest_batch(step) == 65536 == sizes[-1]

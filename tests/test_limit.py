@@ -154,6 +154,7 @@ def large(kind: str, path: Path) -> tuple[Path, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["text", "table"])
+@pytest.mark.slow
 def test_a_limited_run_that_is_killed_goes_on(kind: str, tmp_path: Path) -> None:
     source, options = large(kind, tmp_path)
     done = run(*PREP, source, tmp_path / "whole.fds", *options, "--workers", "1")

@@ -98,6 +98,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_the_start_method_changes_nothing():
     assert len({script(METHODS, store(), method) for method in ("fork", "forkserver", "spawn")}) == 1
 

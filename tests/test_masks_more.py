@@ -187,6 +187,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.slow
 def test_disk_and_memory_agree_under_every_start_method(method):
     ids = np.array(script(METHODS, photographed("jpeg"), method)).reshape(8, COUNT)
     assert all(once([row], COUNT) for row in ids)
@@ -302,6 +303,7 @@ def finished(out: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
+@pytest.mark.slow
 def test_kill_9_and_another_run_end_with_the_same_bytes(large: Path, scenes: Path, tmp_path: Path) -> None:
     options = ("--masks", scenes, "--size", "256", "--workers", "2", "--progress", "off")
     assert run(*PREP, large, tmp_path / "whole.fds", *options).returncode == 0

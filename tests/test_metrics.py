@@ -206,6 +206,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_compute_what_one_does_or_say_why_not(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", RANK]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=Path(__file__).parent) for rank in range(2)]

@@ -47,6 +47,7 @@ def kernels(call: object, *arguments: torch.Tensor) -> list[str]:
 @pytest.mark.parametrize("device", [CPU, CUDA])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("last", [False, True])
+@pytest.mark.slow
 def test_compiled_it_rounds_once_and_keeps_the_layout(last: bool, dtype: torch.dtype, device: str) -> None:
     """Each code of both dtypes, by what inductor generates: float32 arithmetic, fused or not, and one rounding."""
     compiled = torch.compile(GPUNormalize(*IMAGENET, dtype=dtype).to(device), fullgraph=True)

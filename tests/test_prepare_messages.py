@@ -63,6 +63,7 @@ def test_a_data_frame_is_called_so(tmp_path: Path) -> None:
     assert str(caught.value).startswith("target c: the DataFrame has no such column; it has ")
 
 
+@pytest.mark.slow
 def test_changed_options_are_told_without_brackets_and_sums(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     run(*PREP, "in", cwd=tmp_path)

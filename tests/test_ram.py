@@ -231,6 +231,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
 def test_four_processes_hold_the_bytes_once(method):
     path = folder() / "large.png"
     path.write_bytes(encode(np.resize(picture(0, 64, 64), (1500, 1500, 3)), ".png"))

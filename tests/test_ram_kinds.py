@@ -204,6 +204,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
 def test_other_processes_share_the_memory(method: str) -> None:
     path, everything = tokens()
     options = '{"block_size": 64, "mode": "document"}'

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 
 README = Path(__file__).parent.parent / "README.md"
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
@@ -52,6 +53,7 @@ def _volumes(root: Path) -> None:
             np.save(root / folder / f"{k}.npy", np.full((64 + k, 80, 72), k, dtype))
 
 
+@pytest.mark.slow
 def test_every_snippet_runs(tmp_path: Path) -> None:
     _images(tmp_path)
     _volumes(tmp_path)

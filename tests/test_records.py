@@ -158,6 +158,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_log_their_mean_and_rank_0_calls_the_hook(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", RANK]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=Path(__file__).parent) for rank in range(2)]
@@ -280,6 +281,7 @@ def signalled(folder: Path, number: int, update: int, *more: str) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, start_new_session=True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_ends_in_one_line_and_the_resumed_epoch_is_labelled(tmp_path: Path) -> None:
     done = signalled(tmp_path, signal.SIGINT, 13)
     assert done.returncode == 130 and done.stderr == ""

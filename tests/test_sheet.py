@@ -145,6 +145,7 @@ def test_arrays_with_channels_and_of_one_axis(tmp_path: Path) -> None:
     assert (tile != 255).any(axis=2).mean() > 0.9, "a line that goes up and down at every pixel"
 
 
+@pytest.mark.slow
 def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
     sheets = []
     for text in ("one two\nthree", "one two\nfour!", "one two\nthree\n" + "five " * 200):

@@ -311,6 +311,7 @@ def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
         prep(tmp_path / name, tmp_path / "o.fds")
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_files_in_one_folder_are_listed(tmp_path: Path) -> None:
     memory = Path("/dev/shm")  # quicker to fill than a disk
     folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else tmp_path))

@@ -352,6 +352,7 @@ def _shards_open(store: Path) -> bool:
     return any(store in Path(os.path.realpath(descriptor)).parents for descriptor in _descriptors())
 
 
+@pytest.mark.slow
 def test_readers_close_their_files_when_they_go() -> None:
     before = len(_descriptors())
     for _ in range(5):

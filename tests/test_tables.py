@@ -413,6 +413,7 @@ def test_torchs_own_loader_delivers_it_too(store: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.slow
 def test_it_pickles_small_and_other_processes_share_it(store: Path, method: str) -> None:
     dataset = TableDataset(store)
     assert len(pickle.dumps(dataset)) < 3000 + len(pickle.dumps(dataset.columns))

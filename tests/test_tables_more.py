@@ -319,6 +319,7 @@ def test_neither_workers_nor_place_change_a_byte(big: Path, undisturbed: dict[st
     assert str(tmp_path) not in text and "workers" not in text
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(big: Path, undisturbed: dict[str, bytes | None], tmp_path: Path) -> None:
     rng, unfinished, kept = random.Random(3), 0, 0
     for k in range(6):

@@ -123,6 +123,7 @@ def test_cut_anywhere_the_documents_are_those_of_str_split(
     assert [p.stop for p in pieces[:-1]] == [p.start for p in pieces[1:]]
 
 
+@pytest.mark.slow
 def test_a_large_file_is_cut_and_any_number_of_workers_makes_the_same_bytes(tmp_path: Path) -> None:
     texts = sentences(150_000)
     jsonl(tmp_path / "large.jsonl", texts)
@@ -379,6 +380,7 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- resume, verify, info
 
 
+@pytest.mark.slow
 def test_kill_9_and_again_is_the_same(tmp_path: Path) -> None:
     jsonl(tmp_path / "large.jsonl", sentences(150_000))
     options = (tmp_path / "large.jsonl", "--tokenizer", "bytes", "--workers", "2", "--progress", "off")

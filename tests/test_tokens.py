@@ -104,6 +104,7 @@ def test_sequential_covers_every_target_once_over_any_ranks(world: int, block: i
     block=st.integers(1, 15),
     ended=st.booleans(),
 )
+@pytest.mark.slow
 def test_documents_as_plain_loops_have_them(lengths: list[int], block: int, ended: bool) -> None:
     """align: each document in rows of its own; mask: which document each token is of; document: its beginning."""
     rng = np.random.default_rng(len(lengths))

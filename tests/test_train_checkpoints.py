@@ -79,6 +79,7 @@ Checkpoints(folder, World(), keep_last=2)
 """
 
 
+@pytest.mark.slow
 def test_killed_30_times_while_it_saves(tmp_path: Path) -> None:
     """20 MB each. The newest loads, what is left over is removed, and so many stay."""
     result = run(sys.executable, "-W", "error", "-c", KILLED, tmp_path / "c", seconds=100)
@@ -121,6 +122,7 @@ t.trainer(Path(sys.argv[1]), ema=0.9).fit([t.BATCH], epochs=1)
 """
 
 
+@pytest.mark.slow
 def test_keys_under_two_ranks(tmp_path: Path) -> None:
     script = tmp_path / "ddp.py"
     script.write_text(DDP)

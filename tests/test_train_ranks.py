@@ -53,6 +53,7 @@ RANKS = pytest.mark.parametrize("size", [2, 3])
 
 @RANKS
 @pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.slow
 def test_ragged_shards_are_one_big_batch(size, accumulate):
     model = net()
     union = [

@@ -63,6 +63,7 @@ def killed(root: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_killed_after_any_save_the_last_checkpoint_is_the_same(killed: dict[str, Any], kind: str) -> None:
     """In the middle of an epoch, at its end before and after the evaluation, and twice or more in one epoch."""
     assert killed[kind].returncode == 0, killed[kind].stderr[-3000:]
@@ -71,6 +72,7 @@ def test_killed_after_any_save_the_last_checkpoint_is_the_same(killed: dict[str,
     assert found["other"] == []
 
 
+@pytest.mark.slow
 def test_new_interpreters_end_the_same(killed: dict[str, Any], root: Path) -> None:
     job = {**KINDS["workers"], "dir": str(root / "new")}
     codes = [ended("one", {**job, "die": k}).returncode for k in (3, 5)]
@@ -80,6 +82,7 @@ def test_new_interpreters_end_the_same(killed: dict[str, Any], root: Path) -> No
     assert runs.same_files(runs.newest(job), straight)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_ends_with_75(killed: dict[str, Any], root: Path) -> None:
     """Without save_every; a second one kills at once."""
     job = {**KINDS["plain"], "dir": str(root / "term"), "save_every": None, "at": 3, "do": "term"}
@@ -114,6 +117,7 @@ def test_a_signal_to_one_rank_ends_both_at_the_same_update(root: Path) -> None:
     assert runs.newest(job).name == "update-00000003.pt"
 
 
+@pytest.mark.slow
 def test_ranks_that_are_restarted_after_a_crash_end_the_same(root: Path) -> None:
     straight = {**SHARED, "dir": str(root / "two")}
     crashed = {**SHARED, "dir": str(root / "crashed"), "at": 3, "do": "crash", "rank": 1}
@@ -133,6 +137,7 @@ def seen(log: Path) -> dict[int, list[int]]:
     return {update: sorted(ids) for update, ids in sorted(batches.items())}
 
 
+@pytest.mark.slow
 def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
     begun = {**SHARED, "dropout": 0, "dir": str(root / "begun"), "max_steps": 3}
     assert ranks(2, begun) == 0
