@@ -6,13 +6,15 @@ import atexit
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import wait
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
@@ -33,51 +35,78 @@ def _on_cpu() -> AbstractContextManager[Any]:
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C amid a fork would be lost in one of Python's hooks, end a worker that does not ignore it yet, or leave one behind."""
+    handler, heard = signal.getsignal(signal.SIGINT), list[int]()
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():  # nobody is called here
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
+
+
 START_S = 30.0  # a forked worker begins within milliseconds
 
 
 class Greeting:
-    """What a forked worker does first: it says that it lives.
+    """What a worker does first: it says that it lives, and leaves signals that all processes of a job get to its parent.
 
     A thread that holds a lock of the interpreter or of a library while this process forks leaves it locked in the child for ever.
     Python 3.11 itself may wait for such a lock before it runs the child's first line, for instance beside threads of gloo.
+
+    Attributes:
+        heard: 1 for each worker that has begun.
+        kept: 1 while the parent sees to it that the workers end. Until then, and from then on, SIGTERM ends them: it is what
+            multiprocessing sends them when the parent ends, and then waits for ever.
     """
 
     def __init__(self, workers: int) -> None:
-        self.heard = SharedArray(workers)
+        self.heard, self.kept = SharedArray(workers), SharedArray(1)
 
     def __call__(self, worker: int) -> None:
         self.heard.array[worker] = 1
         begin_worker(worker)
+        signal.signal(signal.SIGTERM, self._asked_to_end)  # and not SIG_IGN, which programs that a transform starts would inherit
+
+    def _asked_to_end(self, number: int, frame: Any) -> None:
+        """Schedulers send SIGTERM to all processes of a job: the parent may want to save, and needs batches until it has."""
+        if not self.kept.array[0]:
+            os._exit(0)
 
 
 def begin_worker(worker: int) -> None:
-    """Ctrl-C and SIGTERM, which all processes of a terminal or of a job get, are the parent's business.
-
-    It may want to finish an update and to save, for which it needs batches. A worker whose parent has died ends by itself.
-    """
+    """Ctrl-C, which all processes of a terminal get, is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave_it_to_the_parent)  # and not SIG_IGN, which programs that a transform starts would inherit
     quiet_worker(worker)
 
 
-def _leave_it_to_the_parent(number: int, frame: Any) -> None:
-    pass
+_running = weakref.WeakKeyDictionary[Any, tuple[int, Greeting | None]]()  # torch's iterators: whose workers they have
 
 
-_running = weakref.WeakKeyDictionary[Any, int]()  # torch's iterators, and the process that has their workers
+def _taken(batches: Any) -> bool:
+    """Whether this process has the workers of an iterator, and nobody has ended them yet. SIGTERM ends them from here on."""
+    owner, greeting = _running.pop(batches, (0, None))
+    if owner == os.getpid() and greeting is not None:
+        greeting.kept.array[0] = 0
+    return owner == os.getpid()
 
 
 def _end(batches: Any) -> None:
-    """End the workers, and then those that did not listen: torch sends them SIGTERM."""
-    if _running.pop(batches, None) == os.getpid():
+    """End the workers, and then those that did not listen."""
+    if _taken(batches):
         batches._shutdown_workers()
         for worker in batches._workers:
             worker.kill()
 
 
 def _kill(batches: Any) -> None:
-    if _running.pop(batches, None) == os.getpid():
+    if _taken(batches):
         signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]  # or torch would report an accident
         batches._worker_pids_set = False
         for worker in batches._workers:
@@ -125,7 +154,8 @@ class Workers:
         self._channels_last = isinstance(dataset, SlotDataset) and dataset.channels_last
         self.slots: Slots | None = None
         method = multiprocessing.get_start_method() if num_workers else ""
-        self._greeting = Greeting(num_workers) if method == "fork" and SharedArray.possible() else None
+        self._forked = method == "fork"
+        self._greeting = Greeting(num_workers) if num_workers and SharedArray.possible() else None
         if method == "forkserver":  # the workers then share what they import; no effect on a server that runs already
             multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
@@ -148,11 +178,14 @@ class Workers:
             worker_init_fn=self._greeting or begin_worker,
             generator=torch.Generator(),  # torch's own generator stays as the user left it
         )
-        with ready_to_fork(), _on_cpu():
+        with ready_to_fork(), _on_cpu(), _uninterrupted():
             batches: Any = iter(loader)
+            if num_workers:
+                _running[batches] = os.getpid(), self._greeting
         self._batches = batches
         if num_workers:
-            _running[batches] = os.getpid()
+            if self._greeting is not None:
+                self._greeting.kept.array[0] = 1
             weakref.finalize(self, _end, batches).atexit = False  # in a cycle its queues would be finalized first: 5 s a worker
         if self.slots is not None and pin_memory and self._device is not None:
             self.slots.pin(self._device)  # after the fork: what is page-locked may be missing in a child
@@ -178,7 +211,8 @@ class Workers:
     def _started(self) -> bool:
         """Whether the workers are at work; or have ended, which `receive` reports."""
         end = time.monotonic() + START_S
-        while self._greeting is not None and not self._greeting.heard.array.all() and self.alive(within=0.001):
+        heard = self._greeting.heard.array if self._greeting is not None and self._forked else np.ones(1)
+        while not heard.all() and self.alive(within=0.001):
             if time.monotonic() > end:
                 return False
         return True
