@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import fastdata
 import stores
@@ -111,3 +114,14 @@ def test_no_python_shows_in_what_people_read() -> None:
     assert "options: background 255,255,255, bits 8, codec rgb, max-pixels 268435456, quality 90, resize short, sizes 96,64\n" in (
         said(stores.store())
     )
+
+
+def test_labels_that_are_not_finite_are_null_in_json(tmp_path: Path) -> None:
+    out = tmp_path / "o.fds"
+    shutil.copytree(stores.floats(), out)
+    samples = np.load(out / "samples.npy")
+    samples["label"][0, 0] = np.nan
+    np.save(out / "samples.npy", samples)
+    first, *others = facts(out)["labels"]["columns"]
+    assert first == {"name": "quarter", "min": None, "mean": None, "max": None} and None not in others[0].values()
+    assert "quarter with values that are not finite" in said(out)

@@ -275,3 +275,83 @@ def test_paths_in_a_parquet_without_images_say_how_to_embed_them(tmp_path: Path)
     with pytest.raises(PrepError, match=rf"only a path, {path}, .*embed_table_storage"):
         prep(tmp_path / "in/x.parquet", tmp_path / "o.fds")
     assert not (tmp_path / "o.fds").exists()
+
+
+# --------------------------------------------------------------------------------------- what would silently be wrong
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e39"])
+def test_labels_that_are_not_finite_are_an_error_with_their_row_and_count(photos: Path, value: str) -> None:
+    rows = [("path", "age"), ("a.png", "1.5"), ("deep/b.png", value), ("c.png", value)]
+    wanted = rf"row of 'deep/b\.png': the label {value} is not finite, or too large for float32, as in 2 rows in all"
+    with pytest.raises(PrepError, match=wanted):
+        prep(photos, photos.parent / "o.fds", labels=written(photos.parent / "l.csv", rows))
+    with pytest.raises(PrepError, match=wanted):
+        prep(written(photos / "t.csv", rows), photos.parent / "o.fds", label_column="age")
+    assert not (photos.parent / "o.fds").exists()
+
+
+def test_empty_labels_are_an_error_with_their_row_and_count(photos: Path) -> None:
+    table = written(photos / "t.csv", [("path", "label"), ("a.png", "cat"), ("deep/b.png", ""), ("c.png", " ")])
+    with pytest.raises(PrepError, match=r"row of 'deep/b\.png': its label is empty, as in 2 rows in all; fill these rows"):
+        list_sources(table)
+    table = written(photos / "t.csv", [("path", "x", "y"), ("a.png", "1", "2"), ("c.png", "", "2")])
+    with pytest.raises(PrepError, match=r"row of 'c\.png': its label is empty, in this row only"):
+        list_sources(table)
+
+
+def test_a_path_with_two_labels_is_an_error_and_one_that_comes_again_is_told(photos: Path) -> None:
+    rows = [("path", "label"), ("a.png", "cat"), ("c.png", "dog"), ("./a.png", "cat")]
+    found = list_sources(written(photos / "t.csv", rows))
+    (note,) = found.notes
+    assert len(found.sources) == 3 and "1 row of t.csv names a path that stood in it before, with the same label" in note
+    with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels: 'cat' and 'dog'"):
+        list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]))
+    assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), SourceOptions(label_column=("none",))).sources
+
+
+@pytest.mark.parametrize("text", ["path,label\na.png,café\n", "path,café\na.png,cat\n", "a.png,café\n"])
+def test_names_that_are_not_utf8_are_an_error_that_says_how_to_convert(photos: Path, text: str) -> None:
+    (photos / "t.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(PrepError, match=r"is not UTF-8: .*'café'.* iconv -f LATIN1 -t UTF-8 .*t\.csv"):
+        list_sources(photos / "t.csv")
+
+
+def test_paths_need_not_be_utf8(photos: Path) -> None:
+    name = os.fsdecode("café.png".encode("latin-1"))
+    (photos / name).write_bytes(IMAGE)
+    (photos / "t.csv").write_bytes(f"path,label\n{name},cat\n".encode(errors="surrogateescape"))
+    assert [(s.name, s.problem) for s in list_sources(photos / "t.csv").sources] == [(name, "")]
+
+
+# ------------------------------------------------------------------------------------------------- what a message says
+
+
+def test_a_table_without_paths_is_pointed_to_its_option(photos: Path) -> None:
+    for rows in ([("58", "Rome", "low")], [("58", "1", "2"), ("59", "1", "2")]):
+        with pytest.raises(PrepError, match=r"of a table without paths, name what is to be learnt with target COLUMN"):
+            prep(written(photos / "t.csv", [("age", "city", "income"), *rows]), photos.parent / "o.fds")
+    with pytest.raises(PrepError) as caught:
+        prep(written(photos / "t.csv", [("path", "label"), ("gone.png", "cat")]), photos.parent / "o.fds")
+    assert "target" not in str(caught.value)
+
+
+def test_a_table_of_names_alone_says_that_it_has_no_rows(photos: Path) -> None:
+    with pytest.raises(PrepError, match=r"t\.csv has no rows: its only line, path,label, names columns"):
+        list_sources(written(photos / "t.csv", [("path", "label")]))
+
+
+def test_paths_without_their_ending_are_recognised(photos: Path) -> None:
+    table = written(photos / "t.csv", [("id", "label"), ("a", "cat"), ("c", "dog")])
+    for source, options in ((table, {}), (photos, {"labels": table})):
+        with pytest.raises(PrepError, match=r"a\.png is there: the paths of a table need their ending"):
+            prep(source, photos.parent / "o.fds", **options)
+
+
+def test_a_column_without_a_name_is_no_label_and_is_told(photos: Path) -> None:
+    table = written(photos / "t.csv", [("", "path", "x"), ("0", "a.png", "0.5"), ("1", "c.png", "2")])
+    summary = prep(table, photos.parent / "o.fds", label_column="x", workers=1)
+    assert "1 column is not stored: one without a name (paths come from column path)" in summary.notes
+    assert list_sources(written(photos / "t.csv", [("", "path", "x"), ("0", "a.png", "1")])).labels.names == ("1",)
+    two = [("", "path", "x", "y"), ("0", "a.png", "1", "2")]
+    assert list_sources(written(photos / "t.csv", two)).labels.names == ("x", "y")

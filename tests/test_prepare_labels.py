@@ -51,7 +51,10 @@ def test_a_store_without_labels_is_announced_with_what_would_give_some(tmp_path:
     assert done.returncode == 0
     said = next(line for line in done.stdout.splitlines() if line.startswith("labels: none"))
     assert "-1" in said and "one folder for each class" in said and ".csv" in said and r"--label-from '(n\d+)_'" in said
+    assert "--labels FILE" in said
     assert "labels: none" in run(*PREP, "flat", "--dry-run", cwd=tmp_path).stdout
+    meant = run(*PREP, "flat", "--dry-run", "--label-column", "none", cwd=tmp_path).stdout
+    assert "labels: none" in meant and "What gives labels" not in meant
 
 
 def test_classes_are_announced(tmp_path: Path) -> None:
@@ -66,6 +69,9 @@ def test_classes_are_announced(tmp_path: Path) -> None:
 def test_classes_that_are_none_are_announced(tmp_path: Path) -> None:
     write_pictures(tmp_path / "one/images", 3)
     assert any("all samples are of one class, images" in note for note in prep(tmp_path / "one", tmp_path / "o.fds").notes)
+    (tmp_path / "one/t.csv").write_text("path,label\n" + "".join(f"images/{k:02d}.png,cat\n" for k in range(3)))
+    (note,) = (note for note in prep(tmp_path / "one/t.csv", tmp_path / "c.fds").notes if "all samples" in note)
+    assert note == "all samples are of one class, cat: is this meant?"
     for k in range(24):
         put(tmp_path / f"many/{k:02d}/a.png")
     notes = prep(tmp_path / "many", tmp_path / "m.fds", workers=1).notes
@@ -273,3 +279,12 @@ def test_captions_in_the_json_of_a_tar_are_no_classes(tmp_path: Path) -> None:
         members += [(f"{k:02d}.png", IMAGE), (f"{k:02d}.json", json.dumps({"label": caption}).encode())]
     with pytest.raises(PrepError, match=r"the \.cls or \.json of each sample holds 12 different texts"):
         prep(write_tar(tmp_path / "x.tar", members), tmp_path / "o.fds")
+
+
+@pytest.mark.parametrize("kind", ["list", "parquet"])
+def test_float_labels_of_archives_that_are_not_finite_are_rejects(kind: str, tmp_path: Path) -> None:
+    values = [0.5, float("nan"), 2.0, float("inf"), 1e300]
+    source: Any = [picture(k, 8, 9) for k in range(5)] if kind == "list" else parquet(tmp_path / "t.parquet", label=values)
+    summary = prep(source, tmp_path / "o.fds", **({"labels": values} if kind == "list" else {}), workers=1)
+    assert summary.rejected == {"not-finite": 3}
+    assert Store(summary.out).samples["label"].tolist() == [[0.5], [2.0]]

@@ -113,3 +113,10 @@ def test_a_dry_run_of_nothing_usable_is_the_same_error(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\ngone.png,1\nlost.png,2\n")
     dry, real = (run(*PREP, "t.csv", *more, cwd=tmp_path) for more in (["--dry-run"], []))
     assert dry.returncode == real.returncode == 2 and dry.stderr == real.stderr and f"tried {tmp_path / 'gone.png'}" in dry.stderr
+
+
+def test_a_folder_of_a_table_is_told_which_file_to_give(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/table.parquet").write_bytes(b"")
+    done = run(*PREP, "in", "--target", "income", cwd=tmp_path)
+    assert "--target is about a table, which is a file, but SOURCE in is a folder: give in/table.parquet" in done.stderr

@@ -125,10 +125,10 @@ def test_a_table_of_paths_only_and_one_of_floats(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "is empty"),
-        ("path,label\n", "no images"),
+        ("path,label\n", "has no rows"),
         ("a.jpg,1\nb.jpg\n", "row 2: 1 columns, the first row has 2"),
         ("a.jpg,1,2\nb.jpg,3,x\n", r"'b.jpg'.*not all numbers"),
-        ("a.jpg,1,2\nb.jpg,3,\n", "not all numbers"),
+        ("a.jpg,1,2\nb.jpg,3,\n", "its label is empty"),
     ],
 )
 def test_wrong_tables_are_errors(tmp_path: Path, text: str, message: str) -> None:
@@ -339,7 +339,7 @@ def test_splits_reuse_the_classes_of_the_training_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(["0.0", "1.0"], "not all whole, such as '0.0'.*--label-column"), (["cat", " "], "rows with an empty label")],
+    [(["0.0", "1.0"], "not all whole, such as '0.0'.*--label-column"), (["cat", " "], "its label is empty")],
 )
 def test_labels_that_would_become_wrong_classes_are_refused(tmp_path: Path, labels: list[str], message: str) -> None:
     (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{k}.jpg,{label}\n" for k, label in enumerate(labels)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from corpora import documents, lines, store, tokenizer, tokens
 from fastdata.errors import PrepError, StoreError
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from support import MAIN, Array, run, tree
+from support import MAIN, PREP, Array, run, tree
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [RNG.integers(1, 50_000, n).astype(np.uint16) for n in (5, 1, 700, 3, 90)]
@@ -108,7 +110,7 @@ def test_sentences_of_a_megatron_document_are_joined(tmp_path: Path) -> None:
 
 def test_a_tokenizer_lends_its_vocabulary_and_its_text(tmp_path: Path) -> None:
     fastdata.prep(lines(), tmp_path / "a.fds", tokenizer=str(tokenizer()), split_lines=True)
-    export(tmp_path / "a.fds", tmp_path / "bin", to="nanogpt")
+    export(tmp_path / "a.fds", tmp_path / "bin", to="nanogpt", val_fraction=0)
     fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(tokenizer()))
     assert np.array_equal(tokens(tmp_path / "b.fds"), tokens(tmp_path / "a.fds"))
     assert np.array_equal(
@@ -196,3 +198,36 @@ def test_what_a_format_can_t_hold_is_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "x").write_bytes(b"")
     with pytest.raises(StoreError, match="not an empty folder"):
         export(store(), tmp_path / "full", to="llmc")
+
+
+def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("train", "val"):
+        WHOLE.tofile(tmp_path / f"bin/{name}.bin")
+    refused = run(*PREP, "bin", "--end-token", "0", cwd=tmp_path)
+    assert refused.returncode == 2 and "holds train and val side by side, which would be mixed" in refused.stderr
+    commands = [shlex.split(line) for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
+    assert len(commands) == 2
+    for _, *arguments in commands:
+        assert run(*PREP, *arguments, "--end-token", "0", cwd=tmp_path).returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("*.fds")) == ["bin-train.fds", "bin-val.fds"]
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (["web_train_000001.bin", "web_train_000002.bin", "web_val_000000.bin"], True),
+        (["train/0.bin", "val/0.bin"], True),
+        (["train.bin", "val.bin", "more.bin"], True),
+        (["train.txt", "valid.txt", "test.txt"], True),
+        (["train.md", "test.md", "about.md"], False),
+        (["train_0.bin", "train_1.bin"], False),
+    ],
+)
+def test_what_counts_as_splits(names: list[str], refused: bool, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"ab" * 8)
+    how = {"tokenizer": "bytes"} if not names[0].endswith(".bin") else {"end_token": "none"}
+    with pytest.raises(fastdata.PrepError, match="side by side") if refused else nullcontext():
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **how)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from fastdata.prepare.kinds import kind_of
 from fastdata.prepare.naming import as_option
+from fastdata.prepare.sources import walk_files
 from fastdata.prepare.table.options import is_table_file
 from fastdata.prepare.text.sources import holds_tokens
 
@@ -72,6 +74,12 @@ def what_is_asked(source: str | os.PathLike[str], given: dict[str, Any]) -> str:
     return kind_of(source)
 
 
+def _tables_in(folder: Path) -> list[str]:
+    """The first files of a folder that may be meant as tables."""
+    names = (name for name, _, _ in walk_files(folder)) if folder.is_dir() else ()
+    return [str(folder / name) for name in names if is_table_file(folder / name, with_target=True)][:3]
+
+
 def own_arguments(kind: str, source: str | os.PathLike[str], given: dict[str, Any]) -> dict[str, Any]:
     """Those of `prep` that are about a kind, with their defaults.
 
@@ -82,6 +90,11 @@ def own_arguments(kind: str, source: str | os.PathLike[str], given: dict[str, An
     for name, value in given.items():
         others = [other for other in OWN if name in OWN[other] and OWN[other][name] != value]
         if name not in OWN[kind] and others:
+            if others[0] == "table" and (files := _tables_in(Path(source))):
+                raise ValueError(
+                    f"{as_option(name)} is about a table, which is a file, but SOURCE {source} is a folder: "
+                    f"give {' or '.join(files)}"
+                )
             hint = HINTS.get(others[0], "") if given.get("kind") is None else ""
             raise ValueError(
                 f"{as_option(name)} is about {NAMES[others[0]]}, but SOURCE {source} is {NAMES[kind]} here: leave it out{hint}"

@@ -13,7 +13,7 @@ from fastdata.errors import PrepError
 from fastdata.store.format import Labels
 
 __all__ = ["EXTENSIONS", "NO_LABELS", "SPLITS", "Label", "Place", "Source", "SourceList", "SourceOptions", "StrPath"]
-__all__ += ["is_image", "look", "splits_error"]
+__all__ += ["FOLDERS", "fits_float", "is_image", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
@@ -21,6 +21,8 @@ EXTENSIONS = frozenset(
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 NO_LABELS = "none"  # as the name of a label column
+FOLDERS = "the folders"  # as what labels are read from
+LARGEST_FLOAT = 3.4028234663852886e38  # of float32, as which float labels are stored
 
 StrPath = str | os.PathLike[str]
 Label = int | tuple[float, ...]
@@ -80,6 +82,11 @@ def is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in EXTENSIONS
 
 
+def fits_float(*values: float) -> bool:
+    """Whether all can be float labels: finite numbers, in a store too."""
+    return all(abs(value) <= LARGEST_FLOAT for value in values)  # of NaN, nothing is true
+
+
 def look(path: StrPath) -> tuple[int, str]:
     """The size of a file, and why it can't be used; -1 if so."""
     try:
@@ -91,15 +98,15 @@ def look(path: StrPath) -> tuple[int, str]:
     return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # a pipe would be read for ever
 
 
-def splits_error(source: Path, splits: dict[str, str], *, column: bool = False) -> PrepError:
+def splits_error(source: Path, splits: dict[str, str], *, column: bool = False, classes: bool = True) -> PrepError:
     """That SOURCE holds several splits, by name, each with what to give as SOURCE instead; the commands to type. column: a column
-    of a table names them, and --split chooses one."""
+    of a table names them, and --split chooses one. classes: it may have some, which the others are to have too."""
     names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # its classes are the ones that the others reuse
     stem = source.stem if column else source.absolute().name
     outs = [f"{stem}-{name}.fds" for name in names]
     commands = [["fastdata-prep", splits[name], out] for name, out in zip(names, outs, strict=True)]
     for name, command in zip(names, commands, strict=True):
-        command += ["--split", name] * column + ["--classes", outs[0]] * (name != names[0])
+        command += ["--split", name] * column + ["--classes", outs[0]] * (classes and name != names[0])
     return PrepError(
         f"{source} holds {' and '.join(names)} side by side, which would be mixed; prepare each by itself, with your options:\n"
         + "\n".join(f"  {shlex.join(command)}" for command in commands)

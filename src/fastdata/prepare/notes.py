@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fastdata.errors import PrepError
-from fastdata.prepare.inputs import NO_LABELS, SourceList
+from fastdata.prepare.inputs import FOLDERS, NO_LABELS, SourceList
 from fastdata.store.table import Table
 
 __all__ = ["label_notes", "not_stored", "refuse_captions", "table_notes"]
@@ -15,7 +15,7 @@ __all__ = ["label_notes", "not_stored", "refuse_captions", "table_notes"]
 SHOWN = 5
 CAPTION_WORDS, CAPTION_CHARS = 4, 40  # at least one of these, in half of the texts
 MANY_CLASSES, FEW_EACH = 20, 2
-FLAT = "one folder for each class, a .csv file of path,label as SOURCE, or --label-from '(n\\d+)_', whose group is the class"
+FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from '(n\\d+)_', whose group is the class"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -44,8 +44,8 @@ def refuse_captions(texts: Sequence[str], by: str) -> None:
     )
 
 
-def label_notes(found: SourceList, *, masks: bool) -> Iterator[str]:
-    """What the labels are. masks: each input has one, and needs no label."""
+def label_notes(found: SourceList, *, masks: bool, meant: bool) -> Iterator[str]:
+    """What the labels are. masks: each input has one, and needs no label. meant: the caller asked for none."""
     by = f" from {found.labelled_by}" if found.labelled_by else ""
     if found.labels.kind == "class":
         yield from _class_notes(found, by)
@@ -53,7 +53,7 @@ def label_notes(found: SourceList, *, masks: bool) -> Iterator[str]:
         count = len(found.labels.names)
         yield f"labels: {count} float{'s' * (count != 1)}{by}: {listed(found.labels.names)}"
     elif not masks:
-        yield f"labels: none, so that targets will be -1. What gives labels: {_remedies(found)}"
+        yield "labels: none, so that targets will be -1" + (f". What gives labels: {_remedies(found)}" if not meant else "")
 
 
 def table_notes(table: Table, rows: int) -> Iterator[str]:
@@ -67,7 +67,7 @@ def table_notes(table: Table, rows: int) -> Iterator[str]:
 def _remedies(found: SourceList) -> str:
     if any(source.place for source in found.sources):
         return "--label-column COLUMN, where the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
-    return FLAT
+    return f"one folder for each class, {FLAT}"
 
 
 def _class_notes(found: SourceList, by: str) -> Iterator[str]:
@@ -78,6 +78,7 @@ def _class_notes(found: SourceList, by: str) -> Iterator[str]:
     if empty := [name for k, name in enumerate(names) if not used[k]]:
         yield f"classes without a sample: {len(empty)} ({listed(empty)})"
     if len(used) == 1 and images > 1:
-        yield f"all samples are of one class, {names[next(iter(used))]}: is this meant? {FLAT} would give more"
+        more = f" One folder for each class, {FLAT} would give more" if found.labelled_by == FOLDERS else ""
+        yield f"all samples are of one class, {names[next(iter(used))]}: is this meant?{more}"
     if len(used) >= MANY_CLASSES and images < FEW_EACH * len(used):
         yield f"{images} samples of {len(used)} classes are {images / len(used):.1f} for each: are these labels?"

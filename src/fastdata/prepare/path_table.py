@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.prepare.inputs import Label, Source, SourceList, SourceOptions, is_image, look, splits_error
+from fastdata.prepare.delimiters import delimiter_of
+from fastdata.prepare.inputs import Label, Source, SourceList, SourceOptions, fits_float, is_image, look, splits_error
 from fastdata.prepare.notes import not_stored, refuse_captions
+from fastdata.prepare.reasons import lacks_ending
 from fastdata.store.format import Labels
 
 __all__ = ["class_names", "is_path_table", "list_table", "with_table"]
@@ -20,14 +22,14 @@ __all__ = ["class_names", "is_path_table", "list_table", "with_table"]
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 LABELS = ("label", "labels", "class", "class_name", "category")
 SPLIT = "split"
-DELIMITERS = ",;\t"
 
 
 @dataclass(frozen=True)
 class _Table:
-    """Rows of text. columns: their names; without a first line of names, "column 1" and so on."""
+    """Rows of text. root: of their paths. columns: their names; without a first line of names, "column 1" and so on."""
 
     path: Path
+    root: Path
     columns: tuple[str, ...]
     named: bool
     rows: list[list[str]]
@@ -37,8 +39,18 @@ class _Table:
         lower = [column.lower() for column in self.columns]
         return next((lower.index(name) for name in names if name in lower), None)
 
+    @property
+    def paths(self) -> int:
+        """The column of paths."""
+        return self.place_of(PATHS) or 0
+
     def column(self, place: int) -> list[str]:
-        return [row[place].strip() for row in self.rows]
+        return [_in_utf8(self.path, row[place].strip()) for row in self.rows]
+
+    def holds_paths(self) -> bool:
+        """Whether the first row has a path, as far as one can tell."""
+        first = self.rows[0][self.paths]
+        return self.place_of(PATHS) is not None or is_image(first) or os.path.isfile(self.root / first)
 
     def chosen(self, name: str, option: str) -> int:
         """The column of that name, which an option needs."""
@@ -59,7 +71,8 @@ def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = file.readlines()
-        rows = _cut(lines, "\t" if path.suffix.lower() == ".tsv" else DELIMITERS)
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lambda: lines)
+        rows = list(filter(None, csv.reader(lines, delimiter=delimiter)))
     except (OSError, csv.Error) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
     if not rows:
@@ -68,16 +81,22 @@ def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
         if len(row) != len(rows[0]):
             raise PrepError(f"{path}, row {number}: {len(row)} columns, the first row has {len(rows[0])}")
     if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
-        return _Table(path, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
-    return _Table(path, tuple(cell.strip() for cell in rows[0]), True, rows[1:])
+        return _Table(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
+    columns = tuple(_in_utf8(path, cell.strip()) for cell in rows[0])
+    if len(rows) == 1:
+        raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
+    return _Table(path, root, columns, True, rows[1:])
 
 
-def _cut(lines: Sequence[str], delimiters: str) -> list[list[str]]:
-    """Rows, cut where one of these gives all of them as many columns; if several do, by what comes first in the first row."""
-    first = {delimiter: next(filter(None, csv.reader(lines, delimiter=delimiter)), [""]) for delimiter in delimiters}
-    cutting = sorted((d for d in delimiters if len(first[d]) > 1), key=lambda d: len(first[d][0])) or delimiters[:1]
-    tables = [list(filter(None, csv.reader(lines, delimiter=delimiter))) for delimiter in cutting]
-    return next((rows for rows in tables if len(set(map(len, rows))) == 1), tables[0])
+def _in_utf8(path: Path, cell: str) -> str:
+    """The same text, which is to be a name; in paths any bytes may be."""
+    if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
+        said = cell.encode(errors="surrogateescape").decode("latin-1")
+        command = shlex.join(["iconv", "-f", "LATIN1", "-t", "UTF-8", str(path)])
+        raise PrepError(
+            f"{path} is not UTF-8: in Latin-1, {said!r:.60} is in it; if that is right, convert it: {command} > utf8.csv"
+        )
+    return cell
 
 
 def _is_header(rows: Sequence[Sequence[str]], root: Path) -> bool:
@@ -100,7 +119,7 @@ def list_table(path: Path, asked: SourceOptions) -> SourceList:
         split = table.chosen(SPLIT, f"--split {asked.split}")
     if split is not None:
         table = _of_split(table, split, asked.split)
-    paths = table.place_of(PATHS) or 0
+    paths = table.paths
     others = [k for k in range(len(table.columns)) if k not in (paths, split)]
     labels = [] if asked.labels is not None else _label_columns(table, others, asked)
     values = [table.column(k) for k in labels]
@@ -113,7 +132,31 @@ def list_table(path: Path, asked: SourceOptions) -> SourceList:
     names = [row[paths] for row in table.rows]
     sources = [Source(name, label, *look(root / name)) for name, label in zip(names, numbers, strict=True)]
     by = _said_columns(table, labels)
-    return SourceList(root, meaning, sources, labelled_by=by, notes=_left_out(table, paths, labels, others))
+    notes = (*_left_out(table, labels, others), *_repeated(table, labels, numbers))
+    return SourceList(root, meaning, sources, labelled_by=by, notes=notes)
+
+
+def _repeated(table: _Table, places: Sequence[int], labels: Sequence[Label]) -> tuple[str, ...]:
+    """What to say of paths that stand there more than once.
+
+    Raises:
+        PrepError: one has different labels.
+    """
+    first: dict[str, int] = {}
+    again = []
+    for k, row in enumerate(table.rows):
+        before = first.setdefault(os.path.normpath(row[table.paths]), k)
+        if labels[k] != labels[before]:
+            one, other = (", ".join(table.rows[at][place].strip() for place in places) for at in (before, k))
+            raise PrepError(
+                f"{table.path} names {row[table.paths]!r} more than once, with different labels: {one!r} and {other!r}; keep the "
+                "row that is right"
+            )
+        if before != k:
+            again.append(row[table.paths])
+    label = ", with the same label" if places else ""
+    count = f"{len(again)} rows of {table.path.name} name paths" if len(again) > 1 else f"1 row of {table.path.name} names a path"
+    return (f"{count} that stood in it before{label}, such as {again[0]}; each row is a sample",) if again else ()
 
 
 def _said_columns(table: _Table, places: Sequence[int]) -> str:
@@ -122,9 +165,10 @@ def _said_columns(table: _Table, places: Sequence[int]) -> str:
     return f"{columns if table.named else ''}{names} of {table.path.name}" if places else ""
 
 
-def _left_out(table: _Table, paths: int, labels: Sequence[int], others: Sequence[int]) -> tuple[str, ...]:
-    left = [table.columns[k] for k in others if k not in labels]
-    return (not_stored(left, f"paths come from {'column ' if table.named else ''}{table.columns[paths]}"),) if left else ()
+def _left_out(table: _Table, labels: Sequence[int], others: Sequence[int]) -> tuple[str, ...]:
+    left = [table.columns[k] or "one without a name" for k in others if k not in labels]
+    paths = table.columns[table.paths] or "without a name"
+    return (not_stored(left, f"paths come from {'column ' if table.named else ''}{paths}"),) if left else ()
 
 
 def _of_split(table: _Table, place: int, wanted: str | None) -> _Table:
@@ -141,18 +185,19 @@ def _of_split(table: _Table, place: int, wanted: str | None) -> _Table:
 
 
 def _label_columns(table: _Table, others: Sequence[int], asked: SourceOptions) -> list[int]:
-    """What the caller names; or the column that is called a label; or all beside the paths."""
+    """What the caller names; or the column that is called a label; or all beside the paths that have a name, if any has."""
     if asked.no_labels or asked.label_from is not None:
         return []
     if asked.label_column:
         return [table.chosen(name, f"--label-column {name}") for name in asked.label_column]
     named = [k for k in others if table.named and table.columns[k].lower() in LABELS]
-    return named if len(named) == 1 else list(others)
+    return named if len(named) == 1 else [k for k in others if table.columns[k]] or list(others)
 
 
 def _classes(table: _Table, values: Sequence[str], column: str, *, sure: bool) -> tuple[Labels, list[Label]]:
     if not sure:
         refuse_captions(values, f"{column} of {table.path}")
+    _refuse_empty(table, [(value,) for value in values])
     names = class_names(str(table.path), set(values))
     number = {name: k for k, name in enumerate(names)}
     return Labels("class", names), [number[value] for value in values]
@@ -160,28 +205,42 @@ def _classes(table: _Table, values: Sequence[str], column: str, *, sure: bool) -
 
 def _vectors(table: _Table, places: Sequence[int]) -> tuple[Labels, list[Label]]:
     names = tuple(table.columns[k] if table.named else f"label{n}" for n, k in enumerate(places, 1))
-    return Labels("vector", names), [_floats(table, row, places) for row in table.rows]
-
-
-def _floats(table: _Table, row: Sequence[str], places: Sequence[int]) -> tuple[float, ...]:
-    cells = [row[k] for k in places]
-    try:
-        return tuple(map(float, cells))
-    except ValueError:
-        names = "give the table a first line, such as path,label, and " if not table.named else ""
+    columns = [table.column(k) for k in places]
+    cells = [tuple(column[k] for column in columns) for k in range(len(table.rows))]
+    for row, values in zip(table.rows, cells, strict=True):
+        if not all(_is_number(value) for value in values if value):
+            first = "give the table a first line, such as path,label, and " if not table.named else ""
+            of_values = "" if table.holds_paths() else "; of a table without paths, name what is to be learnt with --target COLUMN"
+            raise PrepError(
+                f"{table.path}, row of {row[table.paths]!r}: {', '.join(values)} are not all numbers; {first}name the column of "
+                f"labels with --label-column{of_values}"
+            )
+    _refuse_empty(table, cells)
+    labels = [tuple(map(float, values)) for values in cells]
+    if bad := [k for k, label in enumerate(labels) if not fits_float(*label)]:
         raise PrepError(
-            f"{table.path}, row of {row[0]!r}: {', '.join(cells)} are not all numbers; {names}name the column of labels with "
-            "--label-column"
-        ) from None
+            f"{table.path}, row of {table.rows[bad[0]][table.paths]!r}: the label {', '.join(cells[bad[0]])} is not finite, or too "
+            f"large for float32, {_in_all(bad)}; correct these rows, or leave them out"
+        )
+    return Labels("vector", names), list(labels)
+
+
+def _refuse_empty(table: _Table, cells: Sequence[Sequence[str]]) -> None:
+    if empty := [k for k, values in enumerate(cells) if "" in values]:
+        first = table.rows[empty[0]][table.paths]
+        raise PrepError(f"{table.path}, row of {first!r}: its label is empty, {_in_all(empty)}; fill these rows, or leave them out")
+
+
+def _in_all(rows: Sequence[int]) -> str:
+    return f"as in {len(rows)} rows in all" if len(rows) > 1 else "in this row only"
 
 
 def class_names(what: str, found: set[str]) -> tuple[str, ...]:
     """Sorted; as numbers where all are whole numbers, so that classes 0 to n-1 keep their numbers."""
-    if "" in found:
-        raise PrepError(f"{what} has rows with an empty label; fill them, or leave these rows out")
     if _are_fractions(found):
+        odd = min(text for text in found if not _are_whole([text]))
         raise PrepError(
-            f"{what}: the labels are numbers that are not all whole, such as {min(found)!r}; for float targets name their "
+            f"{what}: the labels are numbers that are not all whole, such as {odd!r}; for float targets name their "
             "columns with --label-column, for classes write whole numbers or names"
         )
     return tuple(sorted(found, key=int if _are_whole(found) else str))
@@ -214,17 +273,17 @@ def with_table(found: SourceList, path: Path, asked: SourceOptions) -> SourceLis
     table = _read(path, found.root, known)
     if len(table.columns) < 2:
         raise PrepError(f"{path} has one column; it needs a path and at least one value")
-    paths = table.place_of(PATHS) or 0
     _refuse_split_column(table, found.root)
-    names = [os.path.normpath(row[paths]) for row in table.rows]
+    names = [os.path.normpath(row[table.paths]) for row in table.rows]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise PrepError(f"{path} names {twice[0]!r} more than once")
     if missing := [name for name in names if name not in known]:
         raise PrepError(
             f"{path} names {len(missing)} images that are not in {found.root}, the first {missing[0]!r}; "
             f"paths are relative to SOURCE, such as {found.sources[0].name if found.sources else 'photo.jpg'!r}"
+            f"{lacks_ending(found.root, missing[0])}"
         )
-    others = [k for k in range(len(table.columns)) if k != paths]
+    others = [k for k in range(len(table.columns)) if k != table.paths]
     places = _label_columns(table, others, asked)
     if len(places) == 1 and not any(map(_is_number, table.column(places[0]))):
         meaning, labels = _classes(table, table.column(places[0]), table.columns[places[0]], sure=bool(asked.label_column))
@@ -233,7 +292,7 @@ def with_table(found: SourceList, path: Path, asked: SourceOptions) -> SourceLis
     nothing = -1 if meaning.kind == "class" else (float("nan"),) * len(places)
     by_name = dict(zip(names, labels, strict=True))
     sources = [_labelled(source, by_name, nothing) for source in found.sources]
-    notes = (*found.notes, *_left_out(table, paths, places, others))
+    notes = (*found.notes, *_left_out(table, places, others))
     return replace(found, labels=meaning, sources=sources, labelled_by=_said_columns(table, places), notes=notes)
 
 

@@ -13,7 +13,7 @@ from fastdata.prepare.archives.patterns import locate
 from fastdata.prepare.arguments import own_arguments, what_is_asked
 from fastdata.prepare.arrays.planning import plan_arrays
 from fastdata.prepare.images import ImageOptions
-from fastdata.prepare.inputs import SourceList, SourceOptions
+from fastdata.prepare.inputs import NO_LABELS, SourceList, SourceOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
 from fastdata.prepare.naming import as_option
 from fastdata.prepare.notes import label_notes, table_notes
@@ -71,7 +71,9 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
     notes: tuple[str, ...] = ()
     if found is not None:
         taken = replace(found, sources=list(plan.sources))
-        skipped, notes = dict(found.skipped), (*label_notes(taken, masks=own["masks"] is not None), *found.notes)
+        meant = _as_names(given.get("label_column")) == (NO_LABELS,)
+        said = label_notes(taken, masks=own["masks"] is not None, meant=meant)
+        skipped, notes = dict(found.skipped), (*said, *found.notes)
     elif kind == "table":
         notes = tuple(table_notes(plan.shared, sum(piece.rows for piece in plan.sources)))
     return Planned(plan, target, roots, skipped, notes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 from fastdata.errors import PrepError
 from fastdata.prepare.inputs import Source, look
 
-__all__ = ["detail_of", "nothing_kept", "refuse_unusable", "tried_path"]
+__all__ = ["detail_of", "lacks_ending", "nothing_kept", "refuse_unusable", "tried_path"]
 
 DETAILS = {
     "missing": "there is no such file",
@@ -18,6 +20,7 @@ DETAILS = {
     "unreadable": "it cannot be looked at: its name or its rights forbid it",
     "not-a-file": "it is no ordinary file",
     "no-label": "others have a label, this one has none",
+    "not-finite": "its label is not a finite number, or too large for float32",
     "no-mask": "no mask has its name",
     "two-masks": "more than one mask has its name",
     "no-image": "it has no image",
@@ -27,6 +30,7 @@ DETAILS = {
     "no-field": "it has no such column; --field names it",
     "truncated": "the archive ends before it does",
 }
+ENDING = re.compile(r"\.[A-Za-z]\w*$")
 ABSENT = ("missing", "broken-link", "not-a-file", "unreadable")
 
 
@@ -50,8 +54,17 @@ def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told:
     said = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
     said += "" if first.place else tried_path(root, first.problem, first.name)
     if table and first.problem in ABSENT:
-        said += f"; paths count from --root {root}" if told else _other_roots(first.name)
+        found = lacks_ending(root, first.name)
+        said += found or (f"; paths count from --root {root}" if told else _other_roots(first.name))
+        if not found and not ENDING.search(first.name):
+            said += "; of a table without paths, name what is to be learnt with --target COLUMN"
     raise nothing_kept(len(sources), Counter(source.problem for source in sources), said)
+
+
+def lacks_ending(root: Path, name: str) -> str:
+    """What to say of a path that is missing, where a file is there that only has an ending more; else nothing."""
+    beside = sorted((root / name).parent.glob(f"{glob.escape(Path(name).name)}.*"))
+    return f"; {beside[0].name} is there: the paths of a table need their ending" if beside else ""
 
 
 def _other_roots(name: str) -> str:

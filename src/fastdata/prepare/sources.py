@@ -11,6 +11,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.archives.catalog import list_archives
 from fastdata.prepare.inputs import (
     EXTENSIONS,
+    FOLDERS,
     NO_LABELS,
     SPLITS,
     Source,
@@ -28,7 +29,6 @@ from fastdata.store.format import Labels
 
 __all__ = ["counts", "labelled", "list_folder", "list_sources", "walk_files", "walk_images"]
 
-FOLDERS = "the folders"
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 

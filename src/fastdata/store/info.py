@@ -72,14 +72,20 @@ def _labels(store: Store) -> dict[str, Any]:
         facts["unlabelled"] = int((~known).sum())
     elif labels.kind == "vector" and not store.manifest.table and len(store):
         values = store.samples["label"]
-        low, mean, high = values.min(0), values.mean(0, np.float64), values.max(0)
+        with np.errstate(invalid="ignore"):
+            low, mean, high = values.min(0), values.mean(0, np.float64), values.max(0)
         facts["columns"] = [
-            {"name": name, "min": float(low[k]), "mean": float(mean[k]), "max": float(high[k])}
+            {"name": name, "min": _number(low[k]), "mean": _number(mean[k]), "max": _number(high[k])}
             for k, name in enumerate(labels.names)
         ]
     else:
         facts["columns"] = [{"name": name} for name in labels.names]
     return facts
+
+
+def _number(value: float) -> float | None:
+    """A number as JSON holds it, which has none that is not finite."""
+    return float(value) if np.isfinite(value) else None
 
 
 def _target(store: Store) -> Array:

@@ -76,7 +76,10 @@ def _label_lines(labels: Facts, what: str) -> Iterator[str]:
             yield f"  without a class: {labels['unlabelled']} {what}, whose target is -1"
     elif "min" in next(iter(labels["columns"]), ()):
         yield "  labels: " + _listed(
-            f"{c['name']} {c['min']:.4g} to {c['max']:.4g}, mean {c['mean']:.4g}" for c in labels["columns"]
+            f"{c['name']} {c['min']:.4g} to {c['max']:.4g}, mean {c['mean']:.4g}"
+            if None not in c.values()
+            else f"{c['name']} with values that are not finite"
+            for c in labels["columns"]
         )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fastdata.errors import PrepError
-from fastdata.prepare.inputs import Label
+from fastdata.prepare.inputs import Label, fits_float
 from fastdata.store.format import Labels
 
 __all__ = ["Value", "number_labels", "text_label"]
@@ -26,7 +26,7 @@ def number_labels(values: Sequence[Value], names: Sequence[str] = ()) -> tuple[L
     """What the labels mean, the label of each input, and the problem of those that have none among others that have.
 
     Numbers of classes stay what they are; below 0 they stand for no label. Names are numbered in their order, vectors must have the
-    same length. `names`: of the numbered classes, or of the values in a vector.
+    same length, and finite values. `names`: of the numbered classes, or of the values in a vector.
 
     Raises:
         PrepError: vectors among others, or a number that has no name.
@@ -38,6 +38,9 @@ def number_labels(values: Sequence[Value], names: Sequence[str] = ()) -> tuple[L
     problems = ["no-label" if value is None else "" for value in values]
     if any(isinstance(value, tuple) for value in there):
         meaning, nothing = _vectors(there, names)
+        problems = [
+            "not-finite" if isinstance(v, tuple) and not fits_float(*v) else p for v, p in zip(values, problems, strict=True)
+        ]
         return meaning, [value if isinstance(value, tuple) else nothing for value in values], problems
     number, names = _classes(there, tuple(names))
     if unknown := [value for value in there if value not in number]:

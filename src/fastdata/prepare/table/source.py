@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.prepare.delimiters import delimiter_of
 from fastdata.prepare.table.arrow import arrow, describe, reading
 from fastdata.prepare.table.cut import cut, header
 
@@ -15,7 +17,8 @@ __all__ = ["BATCH_ROWS", "FRAME", "Part", "TableFile", "first_rows"]
 
 BATCH_ROWS = 1 << 16
 FRAME = "DataFrame.arrow"  # what a DataFrame becomes
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TEXT = (".csv", ".tsv")
+LOOKED_AT = 100  # rows, for what stands between columns
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,17 @@ def first_rows(batches: Iterable[Any], count: int) -> Iterator[Any]:
             return
         yield batch.slice(0, count)
         count -= batch.num_rows
+
+
+def _delimiter(path: Path) -> str:
+    def lines() -> Iterator[str]:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            yield from file
+
+    try:
+        return delimiter_of(lines, LOOKED_AT)
+    except csv.Error as error:
+        raise PrepError(f"{path} is not a table of text: {error}") from None
 
 
 class _Stream:
@@ -66,8 +80,9 @@ class TableFile:
     def __init__(self, path: Path) -> None:
         self.path, self._ending = path, path.suffix.lower()
         self.types: dict[str, Any] | None = None
-        if self._ending in DELIMITERS:
-            self.names, self._begin = header(path, DELIMITERS[self._ending])
+        if self._ending in TEXT:
+            self._delimiter = "\t" if self._ending == ".tsv" else _delimiter(path)
+            self.names, self._begin = header(path, self._delimiter)
             return
         with reading(str(path)):
             self._file = self._open({})
@@ -98,7 +113,7 @@ class TableFile:
         """All parts in order, each with its batches of rows. A CSV's rows are counted only with the last batch."""
         if self.types is None:
             first = 0
-            for start, stop, data in cut(self.path, self._begin, DELIMITERS[self._ending]):
+            for start, stop, data in cut(self.path, self._begin, self._delimiter):
                 table = self._parse(data, first)
                 first += table.num_rows
                 yield Part(start, stop, table.num_rows, stop - start), iter(table.to_batches())
@@ -128,7 +143,7 @@ class TableFile:
 
     def _parse(self, data: bytes, first: int) -> Any:
         """Rows of a CSV as text; an empty cell is null."""
-        csv, text = arrow("csv"), arrow().string()
+        reader, text = arrow("csv"), arrow().string()
         bad: list[Any] = []
 
         def refuse(row: Any) -> str:
@@ -136,11 +151,11 @@ class TableFile:
             return "error"
 
         try:
-            return csv.read_csv(
+            return reader.read_csv(
                 arrow().BufferReader(data),
-                csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self.names),
-                csv.ParseOptions(delimiter=DELIMITERS[self._ending], newlines_in_values=True, invalid_row_handler=refuse),
-                csv.ConvertOptions(
+                reader.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self.names),
+                reader.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+                reader.ConvertOptions(
                     column_types=dict.fromkeys(self.names, text),
                     null_values=[""],
                     strings_can_be_null=True,

@@ -6,6 +6,7 @@ nobody can tell damage from names there. Everything else is names.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ MARKS = (
     "None",
 )  # a missing value, as an empty cell is; but in a column of names they are names
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
+DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*$")
 WORD = r"^(true|True|TRUE|false|False|FALSE)$"
 MOMENTS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
 TYPES = {"integer": "int64", "float": "double", "bool": "bool", "date": "date32[day]", "category": "string", "empty": "null"}
@@ -160,6 +162,11 @@ class TextSeen:
     def result(self) -> Column:
         """The column with its dtype and names."""
         if self._names or (self._other and not self._kinds):
+            if not self._names and (texts := self._text.names) and all(map(DECIMAL_COMMA.match, texts)):
+                raise PrepError(
+                    f"column {self.name!r} holds numbers with a comma, such as {min(texts)!r:.60}: write them with a point, "
+                    f"{self._ways()}"
+                )
             self._text.names |= self._marks
             return replace(self._text.result(), missing=self._empty or None)
         column = self._text.column

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastdata.errors import PrepError, needs
-from fastdata.prepare.inputs import look
+from fastdata.prepare.inputs import SPLITS, look, splits_error
 from fastdata.prepare.sources import walk_files
 from fastdata.prepare.text.documents import Cutting, Piece, format_of
 
@@ -46,7 +47,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     """The text files of a folder and all folders in it, by name, or one file; large ones in pieces, cut between documents.
 
     Raises:
-        PrepError: there is nothing to prepare.
+        PrepError: there is nothing to prepare, or splits side by side.
     """
     path, skipped = Path(source), Counter[str]()
     if path.is_dir():
@@ -72,6 +73,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     if not found:
         left = f"; {sum(skipped.values())} other files are there" if skipped else ""
         raise PrepError(f"no text in {source}{left}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
+    _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
         with needs("zstandard"):
             import zstandard  # noqa: F401  or each of these files would be a reject
@@ -79,6 +81,24 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
     return TextList(root, pieces, skipped, shard_bytes)
+
+
+def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:
+    """Raise PrepError where names have words such as train and val. Of text, all have to: a document may be about tests."""
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        words = re.split(r"[-_.\d/]+", name.lower())
+        splits.setdefault(next((word for word in words if word in SPLITS), ""), []).append(name)
+    others = splits.pop("", [])
+    if len(splits) < 2 or (others and not tokens):
+        return
+    tops = {split: {name.split("/")[0] for name in inside} for split, inside in splits.items()}
+    if any(len(top) > 1 for top in tops.values()) or len(set.union(*tops.values())) < len(tops):
+        raise PrepError(
+            f"{path} holds {' and '.join(sorted(splits))} side by side, which would be mixed; put each in a folder of its own, and "
+            "prepare each by itself"
+        )
+    raise splits_error(path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False)
 
 
 def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
