@@ -368,7 +368,7 @@ def test_a_missing_reader_stops_the_run(ending: str, package: str, tmp_path: Pat
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_bytes(b"")
-    with pytest.raises(PrepError, match=r"no text in .*1 other files"):
+    with pytest.raises(PrepError, match=r"no text in .*1 other file"):
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes")
     table = pyarrow.table({"body": ["x"]})
     parquet.write_table(table, tmp_path / "a.parquet")

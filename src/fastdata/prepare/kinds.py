@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.prepare.inputs import is_image
-from fastdata.prepare.sources import walk_files
+from fastdata.prepare.walk import walk_files
 
 __all__ = ["Probed", "Tables", "kind_of", "of"]
 

@@ -57,18 +57,19 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
     roots = root, Path(own.get("masks") or root).absolute()
     found: SourceList | None = None
     skipped: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
     check_positive(limit=own.get("limit"))
     if kind == "arrays":
         plan, found = plan_arrays(source, _source_options(own), **own)
     elif kind == "tokens":
         cutting = _cutting(own.pop("split_lines"), own.pop("split_on"), own.pop("field"))
-        plan, skipped = plan_text(source, target, cutting=cutting, **own)
+        plan, text = plan_text(source, target, cutting=cutting, **own)
+        skipped, notes = dict(text.skipped), text.notes
     elif kind == "table":
         chosen = TableOptions(_as_names(own["target"]), _as_names(own["category"]), _as_names(own["drop"]))
         plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]), own["limit"])
     else:
         plan, found = _plan_images(source, _source_options(own), **own)
-    notes: tuple[str, ...] = ()
     if found is not None:
         taken = replace(found, sources=list(plan.sources))
         skipped, notes = dict(found.skipped), (*label_notes(taken, masks=own["masks"] is not None), *found.notes)

@@ -35,8 +35,8 @@ def plan_text(
     end_token: str | None,
     cutting: Cutting,
     limit: int | None = None,
-) -> tuple[Plan, dict[str, int]]:
-    """The plan, and how many files are no text, by their ending. limit: take so many documents, the first ones.
+) -> tuple[Plan, TextList]:
+    """The plan, and the list of the text. limit: take so many documents, the first ones.
 
     Raises:
         PrepError: there is no text or no such tokenizer, or it has no such token.
@@ -57,7 +57,7 @@ def plan_text(
     if train_bpe is not None or of_characters:
         trained_on = _trained_on(found, cutting, train_bpe, end_token)
     if tokenizer is None and train_bpe is None:
-        return _plan_ready(found, end_token, limit), dict(found.skipped)
+        return _plan_ready(found, end_token, limit), found
     if of_characters:
         data = _kept(out, trained_on, "chars") or character_file(_characters(found, cutting, end_token))
         spec = Spec("chars", "chars", hashlib.sha256(data).hexdigest())
@@ -72,7 +72,7 @@ def plan_text(
     options = TokenOptions(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
     if are_tokens:
         found = first_documents(found, limit, cutting, options.end)
-    return _plan(found, options, {spec.file: data} if spec.file else {}), dict(found.skipped)
+    return _plan(found, options, {spec.file: data} if spec.file else {}), found
 
 
 def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Plan:
