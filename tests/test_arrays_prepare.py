@@ -468,7 +468,7 @@ def test_kill_9(scans, store, tmp_path):
 
 
 def test_a_changed_chunk_is_refused(scans, store):
-    with pytest.raises(PrepError, match=r"chunk: 32, 32, 32, now 16, 16, 16"):
+    with pytest.raises(PrepError, match=r"chunk 32, 32, 32, now 16, 16, 16"):
         fastdata.prep(scans / "in", store, masks=scans / "masks", chunk=16)
 
 

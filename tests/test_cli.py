@@ -256,7 +256,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     lines = first.stdout.splitlines()
     assert lines[0] == (f"{tmp_path}/o.fds: 30 of 32 images kept, 2 rejected (empty 1, not-an-image 1), listed in rejects.jsonl")
     assert lines[1] == "the first reject: a.png: empty: the file is empty"
-    assert lines[2] == "1 files that do not end like these were left out: .txt 1"
+    assert lines[2] == "skipped 1 file that is not read as an image: .txt 1"
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
     after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
     assert lines[3].startswith("labels: none")

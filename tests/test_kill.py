@@ -142,7 +142,7 @@ def test_left_over_files_of_a_killed_run_vanish(
 
 def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: Path) -> None:
     before = tree(begun)
-    with pytest.raises(PrepError, match=r"quality: 90, now 95"):
+    with pytest.raises(PrepError, match=r"quality 90, now 95"):
         prep(large, begun, size=256, quality=95, workers=1)
     with pytest.raises(PrepError, match=r"sources: 1 gone or changed, 2 new or changed"):
         other = tmp_path / "other"

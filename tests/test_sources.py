@@ -169,7 +169,7 @@ def test_a_table_of_paths_only_and_one_of_floats(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("path,label\n", "no images"),
-        ("a.jpg,1\nb.jpg\n", "row 2: 1 columns, the first row has 2"),
+        ("a.jpg,1\nb.jpg\n", "row 2: 1 column, the first row has 2"),
         ("a.jpg,1,2\nb.jpg,3,x\n", r"'b.jpg'.*not all numbers"),
         ("a.jpg,1,2\nb.jpg,3,\n", "not all numbers"),
     ],

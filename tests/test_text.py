@@ -443,7 +443,7 @@ def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
 
 def test_other_options_are_refused_by_name(tmp_path: Path) -> None:
     fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True)
-    with pytest.raises(PrepError, match="end: 256, now 10"):
+    with pytest.raises(PrepError, match="end_token 256, now 10"):
         fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True, end_token="10")
 
 

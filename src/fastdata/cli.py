@@ -252,6 +252,7 @@ def verify(store: str, quick: bool) -> None:
     """Check STORE against its checksums; exit code 1 and a line for each thing that is wrong."""
     from tqdm import tqdm
 
+    from fastdata.store.info_lines import number_of
     from fastdata.store.verify import verify
 
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
@@ -260,7 +261,7 @@ def verify(store: str, quick: bool) -> None:
             problems += 1
             bar.write(problem, file=sys.stdout)
     if problems:
-        click.echo(f"{store}: {problems} problems", err=True)
+        click.echo(f"{store}: {number_of(problems, 'problem')}", err=True)
         sys.exit(1)
     click.echo(f"{store}: {'sizes, tables and structure are' if quick else 'every byte is'} as written")
 
@@ -282,10 +283,11 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
     from tqdm import tqdm
 
     from fastdata.store.export import export
+    from fastdata.store.info_lines import number_of
 
     with tqdm(unit="img", disable=None) as bar:
         count = export(store, out, to=to, tick=bar.update, **options)
-    click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
+    click.echo(f"{number_of(count, 'sample' if to == 'webdataset' else 'file')} in {out}")
 
 
 @cli.command()

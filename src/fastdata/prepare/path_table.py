@@ -14,6 +14,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.inputs import Label, Source, SourceList, SourceOptions, is_image, look, splits_error
 from fastdata.prepare.notes import not_stored, refuse_captions
 from fastdata.store.format import Labels
+from fastdata.store.info_lines import number_of
 
 __all__ = ["class_names", "is_path_table", "list_table", "with_table"]
 
@@ -66,7 +67,7 @@ def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
         raise PrepError(f"{path} is empty; it needs rows of path,label")
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
-            raise PrepError(f"{path}, row {number}: {len(row)} columns, the first row has {len(rows[0])}")
+            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
     if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
         return _Table(path, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
     return _Table(path, tuple(cell.strip() for cell in rows[0]), True, rows[1:])

@@ -12,6 +12,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.archives.patterns import locate
 from fastdata.prepare.arguments import own_arguments, what_is_asked
 from fastdata.prepare.arrays.planning import plan_arrays
+from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.inputs import SourceList, SourceOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
@@ -51,6 +52,7 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         PrepError: there is nothing to prepare, or it does not fit together.
         ValueError: a wrong argument, or one for another kind of data.
     """
+    refuse_store(Path(source))
     kind = what_is_asked(source, given)
     own = own_arguments(kind, source, given)
     root, target = _resolve(source, out, own.get("root"), own.get("split"))
