@@ -25,7 +25,7 @@ def _counts(counts: dict[str, int]) -> str:
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
     rejected, what = sum(summary.rejected.values()), WHAT[summary.kind]
-    yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
+    yield f"{summary.out}: {summary.kept} of {number_of(summary.inputs, what.removesuffix('s'))} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
     if rejected:
