@@ -238,7 +238,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     assert made.kind == "images" and made.skipped == {".npy": 1}
     with pytest.raises(ValueError, match=r"size is about images, but SOURCE .* is arrays here"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", size=64)
-    with pytest.raises(PrepError, match=r"no text in .*arrays; 1 other files are there"):
+    with pytest.raises(PrepError, match=r"no text in .*arrays; 1 other file is there"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", tokenizer="bytes")
     with pytest.raises(ValueError, match=r"chunk is about arrays, but SOURCE .* is images here: .*: kind arrays"):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", chunk=64)
@@ -469,7 +469,7 @@ def test_kill_9(scans, store, tmp_path):
 
 
 def test_a_changed_chunk_is_refused(scans, store):
-    with pytest.raises(PrepError, match=r"chunk: 32, 32, 32, now 16, 16, 16"):
+    with pytest.raises(PrepError, match=r"chunk 32, 32, 32, now 16, 16, 16"):
         fastdata.prep(scans / "in", store, masks=scans / "masks", chunk=16)
 
 

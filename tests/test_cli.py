@@ -232,6 +232,17 @@ def test_ctrl_c_names_the_command_of_the_other_name_too(large: Path, tmp_path: P
     assert f"To go on: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
 
 
+@pytest.mark.parametrize("to_all", [False, True])  # a scheduler's goes to the group, `kill PID` to the parent alone
+def test_sigterm_is_as_ctrl_c(large: Path, tmp_path: Path, to_all: bool) -> None:
+    process = start(*PREP, large, tmp_path / "o.fds", "--size", "99", stderr=subprocess.PIPE)
+    until(lambda: tables(tmp_path / "o.fds"))
+    for _ in range(2):  # `timeout` sends it twice
+        (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)
+    errors = process.communicate(timeout=20)[1].decode()
+    assert process.returncode == 143 and "Traceback" not in errors
+    assert f"interrupted; what is finished is kept. To go on: fastdata-prep {large} {tmp_path}/o.fds --size 99\n" in errors
+
+
 # ------------------------------------------------------------------------------------------------- what is printed
 
 
@@ -245,7 +256,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     lines = first.stdout.splitlines()
     assert lines[0] == (f"{tmp_path}/o.fds: 30 of 32 images kept, 2 rejected (empty 1, not-an-image 1), listed in rejects.jsonl")
     assert lines[1] == "the first reject: a.png: empty: the file is empty"
-    assert lines[2] == "1 files that do not end like these were left out: .txt 1"
+    assert lines[2] == "skipped 1 file that is not read as an image: .txt 1"
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
     after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
     assert lines[3].startswith("labels: none")

@@ -111,7 +111,7 @@ def test_no_python_shows_in_what_people_read() -> None:
     for path in (stores.store(), stores.masked(), stores.tokens(), stores.arrays(), stores.table(), stores.floats()):
         text = said(path)
         assert not [part for part in ("{", "[", "'", "None", "True", "False") if part in text.replace("decoded=True", "")], text
-    assert "options: background 255,255,255, bits 8, codec rgb, max-pixels 268435456, quality 90, resize short, sizes 96,64\n" in (
+    assert "options: background 255,255,255, bits 8, codec rgb, max-pixels 268435456, quality 90, resize short, size 96,64\n" in (
         said(stores.store())
     )
 

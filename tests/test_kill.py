@@ -10,14 +10,19 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from socket import socketpair
 
 import pytest
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare import prep
+from fastdata.prepare.run import CODE
+from fastdata.prepare.worker import STATUS
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, children, encode, kill_group, members, picture, run, start, tables, tree, until, write_pictures
@@ -139,7 +144,7 @@ def test_left_over_files_of_a_killed_run_vanish(
 
 def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: Path) -> None:
     before = tree(begun)
-    with pytest.raises(PrepError, match=r"quality: 90, now 95"):
+    with pytest.raises(PrepError, match=r"quality 90, now 95"):
         prep(large, begun, size=256, quality=95, workers=1)
     with pytest.raises(PrepError, match=r"sources: 1 gone or changed, 2 new or changed"):
         other = tmp_path / "other"
@@ -345,3 +350,17 @@ def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp
     assert before and not (out / "manifest.json").exists()
     assert run(*PREP, large, out, *OPTIONS, "--overwrite").returncode == 0
     assert _is_untouched(before)
+
+
+def test_a_worker_whose_parent_is_gone_ends_quietly() -> None:
+    """Its answers are unread, so that what it reads is a reset connection."""
+    ours, theirs = socketpair()
+    theirs.send(b"an answer")
+    ours.close()
+    with theirs, tempfile.TemporaryFile() as status:
+        status.write(bytes(STATUS.itemsize))
+        status.flush()
+        descriptors = theirs.fileno(), status.fileno()
+        command = [sys.executable, "-c", CODE, *map(str, descriptors)]
+        found = subprocess.run(command, pass_fds=descriptors, capture_output=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, b"")

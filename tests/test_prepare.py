@@ -121,10 +121,10 @@ def test_a_finished_store_is_left_alone(store: Path, photos: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"quality": 95}, "quality: 90, now 95"),
-        ({"size": (32, 16)}, "sizes: 32, now 32, 16"),
-        ({"gray": True}, "gray: no, now yes"),
-        ({"background": (0, 0, 0)}, "background: 255, 255, 255, now 0, 0, 0"),
+        ({"quality": 95}, "quality 90, now 95"),
+        ({"size": (32, 16)}, "size 32, now 32, 16"),
+        ({"gray": True}, "gray no, now yes"),
+        ({"background": (0, 0, 0)}, "background 255, 255, 255, now 0, 0, 0"),
         ({"limit": 9}, "list of sources"),
     ],
 )

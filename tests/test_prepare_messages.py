@@ -70,9 +70,9 @@ def test_changed_options_are_told_without_brackets_and_sums(tmp_path: Path) -> N
     done = run(*PREP, "in", "--size", "8", "--size", "4", "--gray", "--background", "black", cwd=tmp_path)
     assert done.returncode == 2
     assert {line.strip() for line in done.stderr.splitlines()} > {
-        "background: 255, 255, 255, now 0, 0, 0",
-        "gray: no, now yes",
-        "sizes: none, now 8, 4",
+        "--background 255, 255, 255, now 0, 0, 0",
+        "--gray no, now yes",
+        "--size none, now 8, 4",
     }
     pytest.importorskip("pyarrow")
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")

@@ -63,6 +63,49 @@ def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
     assert found.labels.kind == "none" and {s.label for s in found.sources} == {-1}
 
 
+def test_hidden_images_are_counted(tmp_path: Path) -> None:
+    for name in ("cat/a.jpg", "dog/b.jpg", "cat/.x.jpg", "cat/.c/deep/y.jpg", ".c/z.jpg", "__MACOSX/a.jpg"):
+        _put(tmp_path / "in" / name)
+    for name in ("__MACOSX/cat/._a.jpg", "cat/._a.jpg", ".DS_Store", ".git/config", "cat/.notes.txt"):
+        _put(tmp_path / "in" / name, b"")
+    found = list_sources(tmp_path / "in")
+    assert [s.name for s in found.sources] == ["cat/a.jpg", "dog/b.jpg"] and found.labels.names == ("cat", "dog")
+    notes = ("skipped 4 hidden files: .c/z.jpg, __MACOSX/a.jpg, cat/.c/deep/y.jpg, cat/.x.jpg",)
+    assert found.notes == notes
+    assert set(notes) < set(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).notes)
+    with pytest.raises(PrepError, match=r"no images in .*; skipped 1 hidden file: \.x\.jpg"):
+        shutil.rmtree(tmp_path / "in/cat/.c")
+        (tmp_path / "in/cat/a.jpg").unlink()
+        list_sources(tmp_path / "in/cat")
+
+
+@pytest.mark.parametrize("target", ["..", ".", "../..", "../../..", "deep/.."])
+def test_links_to_folders_above_are_left_out_and_counted(tmp_path: Path, target: str) -> None:
+    """They would bring all of the other classes in again. The folder itself may be reached by a link."""
+    for name in ("cat/a.jpg", "dog/deep/b.jpg", "else/c.jpg", "else/in/d.jpg"):
+        _put(tmp_path / "up/mess" / name)
+    (tmp_path / "up/mess/dog/loop").symlink_to(target)
+    (tmp_path / "up/other").mkdir()
+    _put(tmp_path / "up/other/e.jpg")
+    (tmp_path / "up/mess/dog/wanted").symlink_to(tmp_path / "up/other")
+    (tmp_path / "link").symlink_to(tmp_path / "up/mess")
+    for root in (tmp_path / "up/mess", tmp_path / "link"):
+        found = list_sources(root)
+        assert [s.name for s in found.sources] == [
+            "cat/a.jpg", "dog/deep/b.jpg", "dog/wanted/e.jpg", "else/c.jpg", "else/in/d.jpg"
+        ]  # fmt: skip
+        assert found.notes == ("skipped 1 link that leads to a folder above, whose files are here already: dog/loop",)
+
+
+def test_a_link_of_the_source_to_itself_is_no_class(tmp_path: Path) -> None:
+    _put(tmp_path / "in/cat/a.jpg")
+    (tmp_path / "in/all").symlink_to(tmp_path)
+    (tmp_path / "in/self").symlink_to(".")
+    found = list_sources(tmp_path / "in")
+    assert found.labels.names == ("cat",) and [s.name for s in found.sources] == ["cat/a.jpg"]
+    assert found.notes == ("skipped 2 links that lead to folders above, whose files are here already: all, self",)
+
+
 def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in/cat", 2)
     _put(tmp_path / "in/stray.jpg")
@@ -126,7 +169,7 @@ def test_a_table_of_paths_only_and_one_of_floats(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("path,label\n", "has no rows"),
-        ("a.jpg,1\nb.jpg\n", "row 2: 1 columns, the first row has 2"),
+        ("a.jpg,1\nb.jpg\n", "row 2: 1 column, the first row has 2"),
         ("a.jpg,1,2\nb.jpg,3,x\n", r"'b.jpg'.*not all numbers"),
         ("a.jpg,1,2\nb.jpg,3,\n", "its label is empty"),
     ],
@@ -307,7 +350,7 @@ def test_a_file_that_goes_away_after_it_was_listed(tmp_path: Path) -> None:
 def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
     _put(tmp_path / "file.txt", b"text")
     _put(tmp_path / "empty/notes.txt", b"text")
-    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other files are there \(.txt 1\)"):
+    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other file is there \(.txt 1\)"):
         prep(tmp_path / name, tmp_path / "o.fds")
 
 

@@ -347,7 +347,7 @@ def test_csv_and_frames_go_on_too(tmp_path: Path) -> None:
         assert tree(whole) == tree(begun)
         again = prep(source, begun, target="y")
         assert again.resumed == again.inputs == 200_000
-        with pytest.raises(PrepError, match=r"target: y, now x"):
+        with pytest.raises(PrepError, match=r"target y, now x"):
             prep(source, begun, target="x")
 
 

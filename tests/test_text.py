@@ -369,7 +369,7 @@ def test_a_missing_reader_stops_the_run(ending: str, package: str, tmp_path: Pat
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_bytes(b"")
-    with pytest.raises(PrepError, match=r"no text in .*1 other files"):
+    with pytest.raises(PrepError, match=r"no text in .*1 other file"):
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes")
     table = pyarrow.table({"body": ["x"]})
     parquet.write_table(table, tmp_path / "a.parquet")
@@ -445,7 +445,7 @@ def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
 
 def test_other_options_are_refused_by_name(tmp_path: Path) -> None:
     fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True)
-    with pytest.raises(PrepError, match="end: 256, now 10"):
+    with pytest.raises(PrepError, match="end_token 256, now 10"):
         fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True, end_token="10")
 
 

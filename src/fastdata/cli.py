@@ -1,7 +1,7 @@
 """The `fastdata` command, and `fastdata-prep`: arguments, printing and exit codes. Nothing here imports torch before it must.
 
 Exit codes: 0 fine; 1 the thing asked about is broken, or a dry run finds too little room; 2 wrong use; 3 done, but more rejects
-than --max-reject-rate, also among what a dry run tries; 130 interrupted.
+than --max-reject-rate, also among what a dry run tries; 130 interrupted, 143 by SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import io
 import json
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -187,15 +189,35 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
             sys.exit(3)
         sys.exit(0 if found.fits else 1)
     try:
-        summary = prep(size=size or None, **given)
-    except KeyboardInterrupt:
+        with _terminable():
+            summary = prep(size=size or None, **given)
+    except KeyboardInterrupt as error:
         click.echo(f"\ninterrupted; what is finished is kept. To go on: {shlex.join(['fastdata-prep', *_arguments()])}", err=True)
-        sys.exit(130)
+        sys.exit(143 if isinstance(error, _Terminated) else 130)
     for line in report.summary_lines(summary):
         click.echo(line)
     if summary.reject_rate > max_reject_rate:
         click.echo(f"more than {max_reject_rate:.2%} of the inputs were rejected; see {summary.out / 'rejects.jsonl'}", err=True)
         sys.exit(3)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM acts as Ctrl-C does. Further ones are ignored meanwhile: `timeout` sends two."""
+
+    def terminate(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not from Python
 
 
 def _arguments() -> list[str]:
@@ -230,6 +252,7 @@ def verify(store: str, quick: bool) -> None:
     """Check STORE against its checksums; exit code 1 and a line for each thing that is wrong."""
     from tqdm import tqdm
 
+    from fastdata.store.info_lines import number_of
     from fastdata.store.verify import verify
 
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
@@ -238,7 +261,7 @@ def verify(store: str, quick: bool) -> None:
             problems += 1
             bar.write(problem, file=sys.stdout)
     if problems:
-        click.echo(f"{store}: {problems} problems", err=True)
+        click.echo(f"{store}: {number_of(problems, 'problem')}", err=True)
         sys.exit(1)
     click.echo(f"{store}: {'sizes, tables and structure are' if quick else 'every byte is'} as written")
 
@@ -260,10 +283,11 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
     from tqdm import tqdm
 
     from fastdata.store.export import export
+    from fastdata.store.info_lines import number_of
 
     with tqdm(unit="img", disable=None) as bar:
         count = export(store, out, to=to, tick=bar.update, **options)
-    click.echo(f"{count} {'samples' if to == 'webdataset' else 'files'} in {out}")
+    click.echo(f"{number_of(count, 'sample' if to == 'webdataset' else 'file')} in {out}")
 
 
 @cli.command()

@@ -119,13 +119,13 @@ class _Characters:
 
 
 class _HuggingFace:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, name: str, data: bytes) -> None:
         with needs("tokenizers"):
             import tokenizers
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
         except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
-            raise PrepError(f"the tokenizer's file is not a tokenizer.json of Hugging Face's: {error}") from None
+            raise PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}") from None
         self._tokenizer.no_truncation()  # a file may say so, which would cut documents short
         self._tokenizer.no_padding()
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -173,13 +173,13 @@ class _Tiktoken:
 
 
 class _SentencePiece:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, name: str, data: bytes) -> None:
         with needs("sentencepiece"):
             import sentencepiece
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
         except Exception as error:  # noqa: BLE001  the library raises what its C++ throws
-            raise PrepError(f"the tokenizer's file is not a SentencePiece model: {error}") from None
+            raise PrepError(f"the tokenizer {name} is not a SentencePiece model: {error}") from None
         self.vocab_size = self._model.vocab_size()
         self.end = self._model.eos_id() if self._model.eos_id() >= 0 else None
 
@@ -216,8 +216,8 @@ def find_tokenizer(given: str) -> tuple[Spec, bytes]:
         import tiktoken
     if given not in tiktoken.list_encoding_names():
         raise PrepError(
-            f"--tokenizer {given} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor an "
-            f"encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
+            f"--tokenizer {given} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor a store "
+            f"of text, nor an encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
         )
     return Spec("tiktoken", given, _Tiktoken(given).sha256()), b""
 
@@ -249,8 +249,8 @@ def load(spec: Spec, data: bytes) -> Engine:
     makers: dict[str, Callable[[], Engine]] = {
         "bytes": _Bytes,
         "chars": lambda: _Characters(data),
-        "tokenizers": lambda: _HuggingFace(data),
+        "tokenizers": lambda: _HuggingFace(spec.name, data),
         "tiktoken": lambda: _Tiktoken(spec.name),
-        "sentencepiece": lambda: _SentencePiece(data),
+        "sentencepiece": lambda: _SentencePiece(spec.name, data),
     }
     return makers[spec.engine]()

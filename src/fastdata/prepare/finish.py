@@ -51,8 +51,11 @@ def _as_recorded(path: Path, total: FileSum, thorough: bool) -> bool:
     return path.stat().st_size == total.bytes and (not thorough or file_sum(path) == total)
 
 
-def finish(plan: Plan, out: Path) -> Manifest:
+def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     """Write what makes a store of finished shards, the manifest last, and remove the work folder.
+
+    Returns:
+        What the caller shall know of it.
 
     Raises:
         PrepError: shards are missing; or nothing was kept, and what was made is removed.
@@ -69,7 +72,7 @@ def finish(plan: Plan, out: Path) -> Manifest:
         with suppress(OSError):  # others have put something there
             out.rmdir()
         raise _nothing_kept([reject for table in ordered for reject in table["rejects"]])
-    tables = kind.tables(plan, ordered)
+    tables: kinds.Tables = kind.tables(plan, ordered)
     sums = {
         **({} if tables.samples is None else {SAMPLES: _write_samples(tables.samples, out / SAMPLES)}),
         **({} if tables.names is None else {NAMES: _write(out / NAMES, "".join(json.dumps(n) + "\n" for n in tables.names))}),
@@ -100,7 +103,7 @@ def finish(plan: Plan, out: Path) -> Manifest:
         sync(out / variant.name)
     write_atomic(out / MANIFEST, manifest.to_json())
     shutil.rmtree(out / WORK)
-    return manifest
+    return tables.notes
 
 
 def _nothing_kept(rejects: list[dict[str, Any]]) -> PrepError:

@@ -16,9 +16,10 @@ from fastdata.prepare.plan import Plan, describe_difference, difference
 from fastdata.store.files import MANIFEST, WORK, has_foreign, own_files, own_folders
 from fastdata.store.format import read_manifest
 
-__all__ = ["PLAN", "claimed", "clear", "is_finished"]
+__all__ = ["PLAN", "claimed", "clear", "is_finished", "refuse_store"]
 
 PLAN = "plan.json"
+STORE_MARK = b'"format": "fastdata"'
 
 
 @contextmanager
@@ -43,8 +44,18 @@ def _ours(out: Path) -> bool:
     own = own_files(out)
     if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
         return True
-    marks = (out / MANIFEST, b'"format": "fastdata"'), (out / WORK / PLAN, b'"fingerprint": "')
+    marks = (out / MANIFEST, STORE_MARK), (out / WORK / PLAN, b'"fingerprint": "')
     return any(path.is_file() and mark in path.read_bytes() for path, mark in marks)
+
+
+def refuse_store(source: Path) -> None:
+    """Raise PrepError if SOURCE is a store."""
+    manifest = source / MANIFEST
+    if manifest.is_file() and STORE_MARK in manifest.read_bytes():
+        raise PrepError(
+            f"SOURCE {source} is a store already: fastdata info {source} says what it holds. To make another one, give what it was "
+            f"made of; fastdata export {source} DIR writes its samples as files"
+        )
 
 
 def clear(out: Path, keep: set[Path]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fastdata.prepare.reasons import tried_path
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_table
 from fastdata.store.files import WORK, shard_file, write_atomic
+from fastdata.store.info_lines import number_of
 from fastdata.store.store import Store
 
 __all__ = ["Summary", "prep"]
@@ -42,7 +43,7 @@ class Summary:
         bytes_before: of the kept images, or of the files of text, or of the table.
         bytes_after: of all records of all sizes.
         skipped: files that by their ending are none of these, by ending.
-        notes: what the labels are and where they come from, and what of the source is not stored.
+        notes: what the labels are and where they come from, and what of the source is not stored, or otherwise than asked.
         first_reject: the first of the rejects and its reason; empty, if there is none.
         tokens: in a store of tokens.
         originals: with codec "original", how many images of each size kept their bytes; the others were encoded.
@@ -223,16 +224,16 @@ def prep(
             background=background,
             max_pixels=max_pixels,
         )
-        started = time.monotonic()
+        started, notes = time.monotonic(), work.notes
         try:
             with claimed(work.out):
                 resumed: int | None = None  # all of it
                 if not is_finished(work.out, work.plan, overwrite):
                     resumed = _run(work, workers or available_cores(), timeout, progress)
-                    finish(work.plan, work.out)
+                    notes += finish(work.plan, work.out)
         except OSError as error:
             raise StoreError(f"cannot write {work.out}: {error}\nWhat is finished is kept; run the same command again.") from error
-    return _summary(work, resumed, time.monotonic() - started)
+    return _summary(work, resumed, time.monotonic() - started, notes)
 
 
 def _run(work: Planned, workers: int, timeout: float, progress: str) -> int:
@@ -267,7 +268,22 @@ def _first_reject(work: Planned, rejected: list[dict[str, Any]]) -> str:
     return f"{name}: {reason}: {detail}{'' if in_archive else tried_path(work.roots[0], reason, name)}"
 
 
-def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
+def _small(store: Store) -> Iterator[str]:
+    """Which images are smaller than a size that was asked for."""
+    options = store.manifest.options
+    if store.manifest.kind != "images" or options["upscale"]:
+        return
+    for variant in store.manifest.variants:
+        if variant.size is not None and not variant.is_mask:
+            height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
+            side = np.maximum(height, width) if options["resize"] == "long" else np.minimum(height, width)
+            if count := int((side < variant.size).sum()):
+                are = "are smaller than --size {} and keep their size; --upscale enlarges them"
+                one = "is smaller than --size {} and keeps its size; --upscale enlarges it"
+                yield f"{count} of {number_of(len(store), 'image')} {(are if count > 1 else one).format(variant.size)}"
+
+
+def _summary(work: Planned, resumed: int | None, seconds: float, notes: tuple[str, ...]) -> Summary:
     store, sources = Store(work.out, kind=None), work.plan.sources
     rejected, tokens, variants = store.rejects(), store.manifest.tokens, store.manifest.variants
     if store.manifest.table is not None:
@@ -288,7 +304,7 @@ def _summary(work: Planned, resumed: int | None, seconds: float) -> Summary:
         bytes_after=after,
         seconds=seconds,
         skipped=work.skipped,
-        notes=work.notes,
+        notes=(*notes, *_small(store)),
         first_reject=_first_reject(work, rejected),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.prepare.inputs import is_image
-from fastdata.prepare.sources import walk_files
+from fastdata.prepare.walk import walk_files
 
 __all__ = ["Probed", "Tables", "kind_of", "of"]
 
@@ -37,7 +37,7 @@ _ENDINGS = {"arrays": (".npy", ".npz", ".nii", ".nii.gz", ".dcm")}  # that tell 
 class Tables:
     """samples, names: of samples.npy and names.txt; None: the store has no such file. counts: samples of each shard. records: of
     each shard, if these are others. sections: what the manifest holds for this kind. originals: of variants of codec "original",
-    how many records are the bytes of their inputs."""
+    how many records are the bytes of their inputs. notes: what the caller shall know of what was made."""
 
     samples: np.ndarray[Any, np.dtype[Any]] | None
     names: Iterable[str] | None
@@ -45,6 +45,7 @@ class Tables:
     records: tuple[int, ...] | None = None
     sections: dict[str, Any] = field(default_factory=dict)
     originals: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

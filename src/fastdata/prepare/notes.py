@@ -10,7 +10,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.inputs import FOLDERS, NO_LABELS, SourceList
 from fastdata.store.table import Table
 
-__all__ = ["label_notes", "not_stored", "refuse_captions", "table_notes"]
+__all__ = ["label_notes", "listed", "not_stored", "refuse_captions", "table_notes"]
 
 SHOWN = 5
 CAPTION_WORDS, CAPTION_CHARS = 4, 40  # at least one of these, in half of the texts

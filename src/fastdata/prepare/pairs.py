@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.prepare.inputs import Source, SourceList
-from fastdata.prepare.sources import walk_images
+from fastdata.prepare.walk import walk_images
 
 __all__ = ["with_masks"]
 

@@ -16,6 +16,7 @@ from fastdata.prepare.inputs import Label, Source, SourceList, SourceOptions, fi
 from fastdata.prepare.notes import not_stored, refuse_captions
 from fastdata.prepare.reasons import lacks_ending
 from fastdata.store.format import Labels
+from fastdata.store.info_lines import number_of
 
 __all__ = ["class_names", "is_path_table", "list_table", "with_table"]
 
@@ -79,7 +80,7 @@ def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
         raise PrepError(f"{path} is empty; it needs rows of path,label")
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
-            raise PrepError(f"{path}, row {number}: {len(row)} columns, the first row has {len(rows[0])}")
+            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
     if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
         return _Table(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
     columns = tuple(_in_utf8(path, cell.strip()) for cell in rows[0])

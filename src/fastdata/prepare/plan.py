@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,7 @@ from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
 from fastdata.prepare.inputs import Source, SourceList
 from fastdata.store.format import Labels
+from fastdata.store.typed import UNTYPED, typed_options
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
 
@@ -146,18 +147,34 @@ def _plain(value: Any) -> str:
         return ", ".join(map(_plain, value)) or "nothing"
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
-    return str(value) or "nothing"
+    return (str(value) if str(value).isprintable() else repr(value)) or "nothing"
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Names, and both values."""
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield name, old.get(name), new.get(name)
+
+
+def _other_tokenizer(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """That a tokenizer's name stands for something else now."""
+    before, after = (options.get("tokenizer") for options in (old, new))
+    if before and after and before != after and before["name"] == after["name"] and "tokenizer" in typed_options(new):
+        yield f"  --tokenizer {after['name']}, now with other contents"
 
 
 def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Lines such as "quality: 90, now 95", for options and libraries, and a count of changed sources."""
+    """Lines such as "--quality 90, now 95", for options and libraries, and a count of changed sources."""
     lines = []
-    for part in ("options", "libraries"):
-        for name in sorted({*old[part], *new[part]}):
-            before, after = old[part].get(name), new[part].get(name)
-            if before != after:
-                changed = f"{_plain(before)}, now {_plain(after)}" if name != "columns" else "other names, types or values"
-                lines.append(f"  {name}: {changed}")
+    for name, before, after in _changed(typed_options(old["options"]), typed_options(new["options"])):
+        if name == "columns":
+            lines.append("  columns: other names, types or values")
+        elif name not in UNTYPED:
+            lines.append(f"  --{name} {_plain(before)}, now {_plain(after)}")
+    lines += _other_tokenizer(old["options"], new["options"])
+    libraries = _changed(old["libraries"], new["libraries"])
+    lines += [f"  {name} {_plain(before)}, now {_plain(after)}" for name, before, after in libraries]
     if "sources" in old:
         before, after = {tuple(map(str, s)) for s in old["sources"]}, {tuple(map(str, s)) for s in new["sources"]}
         if before != after:

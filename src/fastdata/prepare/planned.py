@@ -12,6 +12,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.archives.patterns import locate
 from fastdata.prepare.arguments import own_arguments, what_is_asked
 from fastdata.prepare.arrays.planning import plan_arrays
+from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.images import ImageOptions
 from fastdata.prepare.inputs import NO_LABELS, SourceList, SourceOptions
 from fastdata.prepare.masks import MaskOptions, read_palette
@@ -51,24 +52,26 @@ def planned(source: StrPath, out: StrPath | None = None, **given: Any) -> Planne
         PrepError: there is nothing to prepare, or it does not fit together.
         ValueError: a wrong argument, or one for another kind of data.
     """
+    refuse_store(Path(source))
     kind = what_is_asked(source, given)
     own = own_arguments(kind, source, given)
     root, target = _resolve(source, out, own.get("root"), own.get("split"))
     roots = root, Path(own.get("masks") or root).absolute()
     found: SourceList | None = None
     skipped: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
     check_positive(limit=own.get("limit"))
     if kind == "arrays":
         plan, found = plan_arrays(source, _source_options(own), **own)
     elif kind == "tokens":
         cutting = _cutting(own.pop("split_lines"), own.pop("split_on"), own.pop("field"))
-        plan, skipped = plan_text(source, target, cutting=cutting, **own)
+        plan, text = plan_text(source, target, cutting=cutting, **own)
+        skipped, notes = dict(text.skipped), text.notes
     elif kind == "table":
         chosen = TableOptions(_as_names(own["target"]), _as_names(own["category"]), _as_names(own["drop"]))
         plan = plan_table(Path(source), chosen, None if own["classes"] is None else Path(own["classes"]), own["limit"])
     else:
         plan, found = _plan_images(source, _source_options(own), **own)
-    notes: tuple[str, ...] = ()
     if found is not None:
         taken = replace(found, sources=list(plan.sources))
         meant = _as_names(given.get("label_column")) == (NO_LABELS,)

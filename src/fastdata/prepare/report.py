@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 from fastdata.prepare.estimate import Estimate
 from fastdata.prepare.job import Summary
-from fastdata.store.info_lines import human_bytes
+from fastdata.store.info_lines import human_bytes, number_of
 
 __all__ = ["estimate_lines", "summary_lines"]
 
 WHAT = {"images": "images", "arrays": "arrays", "tokens": "documents", "table": "rows"}
+READ = {
+    "images": ("an image", "images"),
+    "arrays": ("an array", "arrays"),
+    "tokens": ("text", "text"),
+}  # what files are, by their endings
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -20,20 +25,25 @@ def _counts(counts: dict[str, int]) -> str:
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
     rejected, what = sum(summary.rejected.values()), WHAT[summary.kind]
-    yield f"{summary.out}: {summary.kept} of {summary.inputs} {what} kept, {rejected} rejected" + (
+    yield f"{summary.out}: {summary.kept} of {number_of(summary.inputs, what.removesuffix('s'))} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
     if rejected:
         yield f"the first reject: {summary.first_reject}"
     if summary.skipped:
-        yield f"{sum(summary.skipped.values())} files that do not end like these were left out: {_counts(summary.skipped)}"
+        count = sum(summary.skipped.values())
+        one, many = READ[summary.kind]
+        read = f"file that is not read as {one}" if count == 1 else f"files that are not read as {many}"
+        yield f"skipped {count} {read}: {_counts(summary.skipped)}"
     yield from summary.notes
     ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
     for size, count in summary.originals.items():
-        yield f"size {size}: {count} images kept their bytes, {summary.kept - count} were encoded"
+        others = summary.kept - count
+        kept = f"{number_of(count, 'image')} kept {'its' if count == 1 else 'their'} bytes"
+        yield f"size {size}: {kept}, {others} {'was' if others == 1 else 'were'} encoded"
     if summary.tokens:
-        yield f"{summary.tokens} tokens"
+        yield number_of(summary.tokens, "token")
     if summary.resumed == summary.inputs:
         yield "it was finished already"
     else:
@@ -43,7 +53,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
     """A dry run."""
-    yield f"{found.inputs} inputs: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
+    yield f"{number_of(found.inputs, 'input')}: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     yield from found.notes

@@ -18,16 +18,16 @@ from fastdata.prepare.inputs import (
     SourceList,
     SourceOptions,
     StrPath,
-    is_image,
-    look,
     splits_error,
 )
 from fastdata.prepare.labelling import with_classes, with_pattern, without_labels
 from fastdata.prepare.mask_folders import refuse_mask_folders
 from fastdata.prepare.path_table import is_path_table, list_table, with_table
+from fastdata.prepare.walk import Walk
 from fastdata.store.format import Labels
+from fastdata.store.info_lines import number_of
 
-__all__ = ["counts", "labelled", "list_folder", "list_sources", "walk_files", "walk_images"]
+__all__ = ["labelled", "list_folder", "list_sources", "others"]
 
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
@@ -54,9 +54,10 @@ def list_sources(source: StrPath, asked: SourceOptions | None = None) -> SourceL
         raise PrepError(f"SOURCE {source} {what}{_text_hint([path.suffix.lower()])}")
     found = labelled(found, path, asked)
     if not found.sources:
-        left = f"; {sum(found.skipped.values())} other files are there ({counts(found.skipped)})" if found.skipped else ""
         hint = _text_hint(found.skipped)
-        raise PrepError(f"no images in {source}{left}; image files end in .jpg, .png, .webp and so on, or have no ending{hint}")
+        raise PrepError(
+            f"no images in {source}{others(found)}; image files end in .jpg, .png, .webp and so on, or have no ending{hint}"
+        )
     return found
 
 
@@ -94,26 +95,28 @@ def labelled(found: SourceList, source: Path, asked: SourceOptions) -> SourceLis
     return found
 
 
-def counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counter.most_common(5))
+def others(found: SourceList) -> str:
+    """What is there, where nothing can be used."""
+    count = sum(found.skipped.values())
+    listed = ", ".join(f"{name} {count}" for name, count in found.skipped.most_common(5))
+    parts = [f"{number_of(count, 'other file')} {'are' if count > 1 else 'is'} there ({listed})"] if count else []
+    return "".join(f"; {part}" for part in [*parts, *found.notes])
 
 
 def list_folder(root: Path, endings: frozenset[str] = EXTENSIONS) -> SourceList:
-    folders = [entry.name for entry in _listed(root) if _is_folder(entry)]
-    _refuse_splits(root, folders)
+    walk = Walk(root, lambda name: _ending(name) in endings)
+    folders = list(walk.folders())
+    _refuse_splits(root, [name for name, _ in folders])
     skipped: Counter[str] = Counter()
-    top = list(_images(root, "", skipped, endings))
-    inner = [(name, [i for f in sorted(_below(root, name)) for i in _images(root, f, skipped, endings)]) for name in folders]
+    top = list(_images(walk, "", skipped, endings))
+    inner = [(name, [i for f in sorted(below) for i in _images(walk, f, skipped, endings)]) for name, below in folders]
+    notes = walk.notes()
     if not any(files for _, files in inner):
-        return SourceList(root, Labels("none"), [Source(n, -1, s, p) for n, s, p in top], skipped, FOLDERS)
+        return SourceList(root, Labels("none"), [Source(n, -1, s, p) for n, s, p in top], skipped, FOLDERS, notes)
     names = tuple(name for name, _ in inner)
     sources = [Source(n, label, s, p) for label, (_, files) in enumerate(inner) for n, s, p in files]
     stray = [Source(n, -1, s, "no-label") for n, s, _ in top]
-    return SourceList(root, Labels("class", names), sources + stray, skipped, FOLDERS)
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+    return SourceList(root, Labels("class", names), sources + stray, skipped, FOLDERS, notes)
 
 
 def _refuse_splits(root: Path, folders: list[str]) -> None:
@@ -122,56 +125,15 @@ def _refuse_splits(root: Path, folders: list[str]) -> None:
         raise splits_error(root, splits)
 
 
-def _listed(path: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, sorted by name."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted((e for e in entries if not _hidden(e.name)), key=lambda e: e.name)
-    except OSError as error:
-        raise PrepError(f"cannot list {path}: {error.strerror}") from error
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
-
-
-def _below(root: Path, folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
-    """A folder and all folders in it; not those that a link leads back to. Sorted, they stand in the order of ImageFolder."""
-    try:
-        info = (root / folder).stat()
-    except OSError as error:
-        raise PrepError(f"cannot list {root / folder}: {error.strerror}") from error
-    if (here := (info.st_dev, info.st_ino)) in above:
-        return
-    yield folder
-    for entry in _listed(root / folder):
-        if _is_folder(entry):
-            yield from _below(root, f"{folder}/{entry.name}", above | {here})
-
-
-def _images(root: Path, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
+def _images(walk: Walk, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
     """The (name, size, problem) of each image in a folder."""
-    for entry in _listed(root / folder):
-        if not _is_folder(entry):
-            ending = os.path.splitext(entry.name)[1].lower()
-            if ending in endings or not ending:
-                yield f"{folder}/{entry.name}" if folder else entry.name, *look(entry.path)
-            else:
-                skipped[ending] += 1
-
-
-def walk_files(root: Path) -> Iterator[tuple[str, int, str]]:
-    """The (name, size, problem) of every file in a folder and all folders in it, hidden ones aside."""
-    inner = (folder for entry in _listed(root) if _is_folder(entry) for folder in sorted(_below(root, entry.name)))
-    for folder in ("", *inner):
-        for entry in _listed(root / folder):
-            if not _is_folder(entry):
-                yield f"{folder}/{entry.name}" if folder else entry.name, *look(entry.path)
-
-
-def walk_images(root: Path) -> Iterator[tuple[str, int, str]]:
-    """The same of the images among them."""
-    return (file for file in walk_files(root) if is_image(file[0]) or not os.path.splitext(file[0])[1])
+    for file in walk.files(folder):
+        ending = _ending(file[0])
+        if ending in endings or not ending:
+            yield file
+        else:
+            skipped[ending] += 1

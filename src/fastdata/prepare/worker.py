@@ -114,7 +114,7 @@ def main(connection: int, status: int) -> None:
     """Serve tasks until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
-    with Connection(connection) as parent, suppress(EOFError):  # the parent has hung up, or is gone
+    with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent has hung up, or is gone
         job: Job = parent.recv()
         while True:
             task: Task = parent.recv()

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastdata.store.info import store_facts
 from fastdata.store.store import Store
+from fastdata.store.typed import typed_options
 
 __all__ = ["human_bytes", "info_lines", "number_of"]
 
@@ -38,7 +39,7 @@ def info_lines(store: Store) -> Iterator[str]:
     yield from lines(facts)
     yield f"  memory: {_memory(facts)}"
     yield f"  rejected: {', '.join(f'{reason} {count}' for reason, count in facts['rejected'].items()) or 'none'}"
-    yield "  options: " + ", ".join(_options(facts["options"]))
+    yield "  options: " + ", ".join(_options(typed_options(facts["options"])))
     yield "  made with: " + ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
 
 
@@ -70,7 +71,7 @@ def _label_lines(labels: Facts, what: str) -> Iterator[str]:
         counts = [entry["samples"] for entry in labels["classes"]]
         line = "  classes: " + _listed(f"{entry['name']} {entry['samples']}" for entry in labels["classes"])
         if len(counts) > MOST:
-            line += f"; {min(counts)} to {max(counts)} {what} each"
+            line += f"; {_spread(min(counts), max(counts), what)} each"
         yield line
         if labels["unlabelled"]:
             yield f"  without a class: {labels['unlabelled']} {what}, whose target is -1"
@@ -81,6 +82,11 @@ def _label_lines(labels: Facts, what: str) -> Iterator[str]:
             else f"{c['name']} with values that are not finite"
             for c in labels["columns"]
         )
+
+
+def _spread(low: int, high: int, what: str) -> str:
+    """Such as "3 images" or "1 to 2 images"."""
+    return number_of(low, what.removesuffix("s")) if low == high else f"{low} to {high} {what}"
 
 
 def _range(low: str, high: str) -> str:
@@ -112,14 +118,17 @@ def _variant_line(variant: Facts, facts: Facts) -> str:
 
 def _token_lines(facts: Facts) -> Iterator[str]:
     found, (variant,) = facts["tokens"], facts["variants"]
-    yield f"{facts['path']}: {number_of(facts['samples'], 'document')}, {found['count']} tokens, format {facts['format']}"
+    yield (
+        f"{facts['path']}: {number_of(facts['samples'], 'document')}, {number_of(found['count'], 'token')}, "
+        f"format {facts['format']}"
+    )
     end = "no end token" if found["end"] is None else f"end token {found['end']}"
     name = f"{found['name']} ({found['engine']})" if found["engine"] != "none" else "unknown, the tokens came without it"
     yield f"  tokenizer: {name}, {found['vocab_size']} tokens, {end}"
     yield f"  tokens: {variant['dtype']}, {human_bytes(variant['file_bytes'])} in {number_of(variant['shards'], 'shard')}"
     if facts["samples"]:
         mean = found["count"] / facts["samples"]
-        yield f"  documents: {found['shortest']} to {found['longest']} tokens, {mean:.0f} on average"
+        yield f"  documents: {_spread(found['shortest'], found['longest'], 'tokens')}, {mean:.0f} on average"
 
 
 def _table_lines(facts: Facts) -> Iterator[str]:
@@ -145,7 +154,7 @@ def _column(column: Facts) -> str:
     parts = [column["dtype"], column["kind"] if column["kind"] == column["type"] else f"{column['kind']} ({column['type']})"]
     if column["kind"] == "category":
         names = column["names"]
-        parts.append(f"{len(names)} names: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}")
+        parts.append(f"{number_of(len(names), 'name')}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}")
     if column["kind"] == "decimal":
         parts.append(f"times 10^{column['scale']}")
     if column["missing"] is not None:
@@ -165,15 +174,12 @@ def _memory(facts: Facts) -> str:
     return f"{dataset} takes {', '.join(parts)}; {human_bytes(facts['free_memory'])} are free here"
 
 
-def _options(options: Facts, before: str = "") -> Iterator[str]:
-    """Names, as they are typed, and values; without those that are not set, and without checksums."""
-    for key, value in options.items():
-        name = f"{before}{key.replace('_', '-')}"
+def _options(options: Facts) -> Iterator[str]:
+    """Names and values; without those that are not set, and without checksums."""
+    for name, value in options.items():
         if value is True:
             yield name
-        elif isinstance(value, dict):
-            yield from _options(value, f"{name} ")
         elif isinstance(value, list) and value:
             yield f"{name} {','.join('own' if item is None else str(item) for item in value)}"
         elif isinstance(value, str | int | float) and value != "" and value is not False and not CHECKSUM.fullmatch(str(value)):
-            yield f"{name} {value}"
+            yield f"{name} {value if str(value).isprintable() else repr(value)}"

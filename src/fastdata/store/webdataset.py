@@ -13,9 +13,10 @@ from fastdata.store.format import Variant
 from fastdata.store.image_files import ENDINGS, as_file
 from fastdata.store.store import Store
 
-__all__ = ["CLASSES", "TAR_BYTES", "write_tars"]
+__all__ = ["CLASSES", "MASK", "TAR_BYTES", "write_tars"]
 
 CLASSES = "classes.json"  # beside the shards: the names of the numbered classes
+MASK = ".mask.png"  # what the name of a sample's mask ends in
 TAR_BYTES = 1_000_000_000  # of a shard, at most, unless something else is asked for
 
 
@@ -28,12 +29,13 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     The tars hold no time and no owner: the same store gives the same bytes.
 
     Raises:
-        StoreError: a sample does not fit into a tar of that size.
+        StoreError: a sample does not fit into a tar of that size. Nothing is left of what was written.
     """
     image = store.variant(size)
     variants = {ENDINGS[image.form.codec]: image}
     if store.manifest.masks is not None:
-        variants[".mask.png"] = store.variant(size, mask=True)
+        variants[MASK] = store.variant(size, mask=True)
+    made = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
@@ -54,13 +56,23 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
                 header.size = len(data)
                 tar.addfile(header, io.BytesIO(data))
             tick(1)
+    except StoreError:
+        for path in (root / CLASSES, *(root / _name(k) for k in range(shard + 1))):
+            path.unlink(missing_ok=True)
+        if made:
+            root.rmdir()
+        raise
     finally:
         tar.close()
     return len(store)
 
 
+def _name(shard: int) -> str:
+    return f"{shard:05d}.tar"
+
+
 def _opened(root: Path, shard: int) -> tarfile.TarFile:
-    return tarfile.open(root / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT)
+    return tarfile.open(root / _name(shard), "w", format=tarfile.USTAR_FORMAT)
 
 
 def _blocks(size: int) -> int:

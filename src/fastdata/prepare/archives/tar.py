@@ -15,7 +15,7 @@ from fastdata.prepare.archives.archive import Chosen, Folder, Item, Kind, alone,
 from fastdata.prepare.archives.labels import Value, text_label
 from fastdata.prepare.archives.tar_members import Member, members
 from fastdata.prepare.inputs import SourceList
-from fastdata.store.webdataset import CLASSES
+from fastdata.store.webdataset import CLASSES, MASK
 
 __all__ = ["KIND"]
 
@@ -23,6 +23,11 @@ LABEL_BYTES = 1 << 20  # a longer file is no label
 COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4|Z)|t[gbx]z2?|tzst)$", re.IGNORECASE)
 SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as the package webdataset has it
 META = re.compile(r"__[^/]*__(/|$)")
+
+MASKS = (
+    f"the {MASK} files are masks, which are not read from tars: of a store, fastdata export STORE DIR writes folders instead, "
+    "for fastdata-prep DIR/images --masks DIR/masks"
+)
 
 Sample = tuple[Item, Value, list[str]]
 
@@ -50,7 +55,8 @@ def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
         except OSError as error:
             raise unreadable(path, error) from error
     names = columns or _class_names(files[0].parent, labels)
-    return in_order(root, items, labels, names, skipped, by="the .cls or .json of each sample", sure=bool(chosen.label))
+    by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
+    return in_order(root, items, labels, names, skipped, by=by, sure=bool(chosen.label), notes=notes)
 
 
 def _samples(path: Path, name: str, skipped: Counter[str]) -> Iterator[Sample]:

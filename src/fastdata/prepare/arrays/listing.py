@@ -14,7 +14,8 @@ from fastdata.prepare.arrays.source import ENDINGS, STACKS, ArraySource, ending_
 from fastdata.prepare.inputs import Source, SourceList, SourceOptions, StrPath, look
 from fastdata.prepare.pairs import with_masks
 from fastdata.prepare.path_table import is_path_table, list_table
-from fastdata.prepare.sources import counts, labelled, list_folder, walk_files
+from fastdata.prepare.sources import labelled, list_folder, others
+from fastdata.prepare.walk import walk_files
 from fastdata.store.format import Labels
 
 __all__ = ["list_arrays"]
@@ -35,8 +36,7 @@ def list_arrays(source: StrPath, asked: SourceOptions, *, masks: StrPath | None,
     """
     found = labelled(_regrouped(_listed(Path(source), asked), key), Path(source), asked)
     if not found.sources:
-        left = f"; {sum(found.skipped.values())} other files are there ({counts(found.skipped)})" if found.skipped else ""
-        raise PrepError(f"no arrays in {source}{left}; files of arrays end in .npy, .npz, .nii, .nii.gz or .dcm")
+        raise PrepError(f"no arrays in {source}{others(found)}; files of arrays end in .npy, .npz, .nii, .nii.gz or .dcm")
     if masks is not None:
         found = with_masks(found, Path(masks), mask_suffix, walk=_walk_masks, stem=stem_of)
         needed_packages(source.mask for source in found.sources if source.mask)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
+from fastdata.store.info_lines import number_of
 
-__all__ = ["Cutting", "Head", "Piece", "documents", "format_of"]
+__all__ = ["Cutting", "Head", "Piece", "cutting_notes", "documents", "format_of"]
 
 BLOCK = 1 << 20
 BOM = b"\xef\xbb\xbf"
@@ -58,30 +61,41 @@ def format_of(name: str) -> tuple[str, str]:
     return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
-def documents(root: Path, piece: Piece, cutting: Cutting) -> Iterator[Found]:
-    """The documents of a piece, in order. Blank lines, and what is empty between two separators, are no documents.
+def documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[Found]:
+    """The documents of a piece, in order. Blank lines, and what is blank between two separators, are no documents.
+
+    seen: takes the numbers of those, "blank", and of the places where a file was cut, "cuts".
 
     Raises:
         CodecError: the file can't be read on; what came before is good.
     """
-    found = _documents(root, piece, cutting)
+    found = _documents(root, piece, cutting, Counter() if seen is None else seen)
     return islice(found, piece.documents) if isinstance(piece, Head) else found
 
 
-def _documents(root: Path, piece: Piece, cutting: Cutting) -> Iterator[Found]:
+def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int]) -> Iterator[str]:
+    """What the caller shall know of how files of these names were cut. seen: as `documents` has it, of all of them."""
+    separator = cutting.separator
+    if blank := seen.get("blank", 0):
+        what = "line" if separator in ("", "\n") else "document"
+        yield f"skipped {number_of(blank, f'blank {what}')}"
+    if separator not in ("", "\n") and not seen.get("cuts", 0) and any(format_of(name)[0] == "txt" for name in names):
+        shell = f"; to mean line ends by \\n, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
+        yield f"--split-on {shlex.quote(separator)} was found nowhere, so each .txt file is one document{shell}"
+
+
+def _documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str]) -> Iterator[Found]:
     kind, packed = format_of(piece.name)
     if kind == "parquet":
         yield from _rows(root / piece.name, piece, cutting.field)
         return
     blocks = _blocks(root / piece.name, packed, piece)
     if kind == "jsonl":
-        yield from ((at, _field(line, cutting.field)) for at, line in _split(blocks, b"\n", piece.start) if line.strip())
-    elif cutting.separator == "\n":
-        lines = ((at, line.removesuffix(b"\r")) for at, line in _split(blocks, b"\n", piece.start))
-        yield from ((at, _text(line, at)) for at, line in lines if line.strip())
+        yield from ((at, _field(line, cutting.field)) for at, line in _filled(_split(blocks, b"\n", piece.start, seen), seen))
     elif cutting.separator:
-        parts = _split(blocks, cutting.separator.encode(), piece.start)
-        yield from ((at, _text(part, at)) for at, part in parts if part.strip())
+        ending = b"\r" if cutting.separator == "\n" else b""
+        parts = _filled(_split(blocks, cutting.separator.encode(), piece.start, seen), seen)
+        yield from ((at, _text(part.removesuffix(ending), at)) for at, part in parts)
     else:
         yield 0, _text(b"".join(blocks), 0)
 
@@ -125,19 +139,30 @@ def _zstd(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise CodecError("its last frame is cut short", "truncated")
 
 
-def _split(blocks: Iterator[bytes], separator: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    """The parts between separators, and where each begins. The last need not be ended."""
+def _filled(parts: Iterator[tuple[int, bytes]], seen: Counter[str]) -> Iterator[tuple[int, bytes]]:
+    """Those that are not blank."""
+    for at, part in parts:
+        if part.strip():
+            yield at, part
+        else:
+            seen["blank"] += 1
+
+
+def _split(blocks: Iterator[bytes], separator: bytes, at: int, seen: Counter[str]) -> Iterator[tuple[int, bytes]]:
+    """The parts between separators, and where each begins. The last need not be ended, and is none if it is blank."""
     held, scanned = bytearray(), 0
     for block in blocks:
         held += block
         begin = 0
         while (end := held.find(separator, max(begin, scanned))) >= 0:
+            seen["cuts"] += 1
             yield at + begin, bytes(held[begin:end])
             begin = end + len(separator)
         del held[:begin]
         at += begin
         scanned = max(len(held) - len(separator) + 1, 0)
-    yield at, bytes(held)
+    if held.strip():
+        yield at, bytes(held)
 
 
 def _text(data: bytes, at: int) -> str | CodecError:

@@ -19,7 +19,7 @@ from fastdata.prepare.text.ready import ready_dtype
 from fastdata.prepare.text.sources import TextList, list_text, shard_bounds
 from fastdata.prepare.text.token_shards import TokenOptions
 from fastdata.store.files import MANIFEST, WORK
-from fastdata.store.format import Labels
+from fastdata.store.format import Labels, read_manifest
 
 __all__ = ["plan_text"]
 
@@ -35,8 +35,8 @@ def plan_text(
     end_token: str | None,
     cutting: Cutting,
     limit: int | None = None,
-) -> tuple[Plan, dict[str, int]]:
-    """The plan, and how many files are no text, by their ending. limit: take so many documents, the first ones.
+) -> tuple[Plan, TextList]:
+    """The plan, and the list of the text. limit: take so many documents, the first ones.
 
     Raises:
         PrepError: there is no text or no such tokenizer, or it has no such token.
@@ -57,13 +57,14 @@ def plan_text(
     if train_bpe is not None or of_characters:
         trained_on = _trained_on(found, cutting, train_bpe, end_token)
     if tokenizer is None and train_bpe is None:
-        return _plan_ready(found, end_token, limit), dict(found.skipped)
+        return _plan_ready(found, end_token, limit), found
     if of_characters:
         data = _kept(out, trained_on, "chars") or character_file(_characters(found, cutting, end_token))
         spec = Spec("chars", "chars", hashlib.sha256(data).hexdigest())
         if end_token is None and len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt":
             end_token = "none"  # one document
     elif tokenizer is not None:
+        _refuse_other_store(tokenizer)
         spec, data = find_tokenizer(tokenizer)
     else:
         data = _kept(out, trained_on, "tokenizers") or _train(found, cutting, train_bpe or 0)
@@ -72,7 +73,21 @@ def plan_text(
     options = TokenOptions(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
     if are_tokens:
         found = first_documents(found, limit, cutting, options.end)
-    return _plan(found, options, {spec.file: data} if spec.file else {}), dict(found.skipped)
+    return _plan(found, options, {spec.file: data} if spec.file else {}), found
+
+
+def _refuse_other_store(given: str) -> None:
+    """Raise PrepError if this is a store that has no file of a tokenizer's."""
+    folder = Path(given)
+    if not (folder / MANIFEST).is_file() or any((folder / name).is_file() for name in FILES.values()):
+        return
+    manifest = read_manifest(folder)
+    if manifest.tokens is None:
+        raise PrepError(f"--tokenizer {given} is a store of {manifest.kind}, which has no tokenizer: give a store of text")
+    if manifest.tokens.engine not in FILES:
+        its = manifest.tokens.name
+        remedy = f"give --tokenizer {its}" if its else "nobody here knows it"
+        raise PrepError(f"--tokenizer {given} is a store without a tokenizer's file: {remedy}")
 
 
 def _plan(found: TextList, options: TokenOptions, files: dict[str, bytes]) -> Plan:

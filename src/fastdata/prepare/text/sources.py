@@ -12,8 +12,9 @@ from pathlib import Path
 
 from fastdata.errors import PrepError, needs
 from fastdata.prepare.inputs import SPLITS, look, splits_error
-from fastdata.prepare.sources import walk_files
 from fastdata.prepare.text.documents import Cutting, Piece, format_of
+from fastdata.prepare.walk import Walk, walk_files
+from fastdata.store.info_lines import number_of
 
 __all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]
 
@@ -24,12 +25,13 @@ LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # of text in a shard, about
 
 @dataclass(frozen=True)
 class TextList:
-    """All inputs, in the order of the store. skipped: files that are no text by their ending, by ending."""
+    """All inputs, in the order of the store. skipped: files that are no text by their ending, by ending. notes: what else is."""
 
     root: Path
     pieces: list[Piece]
     skipped: Counter[str]
     shard_bytes: int
+    notes: tuple[str, ...] = ()
 
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
@@ -50,9 +52,10 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         PrepError: there is nothing to prepare, or splits side by side.
     """
     path, skipped = Path(source), Counter[str]()
+    walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
     if path.is_dir():
         found = []
-        for name, size, problem in walk_files(path):
+        for name, size, problem in walk_files(path, walk):
             if format_of(name)[0]:
                 found.append((name, size, problem))
             elif not name.endswith(BESIDE):
@@ -71,7 +74,8 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         skipped[".bin"] += len(found) - len(text)
         found = text
     if not found:
-        left = f"; {sum(skipped.values())} other files are there" if skipped else ""
+        count = sum(skipped.values())
+        left = f"; {number_of(count, 'other file')} {'are' if count > 1 else 'is'} there" if skipped else ""
         raise PrepError(f"no text in {source}{left}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
     _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
@@ -80,7 +84,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     total = sum(max(size, 0) for _, size, _ in found)
     shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
-    return TextList(root, pieces, skipped, shard_bytes)
+    return TextList(root, pieces, skipped, shard_bytes, walk.notes())
 
 
 def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:

@@ -19,7 +19,7 @@ from fastdata.prepare.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.reasons import detail_of
 from fastdata.prepare.run import Roots
-from fastdata.prepare.text.documents import Cutting, Found, Head, Piece, documents
+from fastdata.prepare.text.documents import Cutting, Found, Head, Piece, cutting_notes, documents
 from fastdata.prepare.text.packer import Packer
 from fastdata.prepare.text.ready import open_ready
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
@@ -80,11 +80,12 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         "largest": shard.packer.largest,
         "tokens": shard.packer.total,
         "records": shard.packer.records,
+        "seen": shard.seen,
     }
 
 
 class _Shard:
-    """What has been made of a task so far. pieces: of each, the tokens of its documents."""
+    """What has been made of a task so far. pieces: of each, the tokens of its documents. seen: as `documents` has it."""
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
         self._job, self._skip, self._progress = job, task.skip, progress
@@ -92,6 +93,7 @@ class _Shard:
         self.packer = Packer(writers, job.options.dtype, job.options.end)
         self.pieces: list[list[int]] = []
         self.rejects: list[dict[str, Any]] = []
+        self.seen = Counter[str]()
 
     def add(self, number: int, piece: Piece) -> None:
         """Tokenize a piece. What can't be read or tokenized is a reject; what stands before and behind it is kept."""
@@ -101,7 +103,7 @@ class _Shard:
             self._add_ready(number, piece, counts)
             return
         engine = _engine(self._job.options.tokenizer, self._job.out)
-        batches, size, done = _batches(Path(self._job.root), piece, self._job.options.cutting), max(piece.size, 0), 0
+        batches, size, done = _batches(Path(self._job.root), piece, self._job.options.cutting, self.seen), max(piece.size, 0), 0
         while True:
             self._progress.at(self._place)  # reading: what takes the worker down here is left out, with the rest of its piece
             batch = self._skip.get(self._place) or _next(batches)
@@ -158,14 +160,14 @@ def _check(tokens: Array, options: TokenOptions) -> None:
             raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
 
 
-def _batches(root: Path, piece: Piece, cutting: Cutting) -> Iterator[list[Found]]:
+def _batches(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
     """The documents of a piece, as many at once as suits a tokenizer. An error comes behind what was read before it."""
     batch: list[Found] = []
     chars, error = 0, None
     if piece.problem:
         raise CodecError(detail_of(piece.problem), piece.problem)
     try:
-        for at, text in documents(root, piece, cutting):
+        for at, text in documents(root, piece, cutting, seen):
             batch.append((at, text))
             chars += len(text) if isinstance(text, str) else 0
             if chars >= BATCH_CHARS or len(batch) == BATCH_DOCUMENTS:
@@ -253,7 +255,9 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
     samples["source"] = np.repeat(np.arange(len(counts)), [len(c) for c in counts])
     samples["start"] = np.cumsum(samples["tokens"]) - samples["tokens"]
     options: TokenOptions = plan.options
-    spec = options.tokenizer
+    spec, seen = options.tokenizer, Counter[str]()
+    for table in found:
+        seen.update(table.get("seen", {}))  # a table of an earlier version has none
     return Tables(
         samples=samples,
         names=(piece.name for piece in plan.sources),
@@ -270,4 +274,5 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
                 tuple(table["tokens"] for table in found),
             )
         },
+        notes=tuple(cutting_notes(options.cutting, (piece.name for piece in plan.sources), seen)),
     )

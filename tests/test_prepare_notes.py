@@ -1,0 +1,148 @@
+"""What a run says beside its figures: what was left out, and what was made otherwise than was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stores
+from fastdata import PrepError, StoreError, prep
+from fastdata.prepare.report import summary_lines
+from fastdata.store.export import export
+from support import MAIN, PREP, encode, picture, run, write_pictures
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "kept", "note"),
+    [
+        ("a\n\nb\r\n\r\n  \nc", {"split_lines": True}, 3, "skipped 3 blank lines"),
+        ("a\n\nb\n", {"split_lines": True}, 2, "skipped 1 blank line"),
+        ("a\nb\n\n", {"split_lines": True}, 2, "skipped 1 blank line"),
+        ("a\nb\n", {"split_lines": True}, 2, ""),
+        ("a--b----c--\n", {"split_on": "--"}, 3, "skipped 1 blank document"),
+    ],
+)
+def test_blank_documents_are_counted(tmp_path: Path, text: str, options: dict[str, object], kept: int, note: str) -> None:
+    (tmp_path / "t.txt").write_text(text, newline="")
+    made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", workers=1, **options)
+    assert (made.kept, made.notes) == (kept, (note,) if note else ())
+
+
+def test_blank_lines_of_many_pieces_are_counted(tmp_path: Path) -> None:
+    """Each is counted once, wherever the file is cut."""
+    (tmp_path / "t.txt").write_text("".join(f"{'x' * (k % 800)}\n" for k in range(25_000)))
+    (tmp_path / "u.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
+    made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_lines=True, workers=2)
+    assert (tmp_path / "t.txt").stat().st_size > 8 << 20
+    assert made.kept == 25_000 - 32 and made.notes == ("skipped 32 blank lines",)
+    assert prep(tmp_path / "u.jsonl", tmp_path / "u.fds", tokenizer="bytes", workers=1).notes == ("skipped 1 blank line",)
+
+
+def test_a_separator_that_is_nowhere_is_said(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a rose\n\nis a rose\n")
+    made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_on="\\n\\n", workers=1)
+    assert made.notes == (
+        r"--split-on '\n\n' was found nowhere, so each .txt file is one document; to mean line ends by \n, "
+        r"type --split-on $'\n\n' in a shell",
+    )
+    made = prep(tmp_path / "t.txt", tmp_path / "p.fds", tokenizer="bytes", split_on="--", workers=1)
+    assert made.notes == ("--split-on -- was found nowhere, so each .txt file is one document",)
+    assert prep(tmp_path / "t.txt", tmp_path / "q.fds", tokenizer="bytes", split_on="\n\n", limit=1, workers=1).notes == ()
+
+
+@pytest.mark.parametrize("resize", ["short", "long", "crop", "stretch"])
+def test_images_below_the_size_are_counted(tmp_path: Path, resize: str) -> None:
+    write_pictures(tmp_path / "in", 3)
+    (tmp_path / "in/large.png").write_bytes(encode(picture(9, 90, 90), ".png"))
+    made = prep(tmp_path / "in", tmp_path / "o.fds", size=(5000, 80, 8), resize=resize, workers=1)
+    assert made.notes[1:] == (
+        "4 of 4 images are smaller than --size 5000 and keep their size; --upscale enlarges them",
+        "3 of 4 images are smaller than --size 80 and keep their size; --upscale enlarges them",
+    )
+    again = prep(tmp_path / "in", tmp_path / "o.fds", size=(5000, 80, 8), resize=resize, workers=1)
+    assert again.notes == made.notes
+    assert len(prep(tmp_path / "in", tmp_path / "u.fds", size=(100, 8), resize=resize, upscale=True, workers=1).notes) == 1
+
+
+def test_masks_in_tars_are_said_to_be_masks(tmp_path: Path) -> None:
+    export(stores.masked(), tmp_path / "tars", to="webdataset")
+    made = prep(tmp_path / "tars/00000.tar", tmp_path / "o.fds", workers=1)
+    lines = list(summary_lines(made))
+    assert f"skipped {made.kept} files that are not read as images: .mask.png {made.kept}" in lines
+    assert any("are masks, which are not read from tars: of a store, fastdata export STORE DIR" in line for line in lines)
+
+
+def test_a_store_as_source_is_told_so(tmp_path: Path) -> None:
+    for path, options in ((stores.store(), {}), (stores.tokens(), {"tokenizer": "bytes"})):
+        with pytest.raises(PrepError, match=rf"SOURCE {path} is a store already: fastdata info {path} says"):
+            prep(path, tmp_path / "o.fds", **options)
+
+
+def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a rose")
+    (tmp_path / "sheet.png").write_bytes(encode(picture(0, 8, 8), ".png"))
+    for given, message in (
+        (stores.store(), "is a store of images, which has no tokenizer: give a store of text"),
+        (tmp_path / "nowhere", "nor a store of text"),
+        (tmp_path / "sheet.png", r"the tokenizer sheet\.png is not a tokenizer\.json"),
+    ):
+        with pytest.raises(PrepError, match=message):
+            prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer=str(given))
+    prep(tmp_path / "t.txt", tmp_path / "b.fds", tokenizer="bytes", workers=1)
+    with pytest.raises(PrepError, match=r"without a tokenizer's file: give tokenizer bytes"):
+        prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer=str(tmp_path / "b.fds"))
+
+
+def test_changed_options_of_text_are_told_as_they_are_typed(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "t.txt").write_text("a rose\nis a rose\n")
+    assert run(*PREP, "t.txt", "--train-bpe", "300", "--split-lines", cwd=tmp_path).returncode == 0
+    done = run(*PREP, "t.txt", "--train-bpe", "301", "--split-on", "rose", "--end-token", "none", cwd=tmp_path)
+    assert done.returncode == 2
+    assert [line.strip() for line in done.stderr.splitlines()[1:-1]] == [
+        "--end-token 0, now none",
+        "--split-lines yes, now none",
+        "--split-on none, now rose",
+        "--train-bpe 300, now 301",
+    ]
+    shown = run(*MAIN, "info", "t.fds", cwd=tmp_path).stdout
+    assert "  options: split-lines, field text, end-token 0, train-bpe 300, vocab-size " in shown
+
+
+def test_options_of_masks_and_separators_are_shown_as_they_are_typed(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a\n\nb")
+    prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_on="\n\n", workers=1)
+    assert " split-on '\\n\\n', field text, " in run(*MAIN, "info", tmp_path / "o.fds").stdout
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/characters.json").write_text('["a", "b"]\n')
+    (tmp_path / "c.txt").write_text("ab")
+    prep(tmp_path / "c.txt", tmp_path / "c.fds", tokenizer=str(tmp_path / "other"), end_token="none", workers=1)
+    (tmp_path / "other/characters.json").write_text('["a", "b", "c"]\n')
+    with pytest.raises(PrepError, match=r"tokenizer characters\.json, now with other contents"):
+        prep(tmp_path / "c.txt", tmp_path / "c.fds", tokenizer=str(tmp_path / "other"), end_token="none", workers=1)
+    assert "mask-bits 8" in run(*MAIN, "info", stores.masked()).stdout
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_export_whose_tars_are_too_small_leaves_nothing(tmp_path: Path, there: bool) -> None:
+    out = tmp_path / "tars"
+    if there:
+        out.mkdir()
+    with pytest.raises(StoreError, match="give a larger --shard-size"):
+        export(stores.store(), out, to="webdataset", shard_size=500)
+    assert out.exists() == there and list(tmp_path.rglob("*")) == [out] * there
+    export(stores.store(), out, to="webdataset")
+
+
+def test_one_thing_is_no_plural(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in/ant", 1)
+    (tmp_path / "in/x.txt").write_text("text")
+    printed = run(*PREP, "in", cwd=tmp_path).stdout
+    assert "skipped 1 file that is not read as an image: .txt 1\n" in printed
+    rejects = tmp_path / "in.fds/rejects.jsonl"
+    rejects.write_text("changed")
+    assert "in.fds: 1 problem\n" in run(*MAIN, "verify", "in.fds", "--quick", cwd=tmp_path).stderr
+    (tmp_path / "t.txt").write_text("text")
+    run(*PREP, "t.txt", "--tokenizer", "bytes", cwd=tmp_path)
+    assert run(*MAIN, "export", "t.fds", "out", "--to", "llmc", cwd=tmp_path).stdout == "1 file in out\n"
