@@ -1,4 +1,4 @@
-"""A ResNet learns to tell images apart, with every switch of the Trainer on the command line.
+"""A ResNet learns to tell images apart, with most switches of the Trainer on the command line.
 
     python examples/train_images.py TRAIN [TEST]
     python -m torch.distributed.run --nproc-per-node 2 examples/train_images.py TRAIN [TEST]

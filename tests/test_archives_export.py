@@ -73,7 +73,7 @@ def test_masks_go_beside_their_images(tmp_path: Path) -> None:
 
 
 def test_wrong_use_of_export(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"to is 'zip', but .* holds images, which go to imagefolder, webdataset"):
+    with pytest.raises(ValueError, match=r"^--to is 'zip', but .* holds images, which go to imagefolder, webdataset"):
         export(unlabelled(), tmp_path / "x", to="zip")
     with pytest.raises(StoreError, match="has no size 9"):
         export(unlabelled(), tmp_path / "x", size=9, to="webdataset")

@@ -492,6 +492,7 @@ def test_what_is_in_it(scans, store, tmp_path):
 
 def test_export_writes_the_originals(scans, store, tmp_path):
     assert export(store, tmp_path / "out") == 24
+    assert "24 files in" in run(*MAIN, "export", store, tmp_path / "named", "--to", "npy").stdout
     for kind, folder in (("arrays", "in"), ("masks", "masks")):
         for path in (scans / folder).rglob("[0-9]*.npy"):
             np.testing.assert_array_equal(np.load(tmp_path / "out" / kind / path.relative_to(scans / folder)), np.load(path))

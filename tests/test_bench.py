@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import fastdata
+import stores
 from fastdata.bench import harness
 from fastdata.bench.by_hand import ByHand
 from fastdata.bench.command import run_bench
@@ -221,6 +222,7 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     done = run(*MAIN, "bench", store, *options, "--json", "--plot", chart)
     assert done.returncode == 0, done.stderr
     text = done.stderr
+    assert text.endswith(f"drawn in {chart}\n")
     for said in ("a batch:  8 x 32 x 32 x 3 uint8 = 0.0 MB", "a worker: 2 batches", "in all:", "decode limit"):
         assert said in text
     assert text.index("in all:") < text.index("measuring: 5 contestants, 3 rounds") < text.index("| Loader, LMDB, 2 workers")
@@ -278,7 +280,7 @@ def test_a_chart_without_matplotlib_is_refused_before_anything_is_measured(store
     ],
 )
 def test_wrong_arguments(store: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
+    with pytest.raises(ValueError, match=f"--{next(iter(wrong)).replace('_', '-')} is "):
         run_bench(store, echo=pytest.fail, **wrong)
 
 
@@ -286,8 +288,20 @@ def test_what_does_not_fit_into_memory_is_refused(store: Path) -> None:
     done = run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 2)
     assert done.returncode == 2 and done.stdout == ""
     assert re.search(
-        r"crop 99999 and batch_size 40 take [0-9,]+ MB in \d+ workers, but [0-9,]+ MB are free: .* --crop", done.stderr
+        r"--crop 99999 and --batch-size 40 take [0-9,]+ MB in \d+ processes, but [0-9,]+ MB are free: .* --crop", done.stderr
     )
+    assert "fewer --workers" not in run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 0).stderr
+    assert "fewer --workers" in run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 999).stderr
+
+
+@pytest.mark.parametrize(
+    ("made", "what"), [(stores.tokens, "tokens"), (stores.arrays, "arrays"), (stores.masked, "images with masks")]
+)
+def test_other_stores_are_refused_in_words_for_a_shell(made: Callable[[], Path], what: str) -> None:
+    done = run(*MAIN, "bench", made())
+    assert (done.returncode, done.stdout) == (1, "")
+    said = f"Error: bench measures stores of images without masks, not {made()}, which holds {what}\n"
+    assert done.stderr == said
 
 
 def test_what_is_not_asked_fits_the_images(store: Path) -> None:
@@ -415,7 +429,14 @@ def _row(kind: str, name: str, ratio: float, busy: float = 2.0, spread: float = 
         (0.60, 0.62, 1.9, 1.1, "reaches 0.60 .* handing them over is the limit"),
         (0.60, 0.66, 1.9, 1.9, "reaches 0.60 .* handing them over is the limit"),  # within the spread of the rounds
         (0.60, 0.90, 1.9, 1.1, "reading the store is the limit; RAMDataset reaches 0.90"),
-        (0.99, 0.99, 0.4, 1.1, "keeps but 0.4 cores busy"),
+        (
+            0.50,
+            0.55,
+            0.4,
+            1.1,
+            "keeps but 0.4 cores busy; the disk, or other programs, are the limit: try RAMDataset, or a quieter",
+        ),
+        (0.99, 0.97, 0.4, 1.1, "keeps but 0.4 cores busy; the disk is not the limit, .*: try a quieter machine"),
         (0.93, 0.95, 1.9, 2.1, r"^Too noisy to tell: from round to round, LMDB made 93 to 195 images/s\. End other"),
     ],
 )

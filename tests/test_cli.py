@@ -198,6 +198,20 @@ def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(store: Path,
         assert found.returncode == 1 and "No such file" in found.stderr and "Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize("name", ["s", "s.jpg", "s.png.xyz"])
+@pytest.mark.parametrize("command", [("info", "--sheet"), ("bench", "--plot")])
+def test_pictures_are_pngs_by_name_too(store: Path, tmp_path: Path, command: tuple[str, str], name: str) -> None:
+    found = run(*MAIN, command[0], store, command[1], tmp_path / name)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert f"'{tmp_path / name}' is to be a PNG, but does not end in .png" in found.stderr and command[1] in found.stderr
+    assert not (tmp_path / name).exists()
+
+
+def test_info_takes_no_size_without_a_sheet(store: Path) -> None:
+    found = run(*MAIN, "info", store, "--size", 16)
+    assert found.returncode == 2 and "--size is about the sheet: give --sheet as well" in found.stderr
+
+
 def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 9)
     (tmp_path / "in/bad.png").write_bytes(b"")
@@ -205,6 +219,7 @@ def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
         found = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--max-reject-rate", rate)
         assert found.returncode == code
         assert ("more than 5.00% of the inputs were rejected" in found.stderr) == (code == 3)
+        assert ("rejects.jsonl; --max-reject-rate allows more" in found.stderr) == (code == 3)
     assert run(*PREP, tmp_path / "in", tmp_path / "o.fds").returncode == 3
     assert len(Store(tmp_path / "o.fds")) == 9
 

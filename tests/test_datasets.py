@@ -187,6 +187,15 @@ def test_a_wrong_split_is_refused(fraction, match):
         LMDBDataset(store()).split(fraction, seed=0)
 
 
+def test_classes_too_small_to_stratify_are_told(tmp_path):
+    for name in "abcde":
+        write_pictures(tmp_path / "in" / name, 1)
+    dataset = LMDBDataset(fastdata.prep(tmp_path / "in", tmp_path / "o.fds", size=16, workers=1).out)
+    with pytest.raises(ValueError, match=r"0\.8 of each class, rounded, .* no class has more than 1 sample: .* leave stratify out"):
+        dataset.split(0.8, seed=0, stratify=True)
+    assert list(map(len, dataset.split(0.8, seed=0))) == [4, 1]
+
+
 def test_stratify_needs_classes():
     with pytest.raises(ValueError, match="stratify needs classes; this dataset has labels of kind 'vector'"):
         LMDBDataset(floats()).split(0.5, seed=0, stratify=True)
@@ -368,7 +377,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("crop", "match"),
     [
-        (None, r"images of one size, but these have \d+ x \d+, .*: give the dataset a crop, such as .*RandomResizedCrop\(224\)"),
+        (None, r"images of one size, but .* \d+ x \d+, .*: give the dataset a crop, .*, or prepare with --resize crop --upscale$"),
         (Resize(32), r"keeps the aspect; use Resize\(\(height, width\)\) or CenterCrop"),
         (RandomCrop(90), r"RandomCrop\(90, padding=0\) does not fit into an image of \d+ x \d+ pixels: use more padding"),
     ],

@@ -21,7 +21,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset, W
 from fastdata import CenterCrop, CodecError, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, Resize
 from fastdata.loader import ranks
 from stores import COUNT, deep, floats, folder, once, script, sha, square, store, unlabelled
-from support import children, until
+from support import children, run, until
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -96,6 +96,24 @@ def main(path, method):
 if __name__ == "__main__":
     main(*sys.argv[1:])
 """
+
+
+UNGUARDED = """
+import sys, torch
+from torch.utils.data import TensorDataset
+from fastdata import Loader
+
+torch.multiprocessing.set_start_method("spawn", force=True)
+list(Loader(TensorDataset(torch.arange(9)), 4, num_workers=1))
+"""
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    (tmp_path / "train.py").write_text(UNGUARDED)
+    found = run(sys.executable, tmp_path / "train.py")
+    assert found.returncode == 1
+    assert "a worker died: " in found.stderr
+    assert 'where spawn starts workers, a script needs `if __name__ == "__main__":` around' in found.stderr
 
 
 @pytest.mark.slow

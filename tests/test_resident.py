@@ -263,7 +263,10 @@ def loader(dataset, **options):
         (lambda: loader(LMDBDataset(square(), crop=RandomResizedCrop(32))), "crops that only cut, but RandomResizedCrop.* resizes"),
         (lambda: loader(LMDBDataset(square(), crop=Resize(16))), "resizes images of 32 x 32: use RandomCrop or CenterCrop"),
         (lambda: loader(LMDBDataset(square(), transform=np.negative)), "transform batches on the device, or leave resident out"),
-        (lambda: loader(LMDBDataset(store())), r"images of one size, these have .* x .*, \.\.\.: prepare with --resize crop"),
+        (
+            lambda: loader(LMDBDataset(store())),
+            r"images of one size, .* x .*, \.\.\.: prepare with --resize crop --upscale,",
+        ),
         (lambda: loader(LMDBDataset(square("yuv420"), crop=CenterCrop(16))), "takes planes without a crop, found CenterCrop"),
         (lambda: loader(TensorDataset(torch.arange(9))), "this is a TensorDataset: leave resident out"),
         (lambda: loader(LMDBDataset(square()), device="meta"), "resident is 'cpu' and device 'meta'"),

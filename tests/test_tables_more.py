@@ -209,7 +209,7 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "names as one of targets": (
         lambda: _parquet(pa.table({"x": [1], "y": [1], "n": ["a"]})),
         {"target": ["y", "n"]},
-        r"target 'n' holds names: give it as the only target",
+        r"^target 'n' holds names: give it as the only target",
     ),
     "name of a mask": (
         lambda: _parquet(with_target(**{"a": pa.array([1, None]), "a.missing": [1, 2]})),
@@ -389,6 +389,8 @@ def test_the_commands(tmp_path: Path) -> None:
     strict = run(*PREP, "t.csv", "two.fds", "--target", "y", cwd=tmp_path)
     assert strict.returncode == 3 and "more than 1.00% of the inputs were rejected" in strict.stderr
     assert run(*PREP, "t.csv", "--target", "z", cwd=tmp_path).returncode == 2
+    names = run(*PREP, "t.csv", "n.fds", "--target", "age", "--target", "city", cwd=tmp_path)
+    assert names.returncode == 2 and "--target 'city' holds names: give it as the only target" in names.stderr
     dry = run(*PREP, "t.csv", "x.fds", "--target", "y", "--dry-run", "--max-reject-rate", "0.5", cwd=tmp_path)
     assert dry.returncode == 0 and "3 inputs" in dry.stdout and "no-target 1" in dry.stdout and not (tmp_path / "x.fds").exists()
     assert run(*MAIN, "export", tmp_path / "t.fds", tmp_path / "bad", "--to", "nanogpt").returncode == 2

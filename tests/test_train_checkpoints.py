@@ -191,8 +191,14 @@ def test_a_file_of_something_else(tmp_path: Path, other: Any) -> None:
 def test_a_checkpoint_of_another_model_or_scheduler(tmp_path: Path) -> None:
     trainer(tmp_path).fit([BATCH], epochs=1)
     for options in ({"net": nn.Linear(3, 2)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
-        with pytest.raises(FastDataError, match="another model, optimizer, precision or scheduler"):
+        with pytest.raises(FastDataError, match="another model, optimizer, precision or scheduler") as raised:
             trainer(tmp_path, **options).fit([BATCH], epochs=1)
+        file = tmp_path / "checkpoints/update-00000001.pt"
+        said = f"{file} does not fit this Trainer: for a new run, pass resume=False or another dir; "
+        assert str(raised.value).startswith(said)
+    anew = trainer(tmp_path, net=nn.Linear(3, 2), resume=False)
+    anew.fit([BATCH], epochs=1)
+    assert anew.update == 1
 
 
 @pytest.mark.parametrize("kind", ["no folder", "disk full"])

@@ -256,7 +256,7 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
     [
         ({"metrics": {"loss": summed}}, "'loss'.*choose another"),
         ({"best": "top1:max"}, "best is 'top1:max'.*loss"),
-        ({"best": "loss"}, "best is 'loss'.*:min or :max"),
+        ({"best": "loss"}, r"best is 'loss', but must be a metric \(loss\) and :min or :max, such as 'loss:min'"),
         ({"best": "loss:least"}, ":min or :max"),
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
         ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
@@ -292,6 +292,15 @@ def test_a_gpu_that_is_not_there_is_refused_by_name():
     with pytest.raises(ValueError, match=r"device is 'cuda', GPU 0 for this rank, but .*: give device='cpu', or leave it out"):
         trainer(net(), MOMENTUM, device="cuda")
     assert trainer(net(), MOMENTUM, device=None).device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["epochs", "max_steps"])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "3", True])
+def test_epochs_and_updates_are_whole_numbers_from_1_on(name, wrong):
+    run = trainer(net(), MOMENTUM)
+    with pytest.raises(ValueError, match=f"{name} is {wrong!r}, but must be a whole number from 1 on"):
+        run.fit(cut(data(8), (4, 4)), **{name: wrong})
+    assert run.update == 0
 
 
 def test_evaluations_every_0_updates_are_refused():

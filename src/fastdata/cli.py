@@ -90,6 +90,13 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]
         return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
 
 
+class _Png(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).lower().endswith(".png"):
+            self.fail(f"{str(value)!r} is to be a PNG, but does not end in .png: name it so", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
@@ -185,7 +192,7 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
         for line in report.estimate_lines(found):
             click.echo(line)
         if sum(found.rejected.values()) > max_reject_rate * found.probes:
-            click.echo(f"more than {max_reject_rate:.2%} of what was tried is rejected", err=True)
+            click.echo(f"more than {max_reject_rate:.2%} of what was tried is rejected; --max-reject-rate allows more", err=True)
             sys.exit(3)
         sys.exit(0 if found.fits else 1)
     try:
@@ -197,7 +204,8 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
     for line in report.summary_lines(summary):
         click.echo(line)
     if summary.reject_rate > max_reject_rate:
-        click.echo(f"more than {max_reject_rate:.2%} of the inputs were rejected; see {summary.out / 'rejects.jsonl'}", err=True)
+        said = f"more than {max_reject_rate:.2%} of the inputs were rejected: see {summary.out / 'rejects.jsonl'}"
+        click.echo(f"{said}; --max-reject-rate allows more", err=True)
         sys.exit(3)
 
 
@@ -227,7 +235,7 @@ def _arguments() -> list[str]:
 @cli.command()
 @STORE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with everything that there is to say.")
-@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw what it holds, with masks, names and labels, as this PNG.")
+@click.option("--sheet", type=_Png(dir_okay=False), help="Draw what it holds, with masks, names and labels, as this PNG.")
 @click.option("--size", type=int, help="Which stored size the sheet shows. Default: the largest.")
 def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
     """Say what is in STORE: samples, classes and how many each has, sizes, the memory that a RAMDataset would take, rejects, and
@@ -237,6 +245,8 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
     from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
+    if size is not None and sheet is None:
+        raise click.UsageError("--size is about the sheet: give --sheet as well, or leave --size out")
     opened = Store(store, kind=None)
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
@@ -271,15 +281,16 @@ def verify(store: str, quick: bool) -> None:
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
     "--to",
-    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron", "parquet"]),
-    help="Images: class folders (the default) or tars; the next three are for tokens, parquet for tables.",
+    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron", "npy", "parquet"]),
+    help="Images: imagefolder (the default), or webdataset. Tokens: nanogpt (the default), llmc or megatron. Arrays: npy. "
+    "Tables: parquet.",
 )
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 @click.option("--shard-size", type=_Bytes(), help="Of tars: none is larger, such as 500MB. Default: 1GB.")
 @click.option("--val-fraction", type=float, help="To nanogpt: the last part of the tokens, for val.bin; 0: none. Default: 0.1.")
 def export(store: str, out: str, to: str | None, **options: Any) -> None:
-    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin, a
-    table as Parquet."""
+    """Write the samples of STORE to DIR as ordinary files: images in class folders or as WebDataset tars, tokens as .bin,
+    arrays as .npy, a table as Parquet."""
     from tqdm import tqdm
 
     from fastdata.store.export import export
@@ -306,7 +317,7 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
-@click.option("--plot", type=click.Path(dir_okay=False), help="Draw them as this PNG (needs matplotlib).")
+@click.option("--plot", type=_Png(dir_okay=False), help="Draw them as this PNG (needs matplotlib).")
 def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, beside a plain DataLoader and the decode limit of this machine."""
     from fastdata.bench.command import run_bench

@@ -16,9 +16,11 @@ from fastdata.bench.loaders import Task
 from fastdata.bench.plot import draw, require_matplotlib
 from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
 from fastdata.bench.trial import Trial
+from fastdata.data.opening import described
 from fastdata.data.records import StoreImages
 from fastdata.errors import StoreError
 from fastdata.machine import available_cores, free_memory
+from fastdata.store.format import read_manifest
 
 __all__ = ["run_bench"]
 
@@ -58,25 +60,26 @@ def run_bench(
 
     Raises:
         ValueError: an argument can't be: not positive, more than the store has, or more than fits into memory.
-        StoreError: the store has no images.
+        StoreError: the store has no images, or masks in place of labels.
         LoaderError: a contestant delivers something else than the others, or no Loader delivers anything.
         MissingExtraError: `plot` without matplotlib.
     """
-    _positive(crop=crop, batch_size=batch_size, seconds=seconds, repeats=repeats, limit=limit)
+    _positive(**{"crop": crop, "batch-size": batch_size, "seconds": seconds, "repeats": repeats, "limit": limit})
     if min(workers, default=0) < 0:
-        raise ValueError(f"workers is {min(workers)}, but must not be negative")
+        raise ValueError(f"--workers is {min(workers)}, but must not be negative")
     if plot is not None:
         require_matplotlib()  # now, and not after minutes
         if not Path(plot).absolute().parent.is_dir():
-            raise ValueError(f"plot is {os.fspath(plot)!r}, but its folder does not exist: make it first")
+            raise ValueError(f"--plot is {os.fspath(plot)!r}, but its folder does not exist: make it first")
     task, cores = _task(os.fspath(store), size, crop, batch_size), available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     about = describe(task)
     most = max(cores, *counts)
     if (need := most * about["worker_bytes"]) > free_memory():
+        fewer = ", or fewer --workers" * (most > cores)
         raise ValueError(
-            f"crop {task.crop} and batch_size {task.batch_size} take {need / 1e6:,.0f} MB in {most} workers, but "
-            f"{free_memory() / 1e6:,.0f} MB are free: choose a smaller --crop or --batch-size, or fewer --workers"
+            f"--crop {task.crop} and --batch-size {task.batch_size} take {need / 1e6:,.0f} MB in {most} processes, but "
+            f"{free_memory() / 1e6:,.0f} MB are free: choose a smaller --crop or --batch-size{fewer}"
         )
     ram = about["store_bytes"] < 0.5 * free_memory()  # a copy in memory is affordable
     for said in byte_lines(about, counts, ram):
@@ -100,22 +103,26 @@ def run_bench(
         echo(line)
     if plot is not None:
         draw(result, plot)
+        echo(f"drawn in {os.fspath(plot)}")
     return result
 
 
 def _positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}, but must be positive")
+            raise ValueError(f"--{name} is {value}, but must be positive")
 
 
 def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
     """What is to be done; what was not asked fits the images."""
+    manifest = read_manifest(Path(path))
+    if manifest.kind != "images" or (manifest.masks and manifest.labels.kind == "none"):
+        raise StoreError(f"bench measures stores of images without masks, not {described(path, manifest)}")
     images = StoreImages(path, size)
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")
     if batch_size is not None and batch_size > len(images):
-        raise ValueError(f"batch_size is {batch_size}, but {path} has {len(images)} images: choose a smaller --batch-size")
+        raise ValueError(f"--batch-size is {batch_size}, but {path} has {len(images)} images: choose a smaller --batch-size")
     if crop is None:
         heights, widths = images.sides(np.arange(len(images)))
         side = int(np.median(np.minimum(heights, widths)))

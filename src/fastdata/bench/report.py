@@ -127,10 +127,10 @@ def _bottleneck(results: Sequence[Mapping[str, Any]], cores: int) -> str:
     if memory and memory["median"] > GAIN * share and memory["min"] > disk["ratio"]["max"]:  # in every round
         return said + f"reading the store is the limit; RAMDataset reaches {memory['median']:.2f}, and a faster disk would help."
     if limit["cores_busy"] < BUSY * cores:
-        return said + (
-            f"decoding alone keeps but {limit['cores_busy']:.1f} cores busy; the disk, or other programs, are the limit: "
-            "try RAMDataset, or a quieter machine."
-        )
+        idle = f"decoding alone keeps but {limit['cores_busy']:.1f} cores busy; "
+        if memory and memory["median"] <= share:
+            return said + idle + "the disk is not the limit, as RAMDataset is no faster: try a quieter machine."
+        return said + idle + f"the disk, or other programs, are the limit: try {'RAMDataset, or ' * bool(memory)}a quieter machine."
     if share >= NEAR:
         return said + "decoding is the limit; more cores or a smaller --size help."
     return said + "making batches and handing them over is the limit; other numbers of --workers or a larger --batch-size may help."

@@ -32,6 +32,9 @@ class Checkpoints:
 
     A file is written beside its place, synced, and renamed: whatever bears the name `update-NNNNNNNN.pt` is complete. Rank 0
     writes, in a thread, a copy that it took while the training waited; the next save waits for it, and raises its error.
+
+    Attributes:
+        read: the file of the state that `newest` gave.
     """
 
     def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
@@ -40,6 +43,7 @@ class Checkpoints:
         self.folder, self._world, self._keep = folder, world, keep_last
         self._written: Future[None] | None = None
         self._then: Callable[[], None]
+        self.read: Path | None = None
         if world.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob("*.part"):
@@ -103,14 +107,13 @@ class Checkpoints:
         chosen, trouble = self._world.gather((chosen, trouble))[0]
         if trouble:  # on all ranks: none waits for another
             raise FastDataError(trouble)
-        if chosen is None or state is not None:
-            return state
+        if chosen is None:
+            return None
+        self.read = self.path(chosen)
         try:
-            return _read(self.path(chosen))  # type: ignore[no-any-return]
+            return _read(self.read) if state is None else state  # type: ignore[no-any-return]
         except FileNotFoundError:
-            raise FastDataError(
-                f"rank 0 goes on from {self.path(chosen)}, which this rank does not see: share the folder"
-            ) from None
+            raise FastDataError(f"rank 0 goes on from {self.read}, which this rank does not see: share the folder") from None
 
     def _newest(self) -> tuple[int | None, Any, str | None]:
         """Its update, it, and what is wrong."""

@@ -147,6 +147,7 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         check_split(fraction, seed, stratify)
         if stratify and self._all.labels.kind != "class":
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
-        check_parts(fraction, first)
+        classes = self.targets if stratify else None
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
+        check_parts(fraction, first, classes)
         return self.subset(first), self.subset(~first)

@@ -30,7 +30,13 @@ def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
         raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, or False")
 
 
-def check_parts(fraction: float, first: Array) -> None:
-    """Raise a ValueError if no sample is in the first part, or none outside of it."""
+def check_parts(fraction: float, first: Array, classes: Array | None = None) -> None:
+    """Raise a ValueError if no sample is in the first part, or none outside of it. classes: of the samples, where they stratify."""
     if first.all() or not first.any():
+        if classes is not None:
+            most = max(np.unique(classes, return_counts=True)[1], default=0)
+            raise ValueError(
+                f"{fraction} of each class, rounded, leaves one part empty, as no class has more than {most} "
+                f"{'sample' if most == 1 else 'samples'}: choose another fraction, or leave stratify out"
+            )
         raise ValueError(f"{fraction} of {len(first)} samples, rounded, leaves one part empty: choose another fraction")

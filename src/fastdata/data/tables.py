@@ -216,8 +216,9 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         check_split(fraction, seed, stratify)
         if stratify and self._labels.kind not in ("class", "integer"):
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._labels.kind!r}")
-        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self.targets if stratify else None)
-        check_parts(fraction, first)
+        classes = self.targets if stratify else None
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
+        check_parts(fraction, first, classes)
         return self.subset(first), self.subset(~first)
 
     def __repr__(self) -> str:

@@ -159,7 +159,7 @@ class View:
     def unequal(self, shapes: set[Shape]) -> LoaderError:
         """What to say when outputs of these shapes are to be one batch."""
         if self.crop is None:
-            what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop"
+            what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop --upscale"
         else:
             what = f"{self.crop} keeps the aspect; use Resize((height, width)) or CenterCrop"
         return LoaderError(f"a batch needs images of one size, but these have {some({f'{w} x {h}' for h, w in shapes})}: {what}")

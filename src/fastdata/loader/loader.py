@@ -30,7 +30,7 @@ from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import Given
-from fastdata.loader.workers import Workers
+from fastdata.loader.workers import Workers, why_died
 
 __all__ = ["Loader"]
 
@@ -342,7 +342,7 @@ class Loader:
             self.close()  # the workers end with their error; another pass starts new ones
             if died:
                 place = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
-                raise LoaderError(f"{place}: a worker died: {error}; if memory ran out, use fewer workers") from error
+                raise LoaderError(f"{place}: a worker died: {error}; {why_died()}") from error
             raise
         self._stats.add(time.perf_counter() - started, reply.work_s, reply.timing)
         self._stats.fallbacks += reply.fallbacks

@@ -19,7 +19,7 @@ from fastdata.loader.fetch import Request
 from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.requests import Requests
 from fastdata.loader.sizes import Size, Sizes, sized
-from fastdata.loader.workers import Workers
+from fastdata.loader.workers import Workers, why_died
 from fastdata.machine import free_memory
 
 __all__ = ["Resident", "check_resident", "one_device"]
@@ -71,7 +71,7 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
     if len(found) > 1:
         shapes = some({f"{width} x {height}" for height, width in found})
         raise ValueError(
-            f"resident needs images of one size, these have {shapes}: prepare with --resize crop, or leave resident out"
+            f"resident needs images of one size, these have {shapes}: prepare with --resize crop --upscale, or leave resident out"
         )
     (shape,) = found
     if crop is not None and not _only_cuts(crop, shape):
@@ -201,7 +201,7 @@ class Held:
                 stop = reply.request.stop
         except Exception as error:
             if feed.died(error):
-                raise LoaderError(f"a worker died while it loaded images: {error}; if memory ran out, use fewer workers") from error
+                raise LoaderError(f"a worker died while it loaded images: {error}; {why_died()}") from error
             raise
         finally:
             feed.close()

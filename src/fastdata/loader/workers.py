@@ -27,7 +27,15 @@ from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared import SharedArray
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "why_died"]
+
+
+def why_died() -> str:
+    """What may have ended a worker, and what to do."""
+    method, said = multiprocessing.get_start_method(), "if memory ran out, use fewer workers"
+    if method == "fork":
+        return said
+    return f'{said}; where {method} starts workers, a script needs `if __name__ == "__main__":` around what starts its loaders'
 
 
 def _on_cpu() -> AbstractContextManager[Any]:

@@ -19,7 +19,7 @@ class Best:
         self._name, _, self._mode = (rule or "").partition(":")
         known = self._name in names or self._name.rpartition("/")[0] in names  # a metric of several numbers names them itself
         if rule is not None and not (known and self._mode in ("min", "max")):
-            raise ValueError(f"best is {rule!r}, but is a metric, of {', '.join(names)}, and :min or :max")
+            raise ValueError(f"best is {rule!r}, but must be a metric ({', '.join(names)}) and :min or :max, such as 'loss:min'")
 
     def see(self, results: Mapping[str, float]) -> None:
         if self.rule is None:

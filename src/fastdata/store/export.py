@@ -56,7 +56,7 @@ def export(
     store, root = Store(path, kind=None), Path(out)
     known = {"images": LAYOUTS, "tokens": TOKEN_FORMATS, "arrays": ("npy",), "table": ("parquet",)}[store.manifest.kind]
     if (to or known[0]) not in known:
-        raise ValueError(f"to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
+        raise ValueError(f"--to is {to!r}, but {path} holds {store.manifest.kind}, which go to {', '.join(known)}")
     for name, value, format in (("--shard-size", shard_size, "webdataset"), ("--val-fraction", val_fraction, "nanogpt")):
         if value is not None and (to or known[0]) != format:
             raise ValueError(f"{name} goes with --to {format}, but {path} is exported to {to or known[0]}: leave it out")

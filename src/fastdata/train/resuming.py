@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from fastdata.checkpoint.files import Checkpoints
@@ -25,7 +26,25 @@ class Resuming:
         self._wish, self._checkpoints, self._options, self._records = wish, checkpoints, options, records
         self.settled = False
 
-    def newest(self) -> dict[str, Any] | None:
+    def load(self, into: Callable[[dict[str, Any]], object]) -> bool:
+        """Hand over the state to go on from, if there is one and it is wanted. Returns whether.
+
+        Raises:
+            FastDataError: it can't be had, or is of something else.
+        """
+        state = self._newest()
+        if state is None or self._checkpoints is None:
+            return False
+        try:
+            into(state)
+        except FastDataError as error:
+            raise FastDataError(
+                f"{self._checkpoints.read} does not fit this Trainer: for a new run, pass resume=False or another dir; to go on, "
+                f"make the Trainer as it was: {error}"
+            ) from error
+        return True
+
+    def _newest(self) -> dict[str, Any] | None:
         """The state to go on from; None: there is none, or none is wanted."""
         if self._checkpoints is None:
             return None

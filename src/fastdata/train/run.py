@@ -36,7 +36,7 @@ class Run:
         max_steps: int | None,
         eval_every: int | None,
     ) -> None:
-        check_counts(eval_every=eval_every)
+        check_counts(epochs=epochs, max_steps=max_steps, eval_every=eval_every)
         if epochs is None and max_steps is None:
             raise ValueError("fit needs epochs or max_steps, or it would never end")
         self.trainer, self.train, self.eval_every = trainer, train, eval_every

@@ -298,7 +298,7 @@ class Trainer:
         Args:
             train: an iterable of batches with the same number on every rank, as fastdata's Loader has.
             val: what to evaluate, after each epoch or each `eval_every` updates, and at the end.
-            epochs: how many. max_steps: updates. The first that is reached ends the run.
+            epochs: how many, 1 or more. max_steps: updates, 1 or more. The first that is reached ends the run.
 
         Returns the results of the last evaluation. With `profile` it ends after that.
         """
@@ -350,12 +350,9 @@ class Trainer:
         """Go on from the newest checkpoint of `dir`, if `resume` says so and nothing was trained yet. Returns whether.
 
         Raises:
-            FastDataError: none can be read, or `resume` is "require" and there is none.
+            FastDataError: none can be read, it is of something else, or `resume` is "require" and there is none.
         """
-        state = None if self.update else self._resuming.newest()
-        if state is not None:
-            self.load_state_dict(state)
-        return state is not None
+        return not self.update and self._resuming.load(self.load_state_dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how the run goes on: tensors, numbers and text. All ranks call it together."""

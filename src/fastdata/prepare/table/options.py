@@ -154,7 +154,7 @@ def _labels(table: Table) -> Labels:
             what = (
                 "names: give it as the only target" if column.kind == "category" else f"{column.kind} values, not numbers or names"
             )
-            raise PrepError(f"target {column.name!r} holds {what}")
+            raise PrepError(f"--target {column.name!r} holds {what}")
     return Labels("integer" if len(targets) == 1 and targets[0].kind == "integer" else "vector", table.targets)
 
 
