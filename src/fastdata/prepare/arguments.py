@@ -8,9 +8,9 @@ from typing import Any
 
 from fastdata.prepare.kinds import kind_of
 from fastdata.prepare.naming import as_option
-from fastdata.prepare.sources import walk_files
 from fastdata.prepare.table.options import is_table_file
 from fastdata.prepare.text.sources import holds_tokens
+from fastdata.prepare.walk import walk_files
 
 __all__ = ["own_arguments", "what_is_asked"]
 
