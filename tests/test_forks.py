@@ -106,3 +106,31 @@ def test_bench_with_crops_that_opencv_resizes_with_threads(tmp_path: Path) -> No
     options = "--crop 384 --batch-size 8 --workers 1 --seconds 0.5 --repeats 1".split()
     done = run(*MAIN, "bench", out, *options, seconds=SECONDS)
     assert done.returncode == 0 and " reaches " in done.stdout, done.stdout + done.stderr
+
+
+LEFT_OPEN = """
+import multiprocessing, sys, torch
+from torch.utils.data import TensorDataset
+from fastdata import Loader
+
+def use():
+    global loader
+    loader = Loader(TensorDataset(torch.arange(40)), 4, num_workers=2)
+    print(next(iter(loader))[0].tolist(), flush=True)
+
+if __name__ == "__main__":
+    if sys.argv[1] == "here":
+        use()
+    else:
+        process = multiprocessing.get_context(sys.argv[1]).Process(target=use)
+        process.start()
+        process.join()
+        sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("where", ["here", "fork", "spawn"])
+def test_a_process_ends_though_it_has_left_a_loader_open(tmp_path, where):
+    (tmp_path / "left.py").write_text(LEFT_OPEN)
+    done = run(sys.executable, tmp_path / "left.py", where, seconds=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2, 3]\n", "")

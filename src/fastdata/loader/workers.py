@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import signal
@@ -11,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing import util
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -94,6 +94,7 @@ def begin_worker(worker: int) -> None:
     quiet_worker(worker)
 
 
+_seen_to = set[int]()  # processes that kill their workers when they end
 _running = weakref.WeakKeyDictionary[Any, tuple[int, Greeting | None]]()  # torch's iterators: whose workers they have
 
 
@@ -122,11 +123,19 @@ def _kill(batches: Any) -> None:
         batches._shutdown_workers()
 
 
-@atexit.register
 def _kill_all() -> None:
-    """At the end of the process, before multiprocessing sends them SIGTERM and waits for their end."""
     for batches in list(_running):
         _kill(batches)
+
+
+def _see_to_the_end() -> None:
+    """Kill the workers at the end of this process, before multiprocessing sends them SIGTERM and waits for their end.
+
+    Processes that multiprocessing has started call no function of atexit's, but these.
+    """
+    if os.getpid() not in _seen_to:
+        _seen_to.add(os.getpid())
+        util.Finalize(None, _kill_all, exitpriority=1)
 
 
 class Workers:
@@ -189,6 +198,7 @@ class Workers:
         with ready_to_fork(), _on_cpu(), _uninterrupted():
             batches: Any = iter(loader)
             if num_workers:
+                _see_to_the_end()
                 _running[batches] = os.getpid(), self._greeting
         self._batches = batches
         if num_workers:
