@@ -146,10 +146,13 @@ def test_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--val-fraction goes with --to nanogpt"):
         export(path, tmp_path / "bin", to="llmc", val_fraction=0.5)
     export(path, tmp_path / "bin", to="nanogpt")
+    with pytest.raises(PrepError, match="holds train and val side by side"):
+        fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none")
+    train = tmp_path / "bin" / "train.bin"
     with pytest.raises(PrepError, match="are found in text, but here is none"):
-        fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer="chars")
-    again = fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none", workers=1)
-    assert np.array_equal(tokens(again.out), tokens(path)) and again.skipped == {}
+        fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
+    again = fastdata.prep(train, tmp_path / "b.fds", tokenizer=str(path), end_token="none", workers=1)
+    assert np.array_equal(tokens(again.out), np.fromfile(train, np.uint16)) and again.skipped == {}
     (path / "characters.json").write_text('["b", "a"]')
     with pytest.raises(PrepError, match="is not a sorted list of characters"):
         made(tmp_path / "x", tokenizer=str(path), end_token="none")

@@ -467,7 +467,7 @@ def test_what_the_command_says(tmp_path: Path) -> None:
     info = run(*MAIN, "info", tmp_path / "o.fds").stdout
     assert "500 documents" in info and "bytes (bytes), 257 tokens, end token 256" in info and "uint16" in info
     refused = run(*MAIN, "bench", tmp_path / "o.fds")
-    assert refused.returncode == 1 and "holds tokens, not images; open it with TokenDataset" in refused.stderr
+    assert refused.returncode == 1 and f"not {tmp_path / 'o.fds'}, which holds tokens" in refused.stderr
 
 
 def test_the_format_s_second_opinion(tmp_path: Path) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from fastdata import Batch as LoaderBatch
+from fastdata import FastDataError, Loader, Trainer
 from fastdata.optim import cosine, linear, onecycle
 from training import Batch, cut, data, net, trainer
 
@@ -129,3 +134,83 @@ def test_a_loop_of_ones_own_needs_a_total():
     with pytest.raises(ValueError, match=r"cosine\(warmup=2, .*no total.*epochs \* updates per epoch"):
         next(run.steps(SIZED))
     assert run.update == 0
+
+
+class Detection(Dataset[Any]):
+    """Images, each with five boxes."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, k: int) -> Any:
+        return torch.full((3,), float(k)), torch.full((5,), float(k))
+
+
+def boxes(items: list[Any]) -> Any:
+    return torch.stack([image for image, _ in items]), torch.cat([boxes for _, boxes in items])
+
+
+def detect(model: Any, batch: Any) -> Any:
+    return (model(batch[0]).sum(1).repeat_interleave(5) - batch[1]).square()
+
+
+def test_tensors_with_other_rows_than_samples_come_whole():
+    seen = list[int]()
+
+    def loss_fn(model: Any, batch: Any) -> Any:
+        seen.append(len(batch[1]))
+        return detect(model, batch)
+
+    model = torch.nn.Linear(3, 2)
+    run = Trainer(model, loss_fn, SGD(model.parameters(), lr=0.01), progress=False)
+    run.fit(Loader(Detection(), 4, collate_fn=boxes, num_workers=0), epochs=1)
+    assert seen == [20, 20]
+
+
+def test_repeated_samples_that_can_not_be_left_out_are_an_error():
+    model = torch.nn.Linear(3, 2)
+    batch = LoaderBatch.of((torch.ones(4, 3), torch.ones(20)), 3, np.arange(4), (0, 4))
+    with pytest.raises(FastDataError, match=r"repeats 1 of 4 samples, but a tensor \[20\].*drop_last=True"):
+        Trainer(model, detect, SGD(model.parameters(), lr=0.01), progress=False).fit([batch], epochs=1)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_pass_that_was_left_goes_on_with_the_next_batch(accumulate):
+    """Of our Loader and of any other iterable; in another call of fit, and in a loop over steps."""
+
+    def ids(plan: Any, batches: Any) -> list[Any]:
+        seen, model = list[Any](), torch.nn.Linear(3, 2)
+
+        def loss_fn(model: Any, batch: Any) -> Any:
+            seen.append(batch[0][:, 0].tolist())
+            return model(batch[0]).sum(1)
+
+        plan(Trainer(model, loss_fn, SGD(model.parameters(), lr=0.01), accumulate=accumulate, progress=False), batches)
+        return seen
+
+    def broken(run: Any, batches: Any) -> None:
+        while run.epoch < 2:
+            for update in run.steps(batches):
+                if update % 2 == 0:
+                    break
+
+    rows = TensorDataset(torch.arange(20.0)[:, None].expand(20, 3))
+    for batches in (lambda: Loader(rows, 3, shuffle=True, num_workers=0), lambda: DataLoader(rows, 3)):
+        whole = ids(lambda run, batches: run.fit(batches, epochs=2), batches())
+        assert whole == ids(broken, batches())
+        assert whole == ids(lambda run, batches: [run.fit(batches, epochs=2, max_steps=k) for k in (2, 3, 99)], batches())
+
+
+def test_the_total_of_a_run_that_goes_on_with_more_micro_batches_an_update():
+    batches, seen = cut(data(14), (2,) * 7), list[float]()
+    first = trainer(
+        (model := net()), SGD(model.parameters(), lr=1.0), scheduler=cosine(), hooks={"step": lambda run: run.update == 3}
+    )
+    first.fit(batches, epochs=2)
+    optimizer = SGD((model := net()).parameters(), lr=1.0)
+    optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+    second = trainer(model, optimizer, scheduler=cosine(), accumulate=2)
+    second.load_state_dict(first.state_dict())
+    with pytest.warns(UserWarning, match="accumulate 1 saved, 2 asked"):
+        second.fit(batches, epochs=2)
+    assert second.update == 3 + 2 + 4 and seen[-1] == cosine(9)(8)

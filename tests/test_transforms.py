@@ -14,7 +14,18 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, LoaderError, MaskDataset, RAMDataset, TableDataset, TokenDataset
+from fastdata import (
+    ArrayDataset,
+    CenterCrop,
+    LMDBDataset,
+    Loader,
+    LoaderError,
+    MaskDataset,
+    RAMDataset,
+    RandomCrop,
+    TableDataset,
+    TokenDataset,
+)
 from stores import deep, sha, square, store
 from test_masks import masked
 from test_ram_kinds import table, tokens, volumes
@@ -313,3 +324,21 @@ def test_without_the_loader_they_follow_torchs_generator_in_every_worker():
     loader = DataLoader(dataset, 1, num_workers=2, generator=torch.Generator().manual_seed(0))
     looks = {image.numpy().tobytes() for image, _ in loader}
     assert len(looks) == 8, "two workers draw the same numbers"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_crops_and_flips_may_be_set_too(workers):
+    def epoch(dataset):
+        with Loader(dataset, 8, num_workers=workers) as loader:
+            return [images.tolist() for images, _ in loader]
+
+    dataset = LMDBDataset(store(), size=64, crop=RandomCrop(16), hflip=0.5)
+    with Loader(dataset, 8, num_workers=workers) as loader:
+        next(iter(loader))
+        dataset.crop, dataset.hflip, dataset.vflip = CenterCrop(24), 0.0, 1.0
+        found = [images.tolist() for images, _ in loader]
+    assert found == epoch(LMDBDataset(store(), size=64, crop=CenterCrop(24), vflip=1.0)) == epoch(dataset)
+    with pytest.raises(ValueError, match="hflip is 2"):
+        dataset.hflip = 2
+    with pytest.raises(TypeError, match="crop is 24"):
+        dataset.crop = 24

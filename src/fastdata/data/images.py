@@ -26,6 +26,15 @@ __all__ = ["ImageDataset"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def _of_view(name: str) -> Any:
+    """A part of the view. It may be set at any time, to what the constructor takes: a Loader's next batch has it."""
+
+    def put(dataset: Any, value: Any) -> None:
+        dataset.view = dataset._fitting(replace(dataset.view, **{name: value}))
+
+    return property(lambda dataset: getattr(dataset.view, name), put)
+
+
 class ImageDataset(SlotDataset):
     """Images with targets, which are labels or masks; `fastdata.data.datasets` says where they come from.
 
@@ -141,6 +150,10 @@ class ImageDataset(SlotDataset):
     @transform.setter
     def transform(self, transform: Transform | None) -> None:
         self.view = self._fitting(replace(self.view, transform=transform))
+
+    crop: Any = _of_view("crop")
+    hflip: Any = _of_view("hflip")
+    vflip: Any = _of_view("vflip")
 
     @property
     def channels(self) -> int:

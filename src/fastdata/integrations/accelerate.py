@@ -32,7 +32,8 @@ class AcceleratedLoader:
 
     def begin(self) -> int:
         """Get ready for a pass, and return how many batches of its epoch were handed out before."""
-        return int(self.state_dict()["consumed"]) // self.loader.global_batch_size
+        begun = self.loader._begun  # a pass that was left: the next one begins another epoch
+        return 0 if begun else int(self.state_dict()["consumed"]) // self.loader.global_batch_size
 
     def __iter__(self) -> Iterator[Any]:
         from accelerate.state import GradientState

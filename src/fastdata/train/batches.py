@@ -98,6 +98,10 @@ class Epoch:
         except TypeError:
             return None
 
+    def is_left(self, loader: Any) -> bool:
+        """Whether this was a pass over that loader which ended before its last batch."""
+        return loader is self._loader and not self.over and self.used > 0
+
     def state(self) -> dict[str, Any]:
         """Where it stands."""
         if self.over:
@@ -137,12 +141,23 @@ def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any
     """A batch on the device, without the rows that fill it up, and how many rows are real; None: it does not say.
 
     If none is real, all stay, since every rank has to run the model.
+
+    Raises:
+        FastDataError: rows have to go, and a tensor has not one for each sample.
     """
     valid, ids = getattr(batch, "valid", None), getattr(batch, "ids", None)
+    rows = len(ids) if valid and ids is not None else 0
+    spare = rows - (valid or rows)  # these repeat samples
 
     def change(tensor: Tensor) -> Tensor:
         tensor = tensor.to(device, non_blocking=True)
-        tensor = tensor[:valid] if valid and tensor.dim() else tensor
+        if spare and tensor.dim():
+            if len(tensor) != rows:
+                raise FastDataError(
+                    f"the last batch of this rank repeats {spare} of {rows} samples, but a tensor {[*tensor.shape]} of it has not "
+                    "one row for each, so what is repeated can't be left out: give the Loader drop_last=True"
+                )
+            tensor = tensor[:valid]
         return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
 
     batch = rebuilt(batch, change, device)

@@ -35,7 +35,14 @@ class Options:
         return {**self._own, **self._schedule.options()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """After the optimizer was loaded from the same checkpoint: give it the values that are asked for, where they differ."""
+        """After the optimizer was loaded from the same checkpoint: give it the values that are asked for, where they differ.
+
+        Raises:
+            ValueError: it is of another optimizer.
+        """
+        asked, before = self._own["optimizer"], saved.get("optimizer", self._own["optimizer"])
+        if asked != before and {asked, before} != {"Adam", "AdamW"}:  # these two keep the same of each weight
+            raise ValueError(f"its optimizer is {before}, this one is {asked}")
         self._saved = saved
         self._own["batch_size"] = saved.get("batch_size")
         for k, group in enumerate(self._optimizer.param_groups):

@@ -79,8 +79,9 @@ class Run:
         """Count all updates of the run, those before a resume included; math.inf: nobody knows."""
         trainer, updates = self.trainer, self.max_steps
         with suppress(TypeError):  # a DataLoader may have len() without an answer
-            each = math.ceil(len(self.train) / trainer.accumulate)
-            left = (self.epochs - trainer.epoch) * each - trainer.used // trainer.accumulate
+            batches = len(self.train)
+            first = math.ceil((batches - trainer.used(self.train)) / trainer.accumulate)  # of the epoch that it goes on with
+            left = (self.epochs - trainer.epoch - 1) * math.ceil(batches / trainer.accumulate) + first
             updates = min(updates, trainer.update + max(left, 0))
         return updates
 

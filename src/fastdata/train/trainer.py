@@ -187,7 +187,7 @@ class Trainer:
         return f"Trainer({made}, {self.epoch} epochs, {self.update} updates)"
 
     def steps(self, train: Iterable[Any]) -> Iterator[int]:
-        """One epoch, or the rest of one that was resumed: yields the number of updates after each, for a loop of one's own."""
+        """One epoch, or the rest of one that was resumed or left: yields the number of updates after each."""
         epoch = self._begin(train)
         batches, added, final = iter(epoch), 0, False
         while not final:
@@ -229,7 +229,7 @@ class Trainer:
         self._options.see(train)
         self._habits.begin()
         self._resuming.tell(self.update, self.epoch)
-        self._pass, self._resumed = Epoch(train, self.epoch, self._resumed), None
+        self._pass, self._resumed = Epoch(train, self.epoch, self._place(train)), None
         total = None if self._pass.left is None else math.ceil((self._pass.used + self._pass.left) / self.accumulate)
         self._meter.begin(self.epoch, self._pass.used // self.accumulate, total, train)
         self._logged.kind = "train"
@@ -243,10 +243,15 @@ class Trainer:
         """The mean loss of the last update over this rank's samples, float [] on the device, for a hook; None before the first."""
         return self._step.loss()
 
-    @property
-    def used(self) -> int:
-        """Batches of the next epoch that were used before a resume."""
-        return int(self._resumed["used"]) if self._resumed else 0
+    def _place(self, train: Any) -> Mapping[str, Any] | None:
+        """Where to go on in an epoch: where a state was taken, or where the last pass over the same loader was left."""
+        left = self._pass if self._pass is not None and self._pass.is_left(train) else None
+        return self._resumed if left is None else left.state()
+
+    def used(self, train: Any) -> int:
+        """Batches of the next epoch that were used before a resume, or before a pass over the same loader was left."""
+        place = self._place(train)
+        return int(place["used"]) if place else 0
 
     def _add(self, batch: Any, *, last: bool) -> None:
         tensor = first(batch)
