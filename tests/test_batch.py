@@ -69,6 +69,12 @@ def test_it_is_a_node_of_a_pytree():
     assert paths == ["[0]", "[1]"]
 
 
+@pytest.mark.parametrize("others", [lambda a, b: torch.cat([a, b]), lambda a, _: a.sum(), lambda a, _: a[:0]])
+def test_a_function_that_makes_other_rows_leaves_the_attributes_behind(others):
+    mapped = pytree.tree_map(others, batch_of(), batch_of())
+    assert (type(mapped), mapped.valid, mapped.ids, mapped.position) == (Batch, None, None, None)
+
+
 def test_it_can_be_passed_to_a_compiled_function():
     batch = batch_of()
 

@@ -26,7 +26,7 @@ with fastdata.Loader(fastdata.open(made.out, crop=fastdata.CenterCrop(32)), 3, n
 def test_the_other_project_of_that_name_is_told_at_import(tmp_path: Path, record: str) -> None:
     (tmp_path / record).mkdir()
     told = run(sys.executable, "-c", "import fastdata", env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert told.returncode == 0 and told.stderr.count("another project's fastdata is installed") == 1
+    assert told.returncode == 0 and told.stderr.count("a distribution called fastdata is installed") == 1
     assert record in told.stderr and "pip uninstall fastdata" in told.stderr and "<string>:1" in told.stderr
 
 

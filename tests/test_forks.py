@@ -79,6 +79,18 @@ contestant.close()
 """,
         True,
     ),
+    "a Loader that the parent has begun goes on in both": (
+        """
+loader = fastdata.Loader(fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32)), 8, num_workers=1)
+batches = iter(loader)
+first = next(batches).ids.tolist()
+rest = lambda: [batch.ids.tolist() for batch in batches]
+again = lambda: [batch.ids.tolist() for batch in loader]
+found = [[first, *child(rest)] == [first, *rest()] == child(again) == again()]
+loader.close()
+""",
+        [True],
+    ),
     "as many threads as before, here and in the child": (
         """
 def work():

@@ -84,6 +84,22 @@ def test_a_rate_of_a_function_counts_as_it_is_asked(tmp_path):
     assert seen == [pytest.approx(0.005 * cosine(9)(update)) for update in range(2, 9)]
 
 
+def test_another_optimizer_can_t_go_on(tmp_path):
+    """What it keeps of each weight has other names."""
+    trainer(tmp_path, SGDS[0]).fit(BATCHES, epochs=1)
+    with pytest.raises(FastDataError, match="its optimizer is SGD, this one is AdamW"):
+        trainer(tmp_path, ADAMS[0]).fit(BATCHES, epochs=2)
+
+
+def test_adam_and_adamw_go_on_with_each_other(tmp_path):
+    makes = [partial(torch.optim.Adam, lr=0.05), partial(AdamW, lr=0.05)]
+    trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
+    again = trainer(tmp_path, makes[1])
+    with pytest.warns(UserWarning, match="optimizer Adam saved, AdamW asked"):
+        again.fit(BATCHES, epochs=2)
+    assert (values(again.model) - values(by_hand(makes))).abs().max() < 1e-12
+
+
 def test_each_group_has_its_own(tmp_path):
     def grouped(rate: float, parameters: Any) -> SGD:
         first, *rest = parameters

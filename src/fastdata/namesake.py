@@ -25,7 +25,8 @@ def warn_of_namesake() -> None:
         for name in names:
             if name.startswith("fastdata-") and name.endswith(RECORDS):
                 warn_user(
-                    f"another project's fastdata is installed too ({os.path.join(folder, name)}), and may have replaced files of "
-                    "this package, fastdata-torch: pip uninstall fastdata, then pip install --force-reinstall fastdata-torch"
+                    f"a distribution called fastdata is installed too ({os.path.join(folder, name)}), another project's or an "
+                    "earlier version of this one, and may have replaced files of fastdata-torch: pip uninstall fastdata, then "
+                    "pip install --force-reinstall fastdata-torch"
                 )
                 return

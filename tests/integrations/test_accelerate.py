@@ -98,6 +98,14 @@ def test_skip_first_batches(epochs, epoch, skipped):
         assert sha(made) == epochs[epoch + 1]
 
 
+def test_skip_first_batches_after_a_pass_that_was_left(epochs):
+    with train_loader() as loader:
+        made = AcceleratedLoader(loader)
+        for _ in zip(range(2), made, strict=False):
+            pass
+        assert sha(skip_first_batches(made, 1)) == epochs[1][1:]
+
+
 def test_skip_first_batches_of_a_bare_loader_is_refused():
     with train_loader() as loader, pytest.raises(LoaderError, match="for accelerate"):
         list(skip_first_batches(loader, 2))

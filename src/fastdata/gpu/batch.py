@@ -23,8 +23,8 @@ class _Rows(NamedTuple):
 class Batch(tuple[Any, ...]):
     """What a Loader yields: it unpacks as `images, targets = batch`.
 
-    The attributes stay when a client moves the batch with `.to`, maps a function over it as a pytree (torchvision's transforms do),
-    copies or pickles it, or builds a new one of the same type from items of which at least one is the same tensor.
+    The attributes stay when a client moves the batch with `.to`, maps a function that keeps the number of rows over it as a pytree
+    (torchvision's transforms do), copies or pickles it, or builds a new one of the same type from items of which at least one is the same tensor.
 
     Attributes:
         valid: rows that are real. Fewer than the rows only at the end of an epoch over several ranks.
@@ -72,8 +72,8 @@ _ROWS: Any = WeakTensorKeyDictionary()  # what the batch said that a tensor came
 class _Context:
     """The attributes on their way through a pytree. All are equal: they are no part of its structure."""
 
-    def __init__(self, rows: _Rows) -> None:
-        self.rows = rows
+    def __init__(self, rows: _Rows, lengths: list[int]) -> None:
+        self.rows, self.lengths = rows, lengths
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Context)
@@ -83,7 +83,7 @@ class _Context:
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], _Context]:
-    return list(batch), _Context(_Rows(batch.valid, batch.ids, batch.position))
+    return list(batch), _Context(_Rows(batch.valid, batch.ids, batch.position), _lengths(batch))
 
 
 def _flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], _Context]:
@@ -92,7 +92,14 @@ def _flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], _Context]:
 
 
 def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
-    return Batch.of(items, *context.rows)
+    items = list(items)
+    same = _lengths(items) in (context.lengths, [])  # two batches that were joined, or a mean of each tensor, are other rows
+    return Batch.of(items, *(context.rows if same else _Rows()))
+
+
+def _lengths(items: Iterable[Any]) -> list[int]:
+    """Of the tensors among the items."""
+    return [len(item) if item.dim() else -1 for item in items if isinstance(item, Tensor)]
 
 
 pytree.register_pytree_node(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "let_go_after_fork"]
 
 
 class Engine(Protocol):
@@ -29,3 +32,20 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back what it holds; batches that are still held keep their memory."""
+
+
+_owners = WeakKeyDictionary[Any, Callable[[Any], Engine | None]]()
+_parents = list[Engine | None]()  # engines of the parent process; their end would end its workers
+
+
+def let_go_after_fork(loader: Any, let_go: Callable[[Any], Engine | None]) -> None:
+    """Call `let_go(loader)` in every forked child: the workers of its engine answer the parent, so a child starts its own."""
+    _owners[loader] = let_go
+
+
+def _after_fork() -> None:
+    _parents.extend([let_go(loader) for loader, let_go in list(_owners.items())])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -17,7 +17,7 @@ from fastdata.loader.backend import choose_backend, requested_backend, share_of
 from fastdata.loader.counts import check_state
 from fastdata.loader.dali import Dali
 from fastdata.loader.direct import Direct, is_direct
-from fastdata.loader.engine import Engine
+from fastdata.loader.engine import Engine, let_go_after_fork
 from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
@@ -299,7 +299,7 @@ class Loader:
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self.backend == "auto":
-            self.backend, self.backend_reason = choose_backend(self, self._rows(), self._sizes.at(self._epoch))
+            self.backend, self.backend_reason = choose_backend(self, self._requests.rows(), self._sizes.at(self._epoch))
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
         while self._goes_on(this_pass):
@@ -334,6 +334,7 @@ class Loader:
         try:
             if self._engine is None:
                 self._engine = self._start()
+                let_go_after_fork(self, Loader._let_go)
                 if self.device is not None and not self.resident:
                     self._engine = Feed(self._engine, self.device, self.device_prefetch, pin=self.pin_memory)
             reply, data = self._engine.receive(self._requests.generation)
@@ -353,7 +354,7 @@ class Loader:
             return Resident(self.dataset, self._requests, self.device, self.num_workers)
         if is_direct(self.dataset):
             return Direct(self.dataset, self._requests, pin=self.pin_memory)
-        counts = self._rows(), self.num_workers, self.prefetch_factor
+        counts = self._requests.rows(), self.num_workers, self.prefetch_factor
         options: dict[str, Any] = {"pin_memory": self.pin_memory, "device": self.device}
         if self.backend == "dali":
             return Dali(self.dataset, self._requests, *counts, **options)
@@ -362,13 +363,6 @@ class Loader:
             return Hybrid(self.dataset, self._requests, share, *counts, **options)
         options["collate"] = self._collate_fn
         return Workers.start(self.dataset, self._requests, *counts, **options)
-
-    def _rows(self) -> int:
-        """The most samples of a batch; of a batch sampler, in the epoch that begins: larger ones are copied."""
-        if self._planner.batch_sampler is not None:
-            return max(len(indices) for indices, _ in self._requests.batches())
-        ranks = 1 if self._planner.sampler is not None else self.part.world_size
-        return -(-min(self.global_batch_size, self.epoch_stop) // ranks)
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request
@@ -389,9 +383,14 @@ class Loader:
             self._engine.close()
             if self._engine.slots is not None:
                 self._stats.copies += self._engine.slots.copies
-        self._engine = None
+        self._let_go()
+
+    def _let_go(self) -> Engine | None:
+        """Have no engine any more; the next batch starts one."""
+        engine, self._engine = self._engine, None
         if self._plan is not None:
             self._plan.requests.slots = None
+        return engine
 
     def __enter__(self) -> Loader:
         return self

@@ -72,6 +72,13 @@ class Requests:
         self.generation = 0
         self.restart(0, 0, Sizes.of(None))
 
+    def rows(self) -> int:
+        """Count the most samples of a batch; with a batch sampler, in the epoch that begins: larger ones are copied."""
+        if self._batch_sampler is not None:
+            return max(len(indices) for indices, _ in self.batches())
+        ranks = 1 if self._sampler is not None else self._part.world_size
+        return -(-min(self._batch, self._stop) // ranks)
+
     def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
         """Go on from another place; the generation tells replies to earlier requests apart."""
         self.generation += 1

@@ -34,15 +34,14 @@ class Options:
     def state_dict(self) -> dict[str, Any]:
         return {**self._own, **self._schedule.options()}
 
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """After the optimizer was loaded from the same checkpoint: give it the values that are asked for, where they differ.
-
-        Raises:
-            ValueError: it is of another optimizer.
-        """
+    def check(self, saved: Mapping[str, Any]) -> None:
+        """Raise ValueError where what was saved is of another optimizer."""
         asked, before = self._own["optimizer"], saved.get("optimizer", self._own["optimizer"])
         if asked != before and {asked, before} != {"Adam", "AdamW"}:  # these two keep the same of each weight
             raise ValueError(f"its optimizer is {before}, this one is {asked}")
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """After the optimizer was loaded from the same checkpoint: give it the values that are asked for, where they differ."""
         self._saved = saved
         self._own["batch_size"] = saved.get("batch_size")
         for k, group in enumerate(self._optimizer.param_groups):

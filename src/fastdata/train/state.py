@@ -48,12 +48,14 @@ def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any, options:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         found = f"has {', '.join(map(str, [*state][:8]))}" if isinstance(state, Mapping) else f"is a {type(state).__name__}"
         raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but {found}")
+    saved = state.get("options", {})
     try:
+        options.check(saved)
         load_states((state["model"], state["optimizer"]), trainer.model, trainer.optimizer)
         if trainer.ema is not None:
             load_states((state["model"] if state["ema"] is None else state["ema"],), trainer.ema.model)
         scaler.load_state_dict(state["scaler"])
-        options.load(state.get("options", {}))
+        options.load(saved)
         trainer.schedule.load_state_dict(state["schedule"])
     except (KeyError, RuntimeError, ValueError) as error:
         raise FastDataError(f"the checkpoint is of another model, optimizer, precision or scheduler: {error}") from error
