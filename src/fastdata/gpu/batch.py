@@ -23,8 +23,9 @@ class _Rows(NamedTuple):
 class Batch(tuple[Any, ...]):
     """What a Loader yields: it unpacks as `images, targets = batch`.
 
-    The attributes stay when a client moves the batch with `.to`, maps a function that keeps the number of rows over it as a pytree
-    (torchvision's transforms do), copies or pickles it, or builds a new one of the same type from items of which at least one is the same tensor.
+    The attributes stay when a client moves the batch with `.to`, copies or pickles it, maps a function that keeps the number of
+    rows over it as a pytree (torchvision's transforms do), or builds a new one of the same type from items of which at least one
+    is the same tensor.
 
     Attributes:
         valid: rows that are real. Fewer than the rows only at the end of an epoch over several ranks.
