@@ -24,8 +24,8 @@ from arrays import CHUNK, write_volume
 
 import fastdata
 from fastdata import ArrayDataset, RandomCrop
-from fastdata.data.chunked import StoreArrays
-from fastdata.store.chunks import touched
+from fastdata.arrays.chunked import StoreArrays
+from fastdata.arrays.chunks import touched
 
 CROP, BATCH, BATCHES = 64, 8, 40
 Read = Callable[..., None]

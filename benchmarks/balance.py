@@ -19,9 +19,9 @@ from prep_inputs import photos
 import fastdata
 from fastdata.bench.harness import interleave, summarize
 from fastdata.bench.loaders import Bare, Task, loader
-from fastdata.codec.source import SourceImage
+from fastdata.images.image_file import SourceImage
+from fastdata.images.resize import resize, target_shape
 from fastdata.machine import available_cores
-from fastdata.prepare.resize import resize, target_shape
 
 SIDE, TIMES, SHARE = 256, 50, 100
 

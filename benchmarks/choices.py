@@ -15,10 +15,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fastdata.codec.jpeg import encode_jpeg
-from fastdata.codec.source import SourceImage
+from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import encode_jpeg
+from fastdata.images.resize import resize, target_shape
 from fastdata.loader.order import EpochOrder
-from fastdata.prepare.resize import resize, target_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -19,18 +19,19 @@ import torch
 from choices import rates
 from PIL import Image
 
-from fastdata.codec import jpeg
-from fastdata.codec.cut import cut_jpeg
-from fastdata.codec.jpeg import encode_jpeg
-from fastdata.codec.pile import piled
-from fastdata.codec.pixels import PixelFormat, Window, decode_window, encode_record
-from fastdata.codec.planes import split_planes
-from fastdata.codec.source import SourceImage
-from fastdata.data.crops import CenterCrop, RandomResizedCrop, Resize
 from fastdata.data.random import uniforms
-from fastdata.data.resample import resample
-from fastdata.data.view import View
-from fastdata.prepare.resize import resize, target_shape
+from fastdata.images import jpeg
+from fastdata.images.batch_decode import piled
+from fastdata.images.crops import CenterCrop, RandomResizedCrop, Resize
+from fastdata.images.form import PixelFormat
+from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import encode_jpeg
+from fastdata.images.jpeg_cut import cut_jpeg
+from fastdata.images.pixels import Window, decode_window, encode_record
+from fastdata.images.planes import split_planes
+from fastdata.images.resample import resample
+from fastdata.images.resize import resize, target_shape
+from fastdata.images.view import View
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

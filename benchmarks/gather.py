@@ -2,7 +2,7 @@
 
 python benchmarks/gather.py [--busy 2] [--rows 256]
 
-Behind RowCopier of fastdata.data.token_memory. Busy: so many other processes that never rest.
+Behind RowCopier of fastdata.text.memory. Busy: so many other processes that never rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fastdata.bench.harness import machine
-from fastdata.data.token_memory import RowCopier
+from fastdata.text.memory import RowCopier
 
 Array = np.ndarray[Any, np.dtype[Any]]
 COUNT, WIDTH, ROWS, ROUNDS = 500_000_000, 1025, 32_000, 5

@@ -21,12 +21,13 @@ import cv2
 import numpy as np
 
 from fastdata.bench.harness import machine
-from fastdata.codec.jpeg import encode_jpeg
-from fastdata.codec.mask import decode_mask
-from fastdata.codec.pixels import PixelFormat, Window, decode_record, decode_window
-from fastdata.codec.source import SourceImage
-from fastdata.prepare.masks import resize_mask
-from fastdata.prepare.resize import resize, target_shape
+from fastdata.images.form import PixelFormat
+from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import encode_jpeg
+from fastdata.images.mask_file import decode_mask
+from fastdata.images.mask_recipe import resize_mask
+from fastdata.images.pixels import Window, decode_record, decode_window
+from fastdata.images.resize import resize, target_shape
 from fastdata.store.shards import ShardReader, ShardWriter
 
 Array = np.ndarray[Any, np.dtype[Any]]

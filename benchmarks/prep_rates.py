@@ -132,7 +132,7 @@ def check(name: str, job: Job, sizes: tuple[int, ...]) -> None:
 
 
 def _store_records(job: Job, probes: list[str], sizes: tuple[int, ...]) -> Iterator[tuple[str, int, Array]]:
-    from fastdata.data.datasets import LMDBDataset
+    from fastdata.images.stored import LMDBDataset
 
     for size in sizes:
         dataset = LMDBDataset(job.out, size=size)

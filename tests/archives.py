@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codec.source import SourceImage
 from fastdata.errors import CodecError
-from fastdata.prepare.archives.archive import release
-from fastdata.prepare.archives.catalog import read_source
-from fastdata.prepare.inputs import SourceList
-from fastdata.prepare.sources import list_sources
+from fastdata.images.image_file import SourceImage
+from fastdata.sources.archive import release
+from fastdata.sources.catalog import read_source
+from fastdata.sources.inputs import SourceList
+from fastdata.sources.listing import list_sources
 from support import PREP, Array, encode, picture
 
 

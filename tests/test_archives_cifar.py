@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from archives import all_pixels, equal, run_printed
 from fastdata import PrepError
-from fastdata.prepare.archives.cifar import load_batch
-from fastdata.prepare.sources import list_sources
+from fastdata.sources.cifar import load_batch
+from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import folder
 from support import PREP, Array, run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from archives import all_pixels, equal, problems, run_printed
 from fastdata import PrepError, prep
-from fastdata.prepare.sources import list_sources
+from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import folder, whole
 from support import PREP, Array, run

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from archives import all_pixels, equal, png, problems, write_tar
 from fastdata import PrepError, prep
-from fastdata.prepare.archives import lmdb_source
-from fastdata.prepare.archives.archive import release
-from fastdata.prepare.archives.catalog import read_source
-from fastdata.prepare.archives.datum import read_datum
-from fastdata.prepare.archives.patterns import expand, locate
 from fastdata.prepare.estimate import estimate
-from fastdata.prepare.sources import list_sources
+from fastdata.sources import lmdb_source
+from fastdata.sources.archive import release
+from fastdata.sources.catalog import read_source
+from fastdata.sources.datum import read_datum
+from fastdata.sources.listing import list_sources
+from fastdata.sources.patterns import expand, locate
 from fastdata.store.store import Store
 from stores import store, whole
 from support import PREP, encode, picture, run

@@ -15,8 +15,8 @@ import pytest
 
 from archives import all_pixels, equal, png, problems, run_printed
 from fastdata import MissingExtraError, PrepError, prep
-from fastdata.prepare.archives.catalog import read_source
-from fastdata.prepare.sources import list_sources
+from fastdata.sources.catalog import read_source
+from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import whole
 from support import PREP, picture, run

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from archives import all_pixels, equal, pixels_of, png, problems, write_tar
 from fastdata import PrepError, prep
-from fastdata.prepare.archives.catalog import read_source
-from fastdata.prepare.archives.tar_members import members
-from fastdata.prepare.images import ImageOptions
+from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import make_plan
-from fastdata.prepare.sources import list_sources
+from fastdata.sources.catalog import read_source
+from fastdata.sources.listing import list_sources
+from fastdata.sources.tar_members import members
 from fastdata.store.store import Store
 from stores import folder, whole
 from support import PREP, encode, picture, run
@@ -337,7 +337,7 @@ def test_members_that_moved_are_another_source(tmp_path: Path) -> None:
     plans = []
     for text in (b"short", b"a text that is longer than five hundred and twelve bytes" * 99):
         write_tar(tmp_path / "x.tar", [("0.txt", text), ("0.png", data)])
-        plans.append(make_plan(list_sources(tmp_path / "x.tar"), ImageOptions()).fingerprint)
+        plans.append(make_plan(list_sources(tmp_path / "x.tar"), ImageRecipe()).fingerprint)
     assert plans[0] != plans[1]
 
 

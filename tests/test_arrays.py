@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import fastdata
 from fastdata import ArrayDataset, CenterCrop, Loader, LoaderError, RandomCrop, RandomResizedCrop, StoreError
+from fastdata.arrays.chunks import boxes, count, touched
 from fastdata.data.random import uniforms
-from fastdata.store.chunks import boxes, count, touched
 from stores import folder, once, sha, store
 from support import Array
 

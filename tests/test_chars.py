@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fastdata
-import fastdata.prepare.text.planning as planning
+import fastdata.text.planning as planning
 from corpora import documents, sentences, tokens
 from fastdata import Loader, PrepError, TokenDataset
 from fastdata.store.export import export

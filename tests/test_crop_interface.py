@@ -23,7 +23,7 @@ from fastdata import (
     Resize,
     StoreError,
 )
-from fastdata.data import crops
+from fastdata.images import crops
 from stores import sha, square, store, whole
 from test_masks import masked
 from test_masks import nearest as nearest_classes

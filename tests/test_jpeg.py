@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.codec import jpeg
-from fastdata.codec.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval, segment_lengths
-from fastdata.codec.pixels import PixelFormat, Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
+from fastdata.images import jpeg
+from fastdata.images.form import PixelFormat
+from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval, segment_lengths
+from fastdata.images.pixels import Window, decode_record, decode_window, encode_record
 from support import Array, encode, picture
 
 PHOTOS = Path(__file__).parents[2] / "shared/data/photos"

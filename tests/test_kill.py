@@ -242,7 +242,7 @@ TROUBLE = """
 import os, signal, sys, time
 if "fastdata.prepare.worker" in " ".join(sys.orig_argv):
     {at_start}
-    import fastdata.prepare.image_shards as worker
+    import fastdata.images.shards as worker
     real = worker.prepare_image
     def prepare_image(data, options, **more):
         if b"crash the decoder" in data:

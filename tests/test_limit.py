@@ -17,10 +17,10 @@ import pytest
 import fastdata
 from corpora import as_bytes, jsonl, sentences, tokens
 from fastdata import PrepError, TableDataset
-from fastdata.codec.tokenizer import Spec, load
 from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
+from fastdata.text.tokenizer import Spec, load
 from support import PREP, kill_group, run, start, tables, tree, until
 from test_text import TEXTS, write
 from test_token_files import write_llmc, write_megatron, write_nanogpt
@@ -38,7 +38,7 @@ def test_the_first_documents_of_every_source(kind: str, limit: int, tmp_path: Pa
 
 
 def test_documents_of_several_files_and_pieces_count_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.prepare.text.sources.LEAST_BYTES", 300)  # some documents to a piece
+    monkeypatch.setattr("fastdata.text.listing.LEAST_BYTES", 300)  # some documents to a piece
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("\n".join(TEXTS[:20]) + "\n\n \n")
     jsonl(tmp_path / "in" / "b.jsonl", TEXTS[20:40])
@@ -87,7 +87,7 @@ def test_a_tokenizer_is_trained_on_these_documents_alone(tmp_path: Path) -> None
     one = fastdata.prep(tmp_path / "a.jsonl", tmp_path / "a.fds", limit=5, **options).out
     two = fastdata.prep(tmp_path / "b.jsonl", tmp_path / "b.fds", **options).out
     assert (one / "tokenizer.json").read_bytes() == (two / "tokenizer.json").read_bytes()
-    section = Store(one, "tokens").manifest.tokens
+    section = Store(one, "tokens").manifest.section("tokens")
     assert section is not None
     engine = load(Spec(section.engine, section.name, section.sha256), (one / "tokenizer.json").read_bytes())
     assert len(engine.encode(["xyxyxy"])[0]) == 6
@@ -117,7 +117,7 @@ def as_source(kind: str, path: Path, table: pd.DataFrame) -> Any:
 @pytest.mark.parametrize("limit", [1, 64, 100, 5000])
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 def test_the_first_rows_are_a_table_of_these_rows(kind: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.prepare.table.cut.BLOCK", 700)
+    monkeypatch.setattr("fastdata.tables.cut.BLOCK", 700)
     (tmp_path / "some").mkdir()
     whole = as_source(kind, tmp_path, frame(300))
     some = as_source(kind, tmp_path / "some", frame(300)[:limit])

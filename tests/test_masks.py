@@ -19,9 +19,9 @@ from PIL import Image
 import fastdata
 import fastdata.store.export
 from fastdata import CenterCrop, CodecError, Loader, MaskDataset, PrepError, RandomCrop, RandomResizedCrop, Resize, StoreError
-from fastdata.codec.mask import decode_mask
 from fastdata.data.random import uniforms
-from fastdata.prepare.masks import read_palette
+from fastdata.images.mask_file import decode_mask
+from fastdata.images.mask_recipe import read_palette
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder, sha, store

@@ -30,9 +30,9 @@ from fastdata import (
     RandomResizedCrop,
     StoreError,
 )
-from fastdata.codec.mask import count_classes, decode_mask
-from fastdata.prepare.images import ImageOptions, prepare_image
-from fastdata.prepare.masks import MaskOptions
+from fastdata.images.mask_file import count_classes, decode_mask
+from fastdata.images.mask_recipe import MaskRecipe
+from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder, once, script, unlabelled
@@ -138,10 +138,10 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
     with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
         RAMDataset(masked(), ignore_index=256)
     total = whole_bytes(photographed("jpeg"), False)
-    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: total - 1)
+    monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: total - 1)
     with pytest.raises(StoreError, match=rf"give max_bytes={int((total - 1) * 0.8)} to keep"):
         RAMDataset(photographed("jpeg"))
-    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: total)
+    monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: total)
     assert len(RAMDataset(photographed("jpeg"))) == COUNT
 
 
@@ -150,8 +150,8 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
 
 def test_a_batch_is_planned_once(monkeypatch):
     planned = []
-    real = fastdata.data.view.View.plan
-    monkeypatch.setattr(fastdata.data.view.View, "plan", lambda *a, **k: planned.append(1) or real(*a, **k))
+    real = fastdata.images.view.View.plan
+    monkeypatch.setattr(fastdata.images.view.View, "plan", lambda *a, **k: planned.append(1) or real(*a, **k))
     dataset = MaskDataset(masked(), crop=RandomResizedCrop(20))
     dataset.read_batch(range(COUNT), seed=0, epoch=0)
     dataset[0]
@@ -271,7 +271,7 @@ def test_sixteen_bits_of_color_are_not_taken_for_eight():
 @pytest.mark.parametrize("kind", ["colors", "classes"])
 def test_a_mask_takes_few_bytes_a_pixel(kind):
     values = np.random.default_rng(0).integers(0, 9, (1000, 1500), np.uint8)
-    options = ImageOptions(codec="rgb", gray=True, mask=MaskOptions(8, COLORS[:9] if kind == "colors" else ()))
+    options = ImageRecipe(codec="rgb", gray=True, mask=MaskRecipe(8, COLORS[:9] if kind == "colors" else ()))
     image, mask = file(values), colored(values) if kind == "colors" else file(values)
     tracemalloc.start()
     try:

@@ -13,8 +13,8 @@ import pytest
 
 from fastdata.errors import PrepError
 from fastdata.prepare import prep
-from fastdata.prepare.inputs import SourceOptions
-from fastdata.prepare.sources import list_sources
+from fastdata.sources.inputs import LabelOptions
+from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from support import PREP, encode, picture, run, tree, write_pictures
 
@@ -98,7 +98,7 @@ def test_options_about_columns_need_names(photos: Path) -> None:
     (photos / "t.csv").write_text("a.png,cat\nc.png,dog\n")
     for options, message in (({"split": "train"}, "--split"), ({"label_column": ("label",)}, "--label-column label")):
         with pytest.raises(PrepError, match=f"{message}.* first line, such as path,label,split"):
-            list_sources(photos / "t.csv", SourceOptions(**options))
+            list_sources(photos / "t.csv", LabelOptions(**options))
 
 
 def test_names_beside_a_folder_are_classes_in_sorted_order(photos: Path) -> None:
@@ -117,7 +117,7 @@ def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
     beside = written(
         photos.parent / "l.csv", [("path", "kind", "x"), *((name, f"new{k}", "1") for k, name in enumerate(NAMES[:2]))]
     )
-    found = list_sources(source, SourceOptions(labels=beside, label_column=("kind",)))
+    found = list_sources(source, LabelOptions(labels=beside, label_column=("kind",)))
     assert found.labels.names == ("new0", "new1") and [s.label for s in found.sources] == [0, 1]
 
 
@@ -153,7 +153,7 @@ def test_a_split_is_chosen_by_name_and_names_the_store(photos: Path) -> None:
     assert refused.returncode == 2 and "--split test" in refused.stderr and "train, val" in refused.stderr
     written(photos / "u.csv", [("path", "label"), ("a.png", "x")])
     with pytest.raises(PrepError, match=r"--split val: .* no column split; it has path, label"):
-        list_sources(photos / "u.csv", SourceOptions(split="val"))
+        list_sources(photos / "u.csv", LabelOptions(split="val"))
 
 
 def test_one_split_alone_needs_no_option(photos: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_path_with_two_labels_is_an_error_and_one_that_comes_again_is_told(pho
     assert len(found.sources) == 3 and "1 row of t.csv names a path that stood in it before, with the same label" in note
     with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels: 'cat' and 'dog'"):
         list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]))
-    assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), SourceOptions(label_column=("none",))).sources
+    assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), LabelOptions(label_column=("none",))).sources
 
 
 @pytest.mark.parametrize("text", ["path,label\na.png,café\n", "path,café\na.png,cat\n", "a.png,café\n"])

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset
-from fastdata.codec import pile
-from fastdata.codec.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
-from fastdata.codec.pile import piled
-from fastdata.codec.pixels import Window
 from fastdata.errors import CodecError, FormatError
+from fastdata.images import batch_decode as pile
+from fastdata.images.batch_decode import piled
+from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
+from fastdata.images.pixels import Window
 from stores import square, store
 from support import Array, picture
 

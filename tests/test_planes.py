@@ -29,9 +29,10 @@ from fastdata import (
     RandomResizedCrop,
     Resize,
 )
-from fastdata.codec.pixels import PixelFormat, decode_record, encode_record
-from fastdata.codec.planes import split_planes
 from fastdata.data.random import uniforms
+from fastdata.images.form import PixelFormat
+from fastdata.images.pixels import decode_record, encode_record
+from fastdata.images.planes import split_planes
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from stores import sha, sources, square, store

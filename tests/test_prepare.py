@@ -20,10 +20,10 @@ import pytest
 import xxhash
 from PIL import Image, ImageOps
 
-from fastdata.codec.pixels import decode_record
 from fastdata.errors import FormatError, PrepError, StoreError
+from fastdata.images.pixels import decode_record
+from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.prepare import prep
-from fastdata.prepare.images import ImageOptions, prepare_image
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import Array, encode, picture, tree, write_pictures
@@ -319,7 +319,7 @@ def _check_pixels(found: Array, reference: Array, most: float = 2) -> None:
 
 
 def _decoded(data: bytes, **options: Any) -> list[Array]:
-    chosen = ImageOptions(**options)
+    chosen = ImageRecipe(**options)
     found = []
     for record in prepare_image(data, chosen):
         if chosen.codec == "rgb":
@@ -419,13 +419,13 @@ def test_sixteen_bits_are_kept() -> None:
     wide = picture(2, 60, 80).astype(np.uint16) * 251 + 17
     data = encode(wide, ".png")
     for codec in ("rgb", "png"):
-        record = prepare_image(data, ImageOptions(codec=codec, bits=16))[0]
+        record = prepare_image(data, ImageRecipe(codec=codec, bits=16))[0]
         if codec == "rgb":
             found = np.frombuffer(record.data, "<u2").reshape(60, 80, 3)
         else:
             found = cv2.imdecode(np.frombuffer(record.data, np.uint8), cv2.IMREAD_UNCHANGED)[:, :, ::-1]
         np.testing.assert_array_equal(found, wide)
-    record = prepare_image(data, ImageOptions(sizes=(30,), codec="rgb", bits=16))[0]
+    record = prepare_image(data, ImageRecipe(sizes=(30,), codec="rgb", bits=16))[0]
     halves = wide.astype(float).reshape(30, 2, 40, 2, 3).mean(axis=(1, 3))
     assert np.abs(np.frombuffer(record.data, "<u2").reshape(30, 40, 3) - halves).max() <= 1
 

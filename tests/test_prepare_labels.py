@@ -155,7 +155,7 @@ def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(
     done = run("bash", "-c", call + command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     store = Store(tmp_path / "cam vid.fds")
-    assert len(store) == 3 and store.manifest.masks is not None
+    assert len(store) == 3 and store.manifest.section("masks") is not None
 
 
 def test_images_around_a_folder_of_masks_are_refused(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
-from fastdata.codec.pixels import Window
-from fastdata.shared import SharedArray
+from fastdata.images.pixels import Window
+from fastdata.shared_memory import SharedArray
 from stores import COUNT, deep, folder, script, sources, store
 from support import encode, picture, until
 
@@ -91,7 +91,7 @@ def test_a_list_of_files_with_no_or_float_targets(files):
 
 
 def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
-    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: 50_000)
+    monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 50_000)
     total = stored_bytes(store())
     with pytest.raises(StoreError, match=rf"{total / 1e9:.2f} GB are to be held in memory, 0.00 GB are free: give max_bytes=40000"):
         RAMDataset(store())
@@ -172,7 +172,7 @@ def test_another_process_reads_the_same_memory_until_its_maker_is_gone():
 
 HOLDER = """
 import sys, time
-from fastdata.shared import SharedArray
+from fastdata.shared_memory import SharedArray
 held = SharedArray(200 << 20)
 held.array[:] = 7
 print("ready", flush=True)

@@ -225,7 +225,7 @@ def test_tokens_in_memory_outlive_their_store(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path, options = (tokens()[0], {"block_size": 8}) if kind == "tokens" else (volumes()[0], {})
     disk = "TokenDataset" if kind == "tokens" else "ArrayDataset"
-    monkeypatch.setattr("fastdata.data.held.free_memory", lambda: 200_000)
+    monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 200_000)
     with pytest.raises(StoreError, match=rf"0.00 GB are free: give max_bytes=160000 to keep the rest on disk, or use {disk}"):
         RAMDataset(path, **options)
     assert len(RAMDataset(path, max_bytes=160_000, **options)) > 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.prepare.resize import resize
+from fastdata.images.resize import resize
 from support import picture
 
 Array = np.ndarray[Any, np.dtype[Any]]

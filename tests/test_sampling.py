@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, RandomSampler, TensorDataset, Weight
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
-from fastdata.data.images import ImageDataset
+from fastdata.images.dataset import ImageDataset
 from stores import store
 
 

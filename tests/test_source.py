@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
-from fastdata.codec.source import SourceImage
 from fastdata.errors import CodecError
+from fastdata.images.image_file import SourceImage
 
 Array = np.ndarray[Any, np.dtype[Any]]
 H, W = 37, 53

@@ -16,8 +16,8 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps, features
 
-from fastdata.codec.source import SourceImage
 from fastdata.errors import CodecError
+from fastdata.images.image_file import SourceImage
 
 Array = np.ndarray[Any, np.dtype[Any]]
 H, W = 13, 21

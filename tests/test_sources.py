@@ -13,8 +13,8 @@ import pytest
 
 from fastdata.errors import PrepError
 from fastdata.prepare import prep
-from fastdata.prepare.inputs import SourceOptions
-from fastdata.prepare.sources import list_sources
+from fastdata.sources.inputs import LabelOptions
+from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, encode, picture, run, write_pictures
@@ -243,16 +243,16 @@ def test_classes_of_another_store(tmp_path: Path) -> None:
     some = Store(prep(tmp_path / "some", tmp_path / "some.fds", classes=train, workers=1).out)
     assert some.manifest.labels.names == ("ant", "bee", "cat") and some.samples["label"].tolist() == [1, 2]
     (tmp_path / "some/unknown but empty").mkdir()
-    assert [s.label for s in list_sources(tmp_path / "some", SourceOptions(classes=train)).sources] == [1, 2]
+    assert [s.label for s in list_sources(tmp_path / "some", LabelOptions(classes=train)).sources] == [1, 2]
     write_pictures(tmp_path / "some/dog", 1)
     with pytest.raises(PrepError, match=r"classes that .*train.fds does not have: dog; it has 3 classes"):
-        list_sources(tmp_path / "some", SourceOptions(classes=train))
+        list_sources(tmp_path / "some", LabelOptions(classes=train))
     write_pictures(tmp_path / "flat", 1)
     flat = prep(tmp_path / "flat", tmp_path / "flat.fds", workers=1).out
     with pytest.raises(PrepError, match="no classes"):
-        list_sources(tmp_path / "train", SourceOptions(classes=flat))
+        list_sources(tmp_path / "train", LabelOptions(classes=flat))
     with pytest.raises(PrepError, match="needs classes in SOURCE"):
-        list_sources(tmp_path / "flat", SourceOptions(classes=train))
+        list_sources(tmp_path / "flat", LabelOptions(classes=train))
 
 
 STRANGE = [

@@ -21,13 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.codec.pixels import decode_record
 from fastdata.errors import FastDataError, FormatError, StoreError
+from fastdata.images.pixels import decode_record
 from fastdata.prepare import prep
+from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.info_lines import info_lines
 from fastdata.store.shards import ShardReader, ShardWriter
-from fastdata.store.sheet import draw_sheet
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import MAIN, encode, run, shards, tree, write_pictures

@@ -26,10 +26,10 @@ from fastdata import Loader, TableDataset
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare import worker
 from fastdata.prepare.plan import Plan
-from fastdata.prepare.table.seen import exact, narrowest
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
+from fastdata.tables.column_stats import exact, narrowest
 from support import Array
 
 TARGET = "y"
@@ -453,7 +453,7 @@ def test_a_dataset_outlives_its_store(tmp_path: Path) -> None:
 
 
 def test_a_table_that_does_not_fit_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.data.tables.free_memory", lambda: 1000)
+    monkeypatch.setattr("fastdata.tables.dataset.free_memory", lambda: 1000)
     with pytest.raises(StoreError, match=r"takes 8000 bytes in memory, but 1000 are free; prepare it without some columns"):
         TableDataset(store)
 

@@ -27,10 +27,10 @@ from fastdata import TableDataset
 from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.prepare import prep
 from fastdata.prepare.estimate import estimate
-from fastdata.prepare.table import cut as cutting
 from fastdata.store.format import read_manifest
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
+from fastdata.tables import cut as cutting
 from support import MAIN, PREP, kill_group, run, start, tables, tree, until
 from test_tables import make, with_target
 
@@ -257,7 +257,7 @@ def test_drop_and_category_are_ways_out() -> None:
 
 
 def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.prepare.table.seen.MOST_NAMES", 10)
+    monkeypatch.setattr("fastdata.tables.column_stats.MOST_NAMES", 10)
     with pytest.raises(PrepError, match=r"column 'x' holds more than 10 different names, such as 'a0': leave it out \(drop x\)"):
         make(with_target(x=[f"a{k}" for k in range(11)]))
     moments = "x,y\n" + "".join(f"2024-01-{k:02d},1\n" for k in range(1, 29))
@@ -267,7 +267,7 @@ def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_that_changes_under_the_run(tmp_path: Path) -> None:
     """What a worker reads must be what the plan saw."""
     from fastdata.prepare import worker
-    from fastdata.prepare.planned import planned
+    from fastdata.prepare.build_plan import planned
 
     path = tmp_path / "t.csv"
     path.write_text("x,y\n1,1\n2,2\n")

@@ -23,11 +23,11 @@ from pyarrow import parquet
 import fastdata
 from corpora import as_bytes, documents, jsonl, lines, sentences, store, tokenizer, tokens
 from fastdata.errors import MissingExtraError, PrepError, StoreError
-from fastdata.prepare.text.documents import Cutting, Piece
-from fastdata.prepare.text.documents import documents as read_documents
-from fastdata.prepare.text.sources import list_text
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
+from fastdata.text.documents import Cutting, Piece
+from fastdata.text.documents import documents as read_documents
+from fastdata.text.listing import list_text
 from support import MAIN, PREP, kill_group, run, start, tables, tree, until
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared" / "data" / "text" / "tinyshakespeare.txt"
@@ -103,7 +103,7 @@ def test_cut_anywhere_the_documents_are_those_of_str_split(
     parts: list[str], separator: str, at_most: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Pieces of a file end between documents, also where a separator overlaps itself."""
-    import fastdata.prepare.text.sources as sources
+    import fastdata.text.listing as sources
 
     path = tmp_path_factory.getbasetemp() / "cut.txt"
     text = separator.join(parts)
@@ -150,8 +150,8 @@ def test_hugging_face(tmp_path: Path) -> None:
     end = library.token_to_id("<|endoftext|>")
     assert np.array_equal(tokens(tmp_path / "o.fds"), np.concatenate([[*e.ids, end] for e in encoded]))
     manifest = Store(tmp_path / "o.fds", "tokens").manifest
-    assert manifest.tokens is not None
-    assert (manifest.tokens.vocab_size, manifest.tokens.end) == (library.get_vocab_size(), end)
+    assert manifest.section("tokens") is not None
+    assert (manifest.section("tokens").vocab_size, manifest.section("tokens").end) == (library.get_vocab_size(), end)
     assert (tmp_path / "o.fds" / "tokenizer.json").read_bytes() == tokenizer().read_bytes()
 
 
@@ -189,8 +189,8 @@ def test_tiktoken(tmp_path: Path, plugin: None) -> None:
     expected = json.loads(run(PREP[0], "-c", ask.format(str(tmp_path / "t.json"))).stdout)
     assert tokens(tmp_path / "o.fds").tolist() == expected
     manifest = Store(tmp_path / "o.fds", "tokens").manifest
-    assert manifest.tokens is not None
-    assert manifest.tokens.vocab_size == 301 and len(manifest.tokens.sha256) == 64
+    assert manifest.section("tokens") is not None
+    assert manifest.section("tokens").vocab_size == 301 and len(manifest.section("tokens").sha256) == 64
 
 
 def test_a_trained_bpe_is_the_library_s_own_and_is_not_trained_twice(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_trained_bpe_is_the_library_s_own_and_is_not_trained_twice(tmp_path: P
     expected = np.concatenate([[*library.encode(text).ids, library.token_to_id("<|endoftext|>")] for text in sentences(500)])
     assert np.array_equal(tokens(tmp_path / "o.fds"), expected)
     assert [library.decode(ids[:-1].tolist()) for ids in documents(tmp_path / "o.fds")] == sentences(500)
-    import fastdata.prepare.text.planning as planning
+    import fastdata.text.planning as planning
 
     def never(*_: Any) -> bytes:
         raise AssertionError("it was trained again")
@@ -307,7 +307,7 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
     made.save(str(tmp_path / "t.json"))
     (tmp_path / "a.txt").write_text("a a\nb\na b")
     code = (
-        "import sys, fastdata.codec.tokenizer as t\n"
+        "import sys, fastdata.text.tokenizer as t\n"
         "real = t._HuggingFace.encode\n"
         "t._HuggingFace.encode = lambda self, texts: [ids + (70000 if len(ids) == 1 else 0) for ids in real(self, texts)]\n"
     )
@@ -408,7 +408,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
-        "    import fastdata.prepare.text.token_shards as t\n"
+        "    import fastdata.text.shards as t\n"
         "    documents, encoded = t.documents, t._encoded\n"
         "    def read(*a):\n"
         "        for at, text in documents(*a):\n"
@@ -434,7 +434,7 @@ def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
-        "    import fastdata.codec.tokenizer as t\n"
+        "    import fastdata.text.tokenizer as t\n"
         "    real = t._Bytes.encode\n"
         "    t._Bytes.encode = lambda self, texts: time.sleep(2) or real(self, texts)\n"
     )

@@ -84,7 +84,7 @@ def test_our_own_tokens_are_read_as_they_read_theirs(kind: str, tmp_path: Path) 
 
 
 def test_llmc_files_hold_a_hundred_million_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.store import export_tokens
+    from fastdata.text import export as export_tokens
 
     assert export_tokens.LLMC_TOKENS == 100_000_000
     monkeypatch.setattr(export_tokens, "LLMC_TOKENS", 1000)

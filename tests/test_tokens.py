@@ -21,9 +21,9 @@ import fastdata
 from corpora import documents, store, tokens
 from fastdata import Loader, NextToken, TokenDataset
 from fastdata.data.random import occurrences
-from fastdata.data.token_memory import RowCopier, Runs
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import file_sum
+from fastdata.text.memory import RowCopier, Runs
 from stores import folder, once, script
 from stores import store as image_store
 from support import Array

@@ -17,7 +17,7 @@ from webdataset.tariterators import base_plus_ext
 
 from archives import all_pixels, equal
 from fastdata import PrepError, prep
-from fastdata.prepare.archives.tar import SAMPLE
+from fastdata.sources.tar import SAMPLE
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from stores import deep, floats, folder, store, unlabelled, whole

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fastdata import GPUNormalize
 from fastdata.bench.harness import interleave
-from fastdata.codec.planes import encode_planes, planes_to_rgb, split_planes
+from fastdata.images.planes import encode_planes, planes_to_rgb, split_planes
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 COPY, ASKED = "copy on the device, of 1 GiB", "uint8, channels_last"

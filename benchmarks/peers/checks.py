@@ -16,7 +16,7 @@ from inputs import program, with_boxes
 from PIL import Image
 from process import Contestant, Failed
 
-from fastdata.codec.planes import planes_to_rgb, split_planes
+from fastdata.images.planes import planes_to_rgb, split_planes
 
 WRONG_DB = 20.0  # below, these are other pixels; plain bilinear is above, aliasing and all
 

@@ -13,24 +13,24 @@ warn_of_namesake()
 
 # Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
 _HOMES = {
-    "ArrayDataset": "data.arrays",
+    "ArrayDataset": "arrays.dataset",
     "Augment": "gpu.augment",
     "Batch": "gpu.batch",
-    "CenterCrop": "data.crops",
-    "Crop": "data.crops",
+    "CenterCrop": "images.crops",
+    "Crop": "images.crops",
     "GPUNormalize": "gpu.normalize",
-    "LMDBDataset": "data.datasets",
+    "LMDBDataset": "images.stored",
     "Loader": "loader.loader",
-    "MaskDataset": "data.datasets",
+    "MaskDataset": "images.stored",
     "RAMDataset": "data.ram",
-    "RandomCrop": "data.crops",
-    "RandomResizedCrop": "data.crops",
-    "Resize": "data.crops",
+    "RandomCrop": "images.crops",
+    "RandomResizedCrop": "images.crops",
+    "Resize": "images.crops",
     "NextToken": "gpu.next_token",
     "Prefetcher": "gpu.prefetcher",
     "Summary": "prepare",
-    "TableDataset": "data.tables",
-    "TokenDataset": "data.tokens",
+    "TableDataset": "tables.dataset",
+    "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
     "drop_dead_bias": "gpu.bias",
     "largest_batch": "bench.largest_batch",
@@ -80,15 +80,11 @@ __all__ = [  # without `open`, which a star import would put in the place of Pyt
 ]
 
 if TYPE_CHECKING:
+    from fastdata.arrays.dataset import ArrayDataset
     from fastdata.bench.largest_batch import largest_batch
     from fastdata.bench.profile import profile
-    from fastdata.data.arrays import ArrayDataset
-    from fastdata.data.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
-    from fastdata.data.datasets import LMDBDataset, MaskDataset
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
-    from fastdata.data.tables import TableDataset
-    from fastdata.data.tokens import TokenDataset
     from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
     from fastdata.gpu.augment import Augment
     from fastdata.gpu.batch import Batch
@@ -96,8 +92,12 @@ if TYPE_CHECKING:
     from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
+    from fastdata.images.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
+    from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep
+    from fastdata.tables.dataset import TableDataset
+    from fastdata.text.dataset import TokenDataset
     from fastdata.train.trainer import Trainer
 
 

@@ -15,42 +15,57 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
+from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import FastDataError, PrepError
+from fastdata.options import Said, as_option, options_of
 
 __all__ = ["main", "prep_main"]
 
+KINDS = [kinds.find(name) for name in kinds.names()]
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-GROUPS = {  # of prep's options, by the first of each
-    "--size": "Images",
-    "--labels": "Labels",
-    "--masks": "Masks",
-    "--tokenizer": "Text",
-    "--chunk": "Arrays",
-    "--target": "Tables",
-    "--kind": "The run",
-}
+RUN = "The run"
+TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", RUN)
+HELP_FOR = "fastdata.help-for"
+SOURCES = (
+    "SOURCE is a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives: WebDataset tars "
+    "('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders, idx, CIFAR's batches, HDF5 "
+    "(file.h5::dataset), LMDB. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or "
+    ".zst. With --target, a table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series."
+)
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
 
 
-class _Grouped(click.Command):
-    """A command whose help shows its options in groups."""
+class _Prep(click.Command):
+    """A command whose help shows a few options, or those of a kind, or all of them in groups."""
+
+    said: ClassVar[dict[str, tuple[str, bool, tuple[str, ...]]]] = {}  # of each option: its group, whether all see it, its kinds
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if HELP_FOR in ctx.meta:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(SOURCES)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        title, groups = "Options", dict[str, list[tuple[str, str]]]()
+        wanted, groups = ctx.meta.get(HELP_FOR), dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
-            title = GROUPS.get(param.opts[0], title)
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
-            if record is not None:
-                groups.setdefault(title, []).append(record)
-        for title, records in groups.items():
+            group, common, owners = self.said.get(param.name or "", (RUN, False, ()))
+            if record is None or (not common if wanted is None else wanted != "all" and wanted not in owners and group != RUN):
+                continue
+            if wanted is None:
+                group, record = "Options", (record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + ".")
+            groups.setdefault(group, []).append(record)
+        for title in sorted(groups, key=TITLES.index):
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl(groups[title])
 
 
 class _Color(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -97,88 +112,99 @@ class _Png(click.Path):
         return super().convert(value, param, ctx)
 
 
+TYPES: dict[str, Callable[[], Any]] = {
+    "text": lambda: str,
+    "int": lambda: int,
+    "path": click.Path,
+    "file": lambda: click.Path(exists=True, dir_okay=False),
+    "folder": lambda: click.Path(exists=True, file_okay=False),
+    "color": _Color,
+    "sides": _Sides,
+}
+
+
+def _of_the_run(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
+    """Make an option that is about the run."""
+    _Prep.said[name.removeprefix("--").replace("-", "_")] = RUN, common, ()
+    return click.option(name, **options)
+
+
+def _options_of_kinds(command: Any) -> Any:
+    """Add the options of every kind of data, as their dataclasses say them."""
+    made = dict[str, Any]()
+    for kind in KINDS:
+        for key, field in options_of(kind.options).items():
+            said: Said = field.metadata["said"]
+            group, common, owners = _Prep.said.get(key, (said.group or kind.options.__doc__ or kind.name, said.common, ()))
+            _Prep.said[key] = group, common, (*owners, kind.name)
+            made.setdefault(key, _click_option(key, said, field.default))
+    for add in reversed(made.values()):
+        command = add(command)
+    return command
+
+
+def _click_option(key: str, said: Said, default: Any) -> Callable[[Any], Any]:
+    if said.type == "flag":
+        return click.option(as_option(key), is_flag=True, help=said.help)
+    choices = said.choices and said.type == "text"
+    shown = "white" if said.type == "color" else default
+    return click.option(
+        as_option(key),
+        type=click.Choice(list(said.choices)) if choices else TYPES[said.type](),
+        default=None if said.several else shown,
+        multiple=said.several,
+        metavar=said.metavar,
+        help=said.help,
+    )
+
+
+def _show_help(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Print help with more options than `--help` shows."""
+    if value:
+        ctx.meta[HELP_FOR] = "all" if value is True else value
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
 
 
-@cli.command(cls=_Grouped, context_settings=SETTINGS)
+@cli.command(cls=_Prep, context_settings=SETTINGS)
 @click.version_option(__version__)
 @click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
-@click.option("--size", type=int, multiple=True, help="Side in pixels; may repeat. Default: each image keeps its own.")
-@click.option("--resize", type=click.Choice(["short", "long", "crop", "stretch"]), default="short", help="What becomes SIZE.")
-@click.option("--upscale", is_flag=True, help="Enlarge smaller images, which otherwise keep their size.")
-@click.option(
-    "--codec",
-    type=click.Choice(["jpeg", "original", "rgb", "png", "yuv420"]),
-    default="jpeg",
-    help="How images are stored; original: JPEG files that need no change keep their bytes.",
+@_options_of_kinds
+@_of_the_run("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Default: what the files are.")
+@_of_the_run(
+    "--limit",
+    type=int,
+    help="Prepare this many images or arrays only, evenly spaced; or the first documents, or rows.",
+    common=True,
 )
-@click.option("--quality", type=int, default=90, help="Of JPEG, 1 to 100.")
-@click.option("--gray", is_flag=True, help="Store one channel.")
-@click.option("--bits", type=int, default=8, help="8, or 16 for uint16 pixels (codec rgb or png).")
-@click.option("--background", type=_Color(), default="white", help="Colour beneath transparent pixels.")
-@click.option("--max-pixels", type=int, default=1 << 28, help="Reject larger images before decoding them.")
-@click.option(
-    "--labels",
-    type=click.Path(exists=True, dir_okay=False),
-    help="CSV of paths and labels: numbers are floats, names are classes.",
+@_of_the_run("--workers", type=int, help="Processes. Default: one a core.")
+@_of_the_run("--dry-run", is_flag=True, help="Estimate size and time, write nothing.", common=True)
+@_of_the_run("--overwrite", is_flag=True, help="Replace a store of other options.", common=True)
+@_of_the_run("--max-reject-rate", type=float, default=0.01, help="Exit code 3 above this share of rejects.")
+@_of_the_run("--timeout", type=float, default=60.0, help="Seconds after which an input counts as hanging its decoder.")
+@_of_the_run("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
+@_of_the_run(
+    "--help-all", is_flag=True, expose_value=False, is_eager=True, callback=_show_help, help="Show all options.", common=True
 )
-@click.option("--classes", type=click.Path(exists=True, file_okay=False), help="Use the class list of this store.")
-@click.option(
-    "--label-from", metavar="REGEX", help=r"The class is what the one group of this finds in each path, such as '(n\d+)_'."
+@_of_the_run(
+    "--help-for",
+    type=click.Choice([kind.name for kind in KINDS]),
+    expose_value=False,
+    is_eager=True,
+    callback=_show_help,
+    help="Show the options of one kind of data.",
+    common=True,
 )
-@click.option(
-    "--label-column",
-    multiple=True,
-    metavar="COLUMN",
-    help="Of a CSV or archive: where labels are; none: no labels. May repeat.",
-)
-@click.option("--root", type=click.Path(exists=True, file_okay=False), help="The folder that a CSV's paths are relative to.")
-@click.option("--split", metavar="NAME", help="Of a CSV with a column split: take these rows.")
-@click.option("--masks", type=click.Path(exists=True, file_okay=False), help="A folder with a mask for each image.")
-@click.option("--mask-suffix", default="", help="What masks are called beyond their images, before the ending.")
-@click.option("--mask-bits", type=int, default=8, help="8 for classes up to 255, or 16.")
-@click.option("--palette", type=click.Path(exists=True, dir_okay=False), help="Of colour masks: lines of red, green, blue, class.")
-@click.option(
-    "--tokenizer",
-    metavar="NAME_OR_FILE",
-    help="SOURCE is text: a tokenizer.json, a .model, a name of tiktoken's, a store whose tokenizer to use, bytes, or chars.",
-)
-@click.option("--train-bpe", type=int, metavar="VOCAB", help="SOURCE is text: train a BPE of this many tokens on it.")
-@click.option("--end-token", metavar="TOKEN", help="Behind each document: a token, its id, or none. Default: the tokenizer's own.")
-@click.option("--split-lines", is_flag=True, help="Each line of a .txt file is a document.")
-@click.option("--split-on", metavar="TEXT", help="What stands between the documents of a .txt file.")
-@click.option("--field", default="text", help="Of .jsonl and .parquet: what holds the text.")
-@click.option("--chunk", type=_Sides(), help="Of arrays: sides of the boxes that they are stored in.")
-@click.option(
-    "--channels", type=click.Choice(["none", "first", "last"]), default="none", help="Of arrays: which axis is of channels."
-)
-@click.option("--key", help="Of .npz files: which array. Default: each is a sample.")
-@click.option("--dtype", help="Of arrays. Default: the first one's.")
-@click.option("--max-bytes", type=int, default=1 << 32, help="Reject larger arrays before reading them.")
-@click.option("--target", multiple=True, metavar="COLUMN", help="SOURCE is a table: what is to be learnt; may repeat for numbers.")
-@click.option(
-    "--category", multiple=True, metavar="COLUMN", help="Its values are names, though they look like numbers; may repeat."
-)
-@click.option("--drop", multiple=True, metavar="COLUMN", help="A column of the table to leave out; may repeat.")
-@click.option("--kind", type=click.Choice(["images", "arrays", "tokens", "table"]), help="Default: what the files are.")
-@click.option("--limit", type=int, help="Prepare this many images or arrays only, evenly spaced; or the first documents, or rows.")
-@click.option("--workers", type=int, help="Processes. Default: one a core.")
-@click.option("--dry-run", is_flag=True, help="Estimate size and time, write nothing.")
-@click.option("--overwrite", is_flag=True, help="Replace a store of other options.")
-@click.option("--max-reject-rate", type=float, default=0.01, help="Exit code 3 above this share of rejects.")
-@click.option("--timeout", type=float, default=60.0, help="Seconds after which an image counts as hanging its decoder.")
-@click.option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="What to show meanwhile.")
-def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: Any) -> None:
-    """Make a store of SOURCE: a folder with one folder per class, a flat folder, a CSV/TSV file of path,label, or archives:
-    WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders, idx, CIFAR's batches,
-    HDF5 (file.h5::dataset), LMDB. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz
-    or .zst. With --target, a table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM series.
-
-    OUT defaults to the name of SOURCE + ".fds", here. Run the same command again after an interruption, and it goes on.
+def prep(dry_run: bool, max_reject_rate: float, **given: Any) -> None:
+    """Make a store of SOURCE: images, text, arrays or a table. OUT defaults to the name of SOURCE + ".fds", here. Run the same
+    command again after an interruption, and it goes on.
     """
     from fastdata.prepare import report
     from fastdata.prepare.estimate import estimate
@@ -188,7 +214,7 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress"):
             given.pop(run_only)
-        found = estimate(size=size or None, **given)
+        found = estimate(**given)
         for line in report.estimate_lines(found):
             click.echo(line)
         if sum(found.rejected.values()) > max_reject_rate * found.probes:
@@ -197,7 +223,7 @@ def prep(dry_run: bool, max_reject_rate: float, size: tuple[int, ...], **given: 
         sys.exit(0 if found.fits else 1)
     try:
         with _terminable():
-            summary = prep(size=size or None, **given)
+            summary = prep(**given)
     except KeyboardInterrupt as error:
         click.echo(f"\ninterrupted; what is finished is kept. To go on: {shlex.join(['fastdata-prep', *_arguments()])}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
@@ -240,9 +266,9 @@ def _arguments() -> list[str]:
 def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
     """Say what is in STORE: samples, classes and how many each has, sizes, the memory that a RAMDataset would take, rejects, and
     how it was made."""
+    from fastdata.store.contact_sheet import draw_sheet
     from fastdata.store.info import store_facts
     from fastdata.store.info_lines import info_lines
-    from fastdata.store.sheet import draw_sheet
     from fastdata.store.store import Store
 
     if size is not None and sheet is None:
@@ -251,8 +277,7 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:
-        drawn = {"tokens": "documents", "table": "columns"}.get(opened.manifest.kind, "samples")
-        click.echo(f"{draw_sheet(store, sheet, size=size)} {drawn} drawn in {sheet}", err=as_json)
+        click.echo(f"{draw_sheet(store, sheet, size=size)} {opened.kind.drawn} drawn in {sheet}", err=as_json)
 
 
 @cli.command()
@@ -262,8 +287,8 @@ def verify(store: str, quick: bool) -> None:
     """Check STORE against its checksums; exit code 1 and a line for each thing that is wrong."""
     from tqdm import tqdm
 
-    from fastdata.store.info_lines import number_of
     from fastdata.store.verify import verify
+    from fastdata.words import number_of
 
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
         problems = 0
@@ -281,9 +306,8 @@ def verify(store: str, quick: bool) -> None:
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
     "--to",
-    type=click.Choice(["imagefolder", "webdataset", "nanogpt", "llmc", "megatron", "npy", "parquet"]),
-    help="Images: imagefolder (the default), or webdataset. Tokens: nanogpt (the default), llmc or megatron. Arrays: npy. "
-    "Tables: parquet.",
+    type=click.Choice([to for kind in KINDS for to in kind.exports]),
+    help=f"{'; '.join(f'{kind.says}: {chr(44).join(kind.exports)}' for kind in KINDS)}. Default: the first.",
 )
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 @click.option("--shard-size", type=_Bytes(), help="Of tars: none is larger, such as 500MB. Default: 1GB.")
@@ -294,7 +318,7 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
     from tqdm import tqdm
 
     from fastdata.store.export import export
-    from fastdata.store.info_lines import number_of
+    from fastdata.words import number_of
 
     with tqdm(unit="img", disable=None) as bar:
         count = export(store, out, to=to, tick=bar.update, **options)

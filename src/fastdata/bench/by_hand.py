@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata.bench.loaders import AHEAD, HFLIP, Streamed, Task
-from fastdata.codec.pixels import decode_record
-from fastdata.data.records import StoreImages
+from fastdata.images.pixels import decode_record
+from fastdata.images.records import StoreImages
 from fastdata.loader.fetch import quiet_worker
 
 __all__ = ["ByHand", "by_hand"]

@@ -17,8 +17,8 @@ from fastdata.bench.plot import draw, require_matplotlib
 from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
 from fastdata.bench.trial import Trial
 from fastdata.data.opening import described
-from fastdata.data.records import StoreImages
 from fastdata.errors import StoreError
+from fastdata.images.records import StoreImages
 from fastdata.machine import available_cores, free_memory
 from fastdata.store.format import read_manifest
 
@@ -116,7 +116,7 @@ def _positive(**values: float | None) -> None:
 def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
     """What is to be done; what was not asked fits the images."""
     manifest = read_manifest(Path(path))
-    if manifest.kind != "images" or (manifest.masks and manifest.labels.kind == "none"):
+    if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
         raise StoreError(f"bench measures stores of images without masks, not {described(path, manifest)}")
     images = StoreImages(path, size)
     if not len(images):

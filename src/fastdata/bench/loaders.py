@@ -22,13 +22,13 @@ import numpy as np
 import torch
 
 from fastdata.bench.harness import Run, tree_cpu_s
-from fastdata.codec.planes import planes_to_rgb, split_planes
-from fastdata.data.crops import RandomResizedCrop
-from fastdata.data.datasets import LMDBDataset
-from fastdata.data.images import ImageDataset
 from fastdata.data.ram import RAMDataset
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
+from fastdata.images.crops import RandomResizedCrop
+from fastdata.images.dataset import ImageDataset
+from fastdata.images.planes import planes_to_rgb, split_planes
+from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import quiet_worker, ready_to_fork
 from fastdata.loader.loader import Loader
 

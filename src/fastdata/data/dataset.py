@@ -10,12 +10,12 @@ from torch.utils.data import Dataset
 
 from fastdata.data.choice import checked, part_of, places, told_apart
 from fastdata.data.random import ROW_MASK
-from fastdata.data.rendering import Allocate, Timing
 from fastdata.data.splitting import check_parts, check_split
+from fastdata.data.timing import Allocate, Timing
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
-from fastdata.shared import SharedArray
+from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
 
 __all__ = ["Labelled", "SlotDataset"]

@@ -8,15 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fastdata.data.arrays import ArrayDataset
-from fastdata.data.datasets import LMDBDataset, MaskDataset
-from fastdata.data.tables import TableDataset
-from fastdata.data.tokens import TokenDataset
+from fastdata import kinds
 from fastdata.store.format import Manifest, read_manifest
 
 __all__ = ["check_arguments", "described", "open"]
-
-DATASETS = {"images": LMDBDataset, "tokens": TokenDataset, "arrays": ArrayDataset, "table": TableDataset}
 
 
 def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
@@ -36,15 +31,14 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
         ValueError: a wrong value.
     """
     manifest = read_manifest(Path(path))
-    made: Any = MaskDataset if manifest.kind == "images" and manifest.masks else DATASETS[manifest.kind]
+    made = kinds.find(manifest.kind).dataset(manifest)
     check_arguments(made, arguments, described(path, manifest))
     return made(path, **arguments)
 
 
 def described(path: str | os.PathLike[str], manifest: Manifest) -> str:
     """What a store is, for messages."""
-    what = {"images": "images with masks" if manifest.masks else "images", "table": "a table"}
-    return f"{path}, which holds {what.get(manifest.kind, manifest.kind)}"
+    return f"{path}, which holds {kinds.find(manifest.kind).described(manifest)}"
 
 
 def check_arguments(made: Callable[..., Any], given: Iterable[str], what: str, *, others: Iterable[str] = ()) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.data.images import ImageDataset
 from fastdata.data.ram import RAMDataset
+from fastdata.images.dataset import ImageDataset
 from fastdata.loader.direct import is_direct
 
 __all__ = ["advice"]

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastdata.data.encoded import EncodedBatch
-from fastdata.data.images import ImageDataset
-from fastdata.data.rendering import Timing
+from fastdata.data.timing import Timing
 from fastdata.errors import FastDataError
+from fastdata.images.dataset import ImageDataset
+from fastdata.images.encoded import EncodedBatch
 from fastdata.loader.dali_decoder import DaliDecoder, import_dali
 from fastdata.loader.fetch import Fetch, Reply, Request
 from fastdata.loader.requests import Source

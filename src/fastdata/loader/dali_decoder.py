@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.data.view import View
 from fastdata.errors import needs
+from fastdata.images.view import View
 
 __all__ = ["DaliDecoder", "import_dali"]
 

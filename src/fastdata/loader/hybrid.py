@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastdata.data.images import ImageDataset
+from fastdata.images.dataset import ImageDataset
 from fastdata.loader.dali import Dali
 from fastdata.loader.fetch import Reply, Request
 from fastdata.loader.requests import Requests

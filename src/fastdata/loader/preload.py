@@ -5,7 +5,7 @@ The collector's marks on all these objects would give each worker a copy of the 
 
 import gc
 
-import fastdata.data.images
+import fastdata.images.dataset
 import fastdata.loader.fetch  # noqa: F401
 
 gc.freeze()

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastdata.data.crops import CenterCrop, Crop
-from fastdata.data.images import ImageDataset
-from fastdata.data.view import some
 from fastdata.errors import LoaderError
 from fastdata.gpu.crops import Stack
 from fastdata.gpu.streams import Home
+from fastdata.images.crops import CenterCrop, Crop
+from fastdata.images.dataset import ImageDataset
+from fastdata.images.view import some
 from fastdata.loader.direct import Direct
 from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Request

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastdata.shared import SharedArray
+from fastdata.shared_memory import SharedArray
 
 __all__ = ["ALIGN", "HELD", "Place", "Slots", "Span"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastdata.data.rendering import Timing
+from fastdata.data.timing import Timing
 from fastdata.loader.advice import advice
 
 __all__ = ["Stats"]

@@ -9,9 +9,9 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.data.dataset import SlotDataset
-from fastdata.data.tables import TableDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.direct import is_direct
+from fastdata.tables.dataset import TableDataset
 
 __all__ = ["Given", "unwrapped"]
 

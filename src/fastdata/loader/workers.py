@@ -25,7 +25,7 @@ from fastdata.gpu.ahead import arrived
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
-from fastdata.shared import SharedArray
+from fastdata.shared_memory import SharedArray
 
 __all__ = ["Workers", "why_died"]
 

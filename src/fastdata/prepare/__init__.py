@@ -1,9 +1,35 @@
 """Source to store, offline: plan, run, finish."""
 
+import inspect
+import textwrap
+
+from fastdata import kinds
+from fastdata.options import as_arguments, options_of
 from fastdata.prepare import job
 from fastdata.prepare.job import Summary
-from fastdata.prepare.naming import as_arguments
 
 __all__ = ["Summary", "prep"]
 
-prep = as_arguments(job.prep)
+
+def _with_options() -> tuple[inspect.Signature, str]:
+    """The signature of prep with the options of every kind, and its docstring with what they say."""
+    signature = inspect.signature(job.prep)
+    *named, _ = signature.parameters.values()
+    taken, lines = {one.name for one in named}, [inspect.cleandoc(job.prep.__doc__ or ""), ""]
+    named.append(inspect.Parameter("kind", inspect.Parameter.KEYWORD_ONLY, default=None))
+    for kind in map(kinds.find, ["images", "tokens", "arrays", "table"]):
+        lines.append(f"Options of {kind.says}:")
+        for name, option in options_of(kind.options).items():
+            if name not in taken:
+                taken.add(name)
+                named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default))
+                lines += textwrap.wrap(
+                    f"{name}: {option.metadata['said'].help}", 130, initial_indent="    ", subsequent_indent=" " * 8
+                )
+    return signature.replace(parameters=named), "\n".join(lines)
+
+
+_signature, _doc = _with_options()
+prep = as_arguments(job.prep, {*_signature.parameters})
+prep.__signature__ = _signature  # type: ignore[attr-defined]
+prep.__doc__ = _doc

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.machine import available_cores
-from fastdata.prepare import kinds
+from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.in_python import as_path
-from fastdata.prepare.planned import check_positive, planned
 
 __all__ = ["Estimate", "estimate"]
 
@@ -51,9 +50,9 @@ def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers:
     """Prepare a few evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
     check_positive(workers=workers)
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
-        work = planned(path, out, labels=labels, **options)
+        work = build_plan(path, out, labels=labels, **options)
         plan, started = work.plan, time.perf_counter()
-        probed = kinds.of(plan.options.kind).probe(plan, work.roots)
+        probed = work.kind.probe(plan, work.roots)
         seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
     disk = next(p for p in (work.out, *work.out.parents) if p.exists())

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.prepare import kinds
 from fastdata.prepare.folder import clear
 from fastdata.prepare.plan import Plan
-from fastdata.prepare.reasons import nothing_kept
 from fastdata.prepare.worker import shard_table
+from fastdata.sources.reasons import nothing_kept
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, file_sum, shard_file, sync, write_atomic
 from fastdata.store.format import Manifest, Variant
 
@@ -66,7 +66,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
             f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}; run the same command again"
         )
     ordered = [found[k] for k in range(plan.num_shards)]
-    kind = kinds.of(plan.options.kind)
+    kind = kinds.find(plan.options.kind)
     if not any(map(kind.kept, ordered)):
         clear(out, set())
         with suppress(OSError):  # others have put something there
@@ -95,7 +95,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         libraries=plan.libraries,
         fingerprint=plan.fingerprint,
         kind=plan.options.kind,
-        **tables.sections,
+        sections=tables.sections,
     )
     for variant in manifest.variants:
         for shard in range(plan.num_shards):

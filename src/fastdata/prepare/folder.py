@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.plan import Plan, describe_difference, difference
 from fastdata.store.files import MANIFEST, WORK, has_foreign, own_files, own_folders
@@ -77,7 +78,8 @@ def is_finished(out: Path, plan: Plan, overwrite: bool) -> bool:
         if old.fingerprint == plan.fingerprint:
             shutil.rmtree(out / WORK, ignore_errors=True)  # a run that was killed at its very end leaves it
             return True
-        _refuse(out, describe_difference({"options": old.options, "libraries": old.libraries}, plan.body()))
+        was = {"options": old.options, "libraries": old.libraries}
+        _refuse(out, describe_difference(was, plan.body(), kinds.find(plan.options.kind), kinds.find(old.kind)))
     elif (out / WORK / PLAN).exists() and (changed := difference(out / WORK / PLAN, plan)):
         _refuse(out, changed)
     return False

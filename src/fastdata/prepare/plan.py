@@ -11,12 +11,11 @@ from typing import Any, ClassVar, Protocol
 
 import xxhash
 
+from fastdata import kinds
 from fastdata._version import __version__
-from fastdata.codec.pixels import PixelFormat
 from fastdata.errors import PrepError
-from fastdata.prepare.inputs import Source, SourceList
-from fastdata.store.format import Labels
-from fastdata.store.typed import UNTYPED, typed_options
+from fastdata.sources.inputs import Source, SourceList
+from fastdata.store.format import Form, Labels
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
 
@@ -42,7 +41,7 @@ class Options(Protocol):
     @property
     def libraries(self) -> tuple[str, ...]: ...
 
-    def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
+    def variants(self) -> Sequence[tuple[str, int | None, Form]]:
         """(name, size, form) of what is stored."""
 
 
@@ -134,7 +133,8 @@ def difference(work: Path, plan: Plan) -> str:
         old = json.loads(work.read_bytes())
         if old["fingerprint"] == plan.fingerprint:
             return ""
-        return describe_difference(old, plan.body())
+        kind = kinds.find(plan.options.kind)
+        return describe_difference(old, plan.body(), kind, kind)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PrepError(f"{work} is damaged ({error}); start again with --overwrite") from None
 
@@ -157,26 +157,22 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, An
             yield name, old.get(name), new.get(name)
 
 
-def _other_tokenizer(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """That a tokenizer's name stands for something else now."""
-    before, after = (options.get("tokenizer") for options in (old, new))
-    if before and after and before != after and before["name"] == after["name"] and "tokenizer" in typed_options(new):
-        yield f"  --tokenizer {after['name']}, now with other contents"
+def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Kind, before: kinds.Kind) -> str:
+    """Write lines such as "--quality 90, now 95", for options and libraries, and count the sources that have changed.
 
-
-def describe_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Lines such as "--quality 90, now 95", for options and libraries, and a count of changed sources."""
-    lines = []
-    for name, before, after in _changed(typed_options(old["options"]), typed_options(new["options"])):
-        if name == "columns":
-            lines.append("  columns: other names, types or values")
-        elif name not in UNTYPED:
-            lines.append(f"  --{name} {_plain(before)}, now {_plain(after)}")
-    lines += _other_tokenizer(old["options"], new["options"])
+    before: the old kind.
+    """
+    lines = [
+        f"  --{name} {_plain(was)}, now {_plain(now)}"
+        for name, was, now in _changed(before.typed(old["options"]), kind.typed(new["options"]))
+        if name not in (*before.untyped, *kind.untyped)
+    ]
+    if kind is before:
+        lines += kind.differences(old["options"], new["options"])
     libraries = _changed(old["libraries"], new["libraries"])
-    lines += [f"  {name} {_plain(before)}, now {_plain(after)}" for name, before, after in libraries]
+    lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in libraries]
     if "sources" in old:
-        before, after = {tuple(map(str, s)) for s in old["sources"]}, {tuple(map(str, s)) for s in new["sources"]}
-        if before != after:
-            lines.append(f"  sources: {len(before - after)} gone or changed, {len(after - before)} new or changed")
+        were, are = {tuple(map(str, s)) for s in old["sources"]}, {tuple(map(str, s)) for s in new["sources"]}
+        if were != are:
+            lines.append(f"  sources: {len(were - are)} gone or changed, {len(are - were)} new or changed")
     return "\n".join(lines) or "  the list of sources or their labels"

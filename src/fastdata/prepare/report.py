@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fastdata import kinds
 from fastdata.prepare.estimate import Estimate
 from fastdata.prepare.job import Summary
-from fastdata.store.info_lines import human_bytes, number_of
+from fastdata.words import human_bytes, number_of
 
 __all__ = ["estimate_lines", "summary_lines"]
-
-WHAT = {"images": "images", "arrays": "arrays", "tokens": "documents", "table": "rows"}
-READ = {
-    "images": ("an image", "images"),
-    "arrays": ("an array", "arrays"),
-    "tokens": ("text", "text"),
-}  # what files are, by their endings
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -24,15 +18,15 @@ def _counts(counts: dict[str, int]) -> str:
 
 def summary_lines(summary: Summary) -> Iterator[str]:
     """A finished run."""
-    rejected, what = sum(summary.rejected.values()), WHAT[summary.kind]
-    yield f"{summary.out}: {summary.kept} of {number_of(summary.inputs, what.removesuffix('s'))} kept, {rejected} rejected" + (
+    rejected, kind = sum(summary.rejected.values()), kinds.find(summary.kind)
+    yield f"{summary.out}: {summary.kept} of {number_of(summary.inputs, kind.item)} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
     )
     if rejected:
         yield f"the first reject: {summary.first_reject}"
     if summary.skipped:
         count = sum(summary.skipped.values())
-        one, many = READ[summary.kind]
+        one, many = kind.read
         read = f"file that is not read as {one}" if count == 1 else f"files that are not read as {many}"
         yield f"skipped {count} {read}: {_counts(summary.skipped)}"
     yield from summary.notes
@@ -48,7 +42,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         yield "it was finished already"
     else:
         earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
-        yield f"{summary.inputs_per_s:.0f} {what}/s, {summary.seconds:.1f} s{earlier}"
+        yield f"{summary.inputs_per_s:.0f} {kind.item}s/s, {summary.seconds:.1f} s{earlier}"
 
 
 def estimate_lines(found: Estimate) -> Iterator[str]:

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from fastdata import kinds
 from fastdata.errors import CodecError, StoreError
-from fastdata.prepare import kinds
 from fastdata.store.files import WORK, FileSum, shard_file, write_atomic
 from fastdata.store.shards import ShardWriter
 
@@ -129,7 +129,7 @@ def main(connection: int, status: int) -> None:
 def _make_shard(job: Job, task: Task, progress: Progress) -> None:
     """Make a shard, then its table, which says that it is whole."""
     with Writers(job, task.shard) as writers:
-        table = kinds.of(job.options.kind).make_shard(job, task, writers, progress)
+        table = kinds.find(job.options.kind).make_shard(job, task, writers, progress)
         progress.at(-1)
         files = {name: [total.bytes, total.xxh3_128] for name, total in writers.finish().items()}
     body = {"fingerprint": job.fingerprint, "files": files, **table}

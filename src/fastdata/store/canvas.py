@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.errors import StoreError
 
-__all__ = ["BLUE", "DARK", "GREY", "LIGHT", "ORANGE", "PALE", "Canvas", "class_colors", "text_width"]
+__all__ = ["BLUE", "DARK", "GAP", "GREY", "LIGHT", "ORANGE", "PALE", "TITLE", "Canvas", "class_colors", "text_width"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
@@ -21,6 +21,7 @@ Color = tuple[int, int, int]
 DARK, GREY, LIGHT, PALE = (32, 32, 32), (112, 112, 112), (205, 205, 205), (244, 244, 244)
 BLUE, ORANGE = (66, 112, 180), (222, 124, 40)
 OUTSIDE = (236, 236, 236)  # the colour of the class that stands for "ignore"
+GAP, TITLE = 8, 56  # pixels: around everything, and for the name above
 HERSHEY = 1 / 31  # of OpenCV 4's built-in font: scale for each pixel of size
 
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import NAMES, REJECTS, SAMPLES
-from fastdata.store.format import Manifest, Variant, read_manifest, samples_dtype
+from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.shards import ShardReader, check_size
 
 __all__ = ["Store"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-READERS = {"images": "LMDBDataset", "tokens": "TokenDataset", "arrays": "ArrayDataset", "table": "TableDataset"}
 
 
 class Store:
@@ -31,6 +30,7 @@ class Store:
     Attributes:
         path: the folder.
         manifest: what is in it and how it was made.
+        kind: of data, which answers for what is particular to it.
         samples: the table of samples, one row each (docs/format.md), mapped from disk, read-only; of a table, empty.
 
     Raises:
@@ -41,9 +41,10 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], kind: str | None = "images") -> None:
         self.path = Path(path).absolute()
         self.manifest: Manifest = read_manifest(self.path)
+        self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):
             found = self.manifest.kind
-            raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {READERS[found]}")
+            raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {self.kind.reader}")
         self._check_sizes()
         self.samples: Array = self._load_samples() if SAMPLES in self.manifest.files else np.empty(0)
 
@@ -55,7 +56,7 @@ class Store:
                 check_size(self.manifest.shard_path(self.path, variant, shard), total.bytes)
 
     def _load_samples(self) -> Array:
-        want = samples_dtype(self.manifest.kind, self.manifest.labels, [v.name for v in self.manifest.variants])
+        want = self.kind.samples_dtype(self.manifest.labels, [v.name for v in self.manifest.variants])
         try:
             samples: Array = np.load(self.path / SAMPLES, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
         except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
@@ -97,7 +98,7 @@ class Store:
         """The source name of each sample; of tokens, of each input. Bytes that are not UTF-8 are kept as Python does for file
         names (surrogateescape)."""
         names = self._lines(NAMES, str)
-        if len(names) != len(self) and self.manifest.kind != "tokens":
+        if len(names) != len(self) and self.kind.named:
             raise FormatError(f"{self.path / NAMES} has {len(names)} names, the manifest says {len(self)}")
         return names
 

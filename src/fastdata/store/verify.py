@@ -12,8 +12,8 @@ from pathlib import Path
 
 import xxhash
 
+from fastdata import kinds
 from fastdata.errors import FastDataError
-from fastdata.store.chunks import count as chunk_count
 from fastdata.store.files import file_sum, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.shards import ShardReader
@@ -106,14 +106,14 @@ def walk(path: str, variant_name: str, shards: str, full: bool) -> None:
         reader = ShardReader([where], [count], [variant.shards[shard].bytes])
         if (found := reader.count(0)) != count:
             _say(shard, f"it has {found} records, the manifest says {count}")
-        if full and manifest.kind in ("images", "arrays"):  # the others have no sums of records, only of whole shards
+        if full and kinds.find(manifest.kind).checksums:  # the others have sums of whole shards only
             _check_records(_Damaged(path, kind=None), f"{variant_name}/xxh3", shard, reader)
 
 
 def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -> None:
     names, start = store.names(), sum(store.manifest.shard_samples[:shard])
     rows = range(start, start + store.manifest.shard_samples[shard])
-    for row, records in zip(rows, _records(store, rows), strict=True):
+    for row, records in zip(rows, store.kind.records(store, rows), strict=True):
         digest = xxhash.xxh3_64()
         try:
             for k in records:
@@ -123,17 +123,6 @@ def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -
             continue
         if digest.intdigest() != int(store.samples[column][row]):
             _say(shard, f"sample {row} ({names[row]!r}) is not what was written: its checksum differs")
-
-
-def _records(store: Store, rows: range) -> Iterator[range]:
-    """The places in their shard of each sample's records."""
-    first, arrays = 0, store.manifest.arrays
-    for row in rows:
-        n = 1
-        if arrays is not None:
-            n = chunk_count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
-        yield range(first, first + n)
-        first += n
 
 
 def _say(shard: int, problem: str) -> None:

@@ -1,0 +1,120 @@
+"""Arrays of a store, or their masks, read chunk by chunk: of a crop, only the chunks that it touches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.arrays.chunks import Box, touched
+from fastdata.data.in_memory import HeldRecords, how_many
+from fastdata.errors import FormatError, StoreError
+from fastdata.store.store import Store
+
+__all__ = ["StoreArrays", "hold"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class StoreArrays:
+    """The arrays of a store, or their masks.
+
+    Attributes:
+        axes: that are cut: all but channels.
+        sides: along these, int64 [n, axes].
+        channels: of each array, int64 [n]; None: there is no such axis.
+        dtype: of the values.
+        held: the chunks that are in memory, the first ones; None: all are on disk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, mask: bool = False) -> None:
+        self.store, self.mask = Store(path, "arrays"), mask
+        variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
+        self._chunk, self._reader = arrays.chunk, self.store.reader(variant)
+        self.axes, self.dtype = len(arrays.chunk), np.dtype(variant.form.dtype)
+        self._stored = self.dtype.newbyteorder("<")
+        shapes = self.store.samples["shape"][:, : arrays.dims].astype(np.int64)
+        self.sides: Array = shapes[:, arrays.channels :]
+        self.channels: Array | None = shapes[:, 0] if arrays.channels and not mask else None
+        self._first = self.store.samples["first"]
+        self.labels = self.store.manifest.labels
+        label = self.store.samples["label"]
+        self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
+        self._names: list[str] | None = None
+        self.held: HeldRecords | None = None
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def sizes(self) -> Array:
+        """Bytes of each chunk, int64 [chunks]."""
+        return np.array([len(self._reader.get(k)) for k in range(len(self._reader))], np.int64)
+
+    def hold(self, sizes: Array) -> None:
+        """Copy the first chunks, which have these sizes, into shared memory."""
+        self.held = HeldRecords(sizes, self._reader.get, "chunk")
+
+    def _get(self, chunk: int) -> memoryview:
+        return self.held.get(chunk) if self.held is not None and chunk < len(self.held) else self._reader.get(chunk)
+
+    def name(self, index: int) -> str:
+        if self._names is None:
+            self._names = self.store.names()
+        return self._names[index]
+
+    def shape(self, row: int, sides: Sequence[int]) -> tuple[int, ...]:
+        """Of a box with these sides, channels included."""
+        return (*(() if self.channels is None else (int(self.channels[row]),)), *sides)
+
+    def read(self, row: int, start: Sequence[int], flips: Sequence[bool], out: Array, outside: int) -> None:
+        """Write the box of an array that begins at `start` and fills `out`, mirrored along some axes; `outside`: beyond the array.
+
+        Each value is copied once, from the map of the file, or from memory, to where it belongs.
+        """
+        shape, sides = tuple(self.sides[row].tolist()), out.shape[out.ndim - self.axes :]
+        low = tuple(max(a, 0) for a in start)
+        high = tuple(min(a + n, side) for a, n, side in zip(start, sides, shape, strict=True))
+        inside = all(a < b for a, b in zip(low, high, strict=True))
+        if not inside or any(b - a < n for a, b, n in zip(low, high, sides, strict=True)):
+            out[...] = outside
+        if not inside:
+            return
+        every: Box = () if self.channels is None else (slice(None),)
+        upright = out[every + tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
+        part = upright[every + tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
+        first, channels = int(self._first[row]), self.shape(row, ())
+        for place, chunk, wanted, target in touched(shape, self._chunk, low, high):
+            try:
+                values = np.frombuffer(self._get(first + place), self._stored).reshape(channels + chunk)
+            except ValueError:
+                raise FormatError(
+                    f"sample {row} of {self.store.path}: a chunk is not of {channels + chunk} {self.dtype}; "
+                    f"run fastdata verify {self.store.path}"
+                ) from None
+            part[every + target] = values[every + wanted]
+
+    def __getstate__(self) -> tuple[Path, bool, str, HeldRecords | None]:
+        return self.store.path, self.mask, self.store.manifest.fingerprint, self.held
+
+    def __setstate__(self, state: tuple[Path, bool, str, HeldRecords | None]) -> None:
+        path, mask, fingerprint, held = state
+        self.__init__(path, mask=mask)  # type: ignore[misc]
+        self.held = held
+        if self.store.manifest.fingerprint != fingerprint:
+            raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
+
+
+def hold(sources: Sequence[StoreArrays], max_bytes: int | None) -> None:
+    """Hold as many of the first chunks as fit in memory, of arrays and of their masks the same number.
+
+    Raises:
+        StoreError: they do not fit into the memory that is free.
+        ValueError: max_bytes is negative.
+    """
+    sizes = [source.sizes() for source in sources]
+    count = how_many(np.sum(sizes, axis=0), max_bytes, "ArrayDataset")
+    for source, of_chunks in zip(sources, sizes, strict=True):
+        source.hold(of_chunks[:count])

@@ -1,0 +1,140 @@
+"""Arrays, as a kind of data: what the rooms that serve every kind ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.arrays.chunks import count
+from fastdata.arrays.options import ArrayOptions
+from fastdata.arrays.sections import Arrays, parse_arrays, samples_dtype
+from fastdata.images.sections import parse_masks
+from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.store.format import NUMBERS, Form
+
+__all__ = ["KIND", "ArrayKind"]
+
+ENDINGS = (".npy", ".npz", ".nii", ".nii.gz", ".dcm")  # that tell arrays; TIFF and PNG may be either
+CLASSES = ("uint8", "uint16")  # dtypes of masks
+
+
+class ArrayKind(Kind):
+    """Signals, volumes and other arrays of numbers, cut into chunks."""
+
+    name, says, item, reader = "arrays", "arrays", "array", "ArrayDataset"
+    options = ArrayOptions
+    read = "an array", "arrays"
+    exports = ("npy",)
+    checksums = True
+    untyped = "libraries", "rounded"
+    hint = "; if these are arrays, say so: --kind arrays"
+
+    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+        """Whether there are files of arrays, and none of images."""
+        from fastdata.sources.inputs import is_image
+        from fastdata.sources.walk import some_names
+
+        found = False
+        for name in some_names(Path(source)):
+            if is_image(name):
+                return False
+            found = found or name.lower().endswith(ENDINGS)
+        return found
+
+    def plan(self, source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Planned:
+        """List the arrays and decide how they are stored."""
+        from fastdata.arrays.planning import plan_arrays
+
+        return plan_arrays(source, options, limit)
+
+    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
+        """Cut the arrays of a task into chunks."""
+        from fastdata.arrays.shards import make_shard
+
+        return make_shard(job, task, writers, progress)
+
+    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
+        """Make a row for each array."""
+        from fastdata.arrays.shards import tables
+
+        return tables(plan, found)
+
+    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
+        """Prepare some arrays."""
+        from fastdata.arrays.shards import probe
+
+        return probe(plan, roots)
+
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Form | None:
+        """Describe the records of a variant."""
+        fits = codec == "chunks" and dtype in (CLASSES if mask else NUMBERS) and channels in ((1,) if mask else (1, 3))
+        return Form(codec, channels, dtype) if fits else None
+
+    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
+        """Read the chunks, and the classes of masks."""
+        return {"arrays": parse_arrays(body["arrays"], variants), "masks": parse_masks(body.get("masks"))}
+
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+        """Return the dtype of a row of samples.npy."""
+        return samples_dtype(labels, variants)
+
+    def records(self, store: Any, rows: range) -> Iterator[range]:
+        """Yield the places of each array's chunks."""
+        first, arrays = 0, store.manifest.section("arrays")
+        for row in rows:
+            n = count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
+            yield range(first, first + n)
+            first += n
+
+    def facts(self, store: Any) -> dict[str, Any]:
+        """Return the chunks, and the classes of masks."""
+        from fastdata.images.info import mask_facts
+
+        arrays: Arrays = store.manifest.section("arrays")
+        return {**mask_facts(store.manifest.section("masks")), "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
+
+    def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
+        """Return sides, and bytes of records."""
+        from fastdata.arrays.info import array_facts
+
+        return array_facts(store, variant)
+
+    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
+        """Yield what a RAMDataset holds."""
+        yield {"size": None, "bytes": sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)}
+
+    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Yield the first lines of `info`."""
+        from fastdata.arrays.info import array_lines
+
+        return array_lines(facts)
+
+    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
+        """Draw arrays, and their masks."""
+        from fastdata.arrays.contact_sheet import draw_arrays
+
+        return draw_arrays(store)
+
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+        """Write .npy files."""
+        from fastdata.arrays.export import export_arrays
+
+        return export_arrays(store, root, tick)
+
+    def dataset(self, manifest: Any) -> Any:
+        """Return ArrayDataset."""
+        from fastdata.arrays.dataset import ArrayDataset
+
+        return ArrayDataset
+
+    def in_memory(self) -> Any:
+        """Return RAMArrays."""
+        from fastdata.arrays.ram import RAMArrays
+
+        return RAMArrays
+
+
+KIND = ArrayKind()

@@ -1,0 +1,130 @@
+"""The list of inputs of arrays: files, arrays in .npz files, and series of DICOM slices."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fastdata.arrays.readers import npz_names
+from fastdata.arrays.source import ENDINGS, STACKS, ArraySource, ending_of, needed_packages, stem_of
+from fastdata.errors import CodecError, PrepError
+from fastdata.sources.inputs import LabelOptions, Source, SourceList, StrPath, look
+from fastdata.sources.listing import labelled, list_folder, others
+from fastdata.sources.pairs import with_masks
+from fastdata.sources.path_table import is_path_table, list_table
+from fastdata.sources.walk import walk_files
+from fastdata.store.format import Labels
+
+__all__ = ["list_arrays"]
+
+ALL = ENDINGS | STACKS
+LISTED = ALL | {".gz"}  # what os.path.splitext says of .nii.gz
+
+
+def list_arrays(source: StrPath, asked: LabelOptions, *, masks: StrPath | None, mask_suffix: str, key: str | None) -> SourceList:
+    """List the arrays of a folder (one folder per class, or flat), of a table, or of one file.
+
+    Slices of one DICOM series in a folder are one input, which has the folder's name if nothing else of DICOM lies there. Each
+    array of an .npz file is an input, unless a `key` is chosen.
+
+    Raises:
+        PrepError: nothing to prepare, or what `list_sources` and `with_masks` refuse too.
+        MissingExtraError: the library that reads some of the files is not installed.
+    """
+    found = labelled(_regrouped(_listed(Path(source), asked), key), Path(source), asked)
+    if not found.sources:
+        raise PrepError(f"no arrays in {source}{others(found)}; files of arrays end in .npy, .npz, .nii, .nii.gz or .dcm")
+    if masks is not None:
+        found = with_masks(found, Path(masks), mask_suffix, walk=_walk_masks, stem=stem_of)
+        needed_packages(source.mask for source in found.sources if source.mask)
+    return found
+
+
+def _listed(path: Path, asked: LabelOptions) -> SourceList:
+    """Files, as they lie there."""
+    if path.is_dir():
+        return list_folder(path, LISTED)
+    if is_path_table(path):
+        return list_table(path, asked)
+    if path.is_file() and ending_of(path.name) in ALL:
+        return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
+    what = "is neither a folder, nor a .csv or .tsv file, nor one of arrays" if path.exists() else "does not exist"
+    raise PrepError(f"SOURCE {path} {what}")
+
+
+def _walk_masks(root: Path) -> Iterator[tuple[str, int, str]]:
+    return (file for file in walk_files(root) if ending_of(file[0]) in ALL - {".dcm"})
+
+
+def _regrouped(found: SourceList, key: str | None) -> SourceList:
+    """What the files hold, in place of the files."""
+    plain = [_as_array(found.root, source) for source in found.sources]
+    needed_packages(source.name + source.ending for source in plain if source.ending)
+    if any(source.ending == ".dcm" for source in plain):
+        plain = _series(found.root, plain)
+    sources = [inner for source in plain for inner in _members(found.root, source, key)]
+    names = found.labels.names
+    if sources and all(s.files and isinstance(s.label, int) and s.label >= 0 and s.name == names[s.label] for s in sources):
+        return replace(
+            found, labels=Labels("none"), sources=[replace(s, label=-1) for s in sources]
+        )  # folders of slices, not classes
+    return replace(found, sources=list(sources))
+
+
+def _as_array(root: Path, source: Source) -> ArraySource:
+    """A file that has no ending is DICOM, or nothing that is known here."""
+    ending, problem = ending_of(source.name), source.problem
+    if not problem and not os.path.splitext(source.name)[1] and not _is_dicom(root / source.name):
+        ending, problem = "", "not-dicom"
+    return ArraySource(source.name, source.label, source.size, problem, ending=ending)
+
+
+def _is_dicom(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return True  # reading it later says what is wrong
+
+
+def _series(root: Path, sources: list[ArraySource]) -> list[ArraySource]:
+    from fastdata.arrays.dicom import series_of
+
+    groups: defaultdict[object, list[ArraySource]] = defaultdict(list)
+    folders: Counter[str] = Counter()
+    for number, source in enumerate(sources):
+        name: object = number  # by itself
+        folder = source.name.rpartition("/")[0]
+        if source.ending == ".dcm" and source.problem in ("", "no-label"):
+            try:
+                name = folder, series_of(root / source.name), source.label
+            except (CodecError, OSError):
+                pass  # reading it later says what is wrong
+            folders[folder] += name not in groups
+        groups[name].append(source)
+    return [_joined(members, folders) for members in groups.values()]
+
+
+def _joined(members: list[ArraySource], folders: Counter[str]) -> ArraySource:
+    first = members[0]
+    folder = first.name.rpartition("/")[0]
+    if first.ending != ".dcm" or first.problem not in ("", "no-label"):
+        return first
+    name = folder if folder and folders[folder] == 1 else first.name
+    return replace(first, name=name, size=sum(s.size for s in members), files=tuple(s.name for s in members))
+
+
+def _members(root: Path, source: ArraySource, key: str | None) -> list[ArraySource]:
+    if source.ending != ".npz" or source.problem or key is not None:
+        return [source]
+    try:
+        names = npz_names(root / source.name)
+    except (CodecError, OSError):
+        return [source]  # reading it later says what is wrong
+    if len(names) < 2:
+        return [source]
+    size = source.size // len(names)
+    return [replace(source, name=f"{source.name}/{n}", size=size, key=n, files=(source.name,)) for n in names]

@@ -1,0 +1,71 @@
+"""NIfTI files, through nibabel."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import zlib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.arrays.readers import Opened
+from fastdata.errors import CodecError
+
+__all__ = ["open_array"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def open_array(paths: list[Path]) -> Opened:
+    """The values of a NIfTI-1 or -2 file, axes as nibabel has them (x, y, z, ...), scaled as its header says.
+
+    Values that are not scaled keep their dtype. Scaled ones are computed in double precision, and are float32 or, where slope and
+    intercept are whole numbers, int16 if all of them fit.
+    """
+    (path,) = paths
+    try:
+        with closing(_stream(path)) as file:
+            image = _image(file)
+            proxy = image.dataobj
+            dtype = np.dtype(proxy.dtype)
+            slope, inter = float(proxy.slope), float(proxy.inter)
+    except (OSError, EOFError, zlib.error, CodecError) as error:
+        raise _damaged(error) from None
+    except Exception as error:  # noqa: BLE001  nibabel's own, and whatever damaged headers lead to
+        raise CodecError(f"nibabel cannot read its header: {error}"[:200], "header") from None
+    if (slope, inter) != (1.0, 0.0):
+        dtype = np.dtype(np.int16 if slope.is_integer() and inter.is_integer() and dtype.kind in "iu" else np.float32)
+    return Opened(tuple(proxy.shape), dtype, lambda: _read(path, dtype))
+
+
+def _read(path: Path, dtype: np.dtype[Any]) -> Array:
+    try:
+        with closing(_stream(path)) as file:
+            values: Array = np.asanyarray(_image(file).dataobj)
+            while file.read(1 << 20):  # to the end, where gzip compares its checksum
+                pass
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise _damaged(error) from None
+    return values if dtype == np.int16 else values.astype(dtype, copy=False)
+
+
+def _stream(path: Path) -> Any:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def _image(file: Any) -> Any:
+    nibabel: Any = importlib.import_module("nibabel")  # optional: listing has looked that it is there
+    kind = nibabel.Nifti2Image if file.read(4) in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else nibabel.Nifti1Image
+    file.seek(0)
+    return kind.from_stream(file)
+
+
+def _damaged(error: Exception) -> CodecError:
+    if isinstance(error, CodecError):
+        return error
+    if isinstance(error, OSError) and error.errno:
+        raise error
+    return CodecError(f"it is damaged, or ends early: {error}"[:200], "truncated")

@@ -1,0 +1,158 @@
+"""An input of arrays, opened: what its header says, and its values when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from fastdata.arrays.source import ArraySource
+from fastdata.errors import CodecError
+
+__all__ = ["Opened", "checked", "npz_names", "open_array"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+OWN = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom", ".tif": "stack", ".tiff": "stack", ".png": "stack"}
+BLOCK = 1 << 24
+
+
+class Opened(NamedTuple):
+    """What the header says, and a function that gives the values. A `dtype` of None depends on these."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[], Array]
+
+
+def open_array(root: Path, source: ArraySource, key: str | None = None) -> Opened:
+    """Read the header of an input.
+
+    Raises:
+        CodecError: it is damaged, or something else than it says; `reason` is one word.
+    """
+    paths = [root / name for name in source.files or (source.name,)]
+    if source.ending in OWN:
+        opened: Opened = importlib.import_module(f"fastdata.arrays.{OWN[source.ending]}").open_array(paths)
+        return opened
+    if source.ending == ".npz":
+        return _open_npz(paths[0], source.key or key)
+    if source.ending == ".npy":
+        return _open_npy(paths[0])
+    raise CodecError(f"files that end in {source.ending or 'nothing'} are no arrays that are known here", "unsupported")
+
+
+def checked(opened: Opened, max_bytes: int) -> Opened:
+    """The same, if it is small enough and holds numbers."""
+    if opened.dtype.hasobject:
+        raise CodecError("it holds Python objects (pickles), which are never loaded: save numbers", "objects")
+    if opened.dtype.kind not in "biuf" or opened.dtype.itemsize > 8:
+        raise CodecError(f"it holds {opened.dtype}, and not integers or floats of 8 to 64 bits", "dtype")
+    size = math.prod(opened.shape) * opened.dtype.itemsize
+    if size > max_bytes or max(opened.shape, default=0) >= 1 << 32:
+        raise CodecError(f"{opened.shape} {opened.dtype} are {size} bytes, more than {max_bytes}: see --max-bytes", "too-large")
+    return opened
+
+
+class _Header(NamedTuple):
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def order(self) -> Any:
+        return "F" if self.fortran else "C"
+
+
+def _read_header(file: IO[bytes]) -> _Header:
+    """Of the .npy format, any version; the file then stands at its values."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        if version > (2, 0):  # 3.0 differs in that names of fields are UTF-8: of structured dtypes, which are none of ours
+            raise CodecError(f"a .npy file of version {version}: save plain numbers, not structured ones", "unsupported")
+        header = _Header(*read(file))
+    except (CodecError, OSError, zipfile.BadZipFile):
+        raise
+    except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
+        raise CodecError(f"its .npy header is damaged: {error}"[:200], "header") from None
+    if any(side < 0 for side in header.shape):
+        raise CodecError(f"its shape is {header.shape}", "header")
+    return header
+
+
+def _open_npy(path: Path) -> Opened:
+    with path.open("rb") as file:
+        header, at, size = _read_header(file), file.tell(), os.fstat(file.fileno()).st_size
+    if not header.dtype.hasobject and size != at + header.nbytes:
+        what = ("ends early", "truncated") if size < at + header.nbytes else ("goes on behind its array", "trailing")
+        raise CodecError(f"the file {what[0]}: it has {size} bytes, its header asks for {at + header.nbytes}", what[1])
+
+    def read() -> Array:
+        """Mapped, so that no more than a chunk is in memory."""
+        if not header.nbytes:
+            return np.empty(header.shape, header.dtype)
+        return np.memmap(path, header.dtype, "r", at, header.shape, header.order)
+
+    return Opened(header.shape, header.dtype, read)
+
+
+def npz_names(path: Path) -> list[str]:
+    """The arrays in an .npz file.
+
+    Raises:
+        CodecError: it is damaged.
+    """
+    with _unzipped(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    if len(set(names)) < len(names):
+        raise CodecError("two of its arrays have the same name", "undecodable")
+    return names
+
+
+def _unzipped(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise CodecError(f"the .npz file is damaged or ends early: {error}", "undecodable") from None
+
+
+def _open_npz(path: Path, key: str | None) -> Opened:
+    names = npz_names(path)
+    if key is None and len(names) != 1:
+        raise CodecError(f"it holds {len(names)} arrays: choose one with --key, such as {', '.join(names[:3])}", "several-arrays")
+    name = names[0] if key is None else key
+    if name not in names:
+        raise CodecError(f"it has no array {name!r}, it has {', '.join(names[:5])}", "no-such-key")
+    with _unzipped(path) as archive, archive.open(f"{name}.npy") as file:
+        header, size = _read_header(file), archive.getinfo(f"{name}.npy").file_size - file.tell()
+    if not header.dtype.hasobject and size != header.nbytes:
+        raise CodecError(f"its header asks for {header.nbytes} bytes, {size} are there", "truncated")
+    return Opened(header.shape, header.dtype, lambda: _read_member(path, name, header))
+
+
+def _read_member(path: Path, name: str, header: _Header) -> Array:
+    with _unzipped(path) as archive, archive.open(f"{name}.npy") as file:
+        _read_header(file)
+        return read_stream(file, header.shape, header.dtype, header.order)
+
+
+def read_stream(file: Any, shape: tuple[int, ...], dtype: np.dtype[Any], order: Any = "C") -> Array:
+    """An array from a stream of bytes, which has to end with it: at its end zip and gzip compare their checksums."""
+    out = np.empty(math.prod(shape), dtype)
+    view, at = out.view(np.uint8).data, 0
+    while at < len(view) and (got := file.readinto(view[at : at + BLOCK])):
+        at += got
+    if at < len(view) or file.read(1):
+        raise CodecError(f"its header asks for {len(view)} bytes, {'fewer' if at < len(view) else 'more'} are there", "truncated")
+    return out.reshape(shape, order=order)

@@ -1,0 +1,92 @@
+"""What becomes of arrays: their dtype, and the chunks they are cut into."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fastdata.arrays.chunks import MAX_AXES
+from fastdata.errors import CodecError
+from fastdata.store.format import MASK, NUMBERS, Form
+
+__all__ = ["CHANNELS", "ArrayRecipe", "default_chunk", "laid_out"]
+
+CHANNELS = ("none", "first", "last")
+CHUNK_BYTES = 1 << 20  # at most, with all channels
+# A 64^3 crop touches at most 3^3 chunks of 32^3: 3.4 times its bytes. In two axes, chunks just fill LMDB's pages.
+SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (8, 8, 8, 8, 8)}
+
+
+@dataclass(frozen=True)
+class ArrayRecipe:
+    """How arrays are stored.
+
+    Attributes:
+        dtype: of all of them. Others are converted where every value stays the same.
+        rounded: whether the user has asked for it: then floats are rounded to it.
+        chunk: sides of the boxes that they are cut into; as many as axes, but for channels.
+        channels: "none", "first" or "last": whether one axis is of channels, and which; it is stored first, and never cut.
+        key: which array of .npz files; empty: all.
+        max_bytes: larger arrays are rejected before they are read.
+        mask_bits: of the classes of masks; 0: there are no masks.
+        libraries: that read the files.
+    """
+
+    kind: ClassVar[str] = "arrays"
+    unit: ClassVar[str] = "B"
+
+    dtype: str
+    rounded: bool
+    chunk: tuple[int, ...]
+    channels: str
+    key: str
+    max_bytes: int
+    mask_bits: int
+    libraries: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMBERS:
+            raise ValueError(f"--dtype is {self.dtype}, but must be one of {', '.join(NUMBERS)}")
+        if self.channels not in CHANNELS:
+            raise ValueError(f"--channels is {self.channels}, but must be one of {', '.join(CHANNELS)}")
+        if self.mask_bits not in (0, 8, 16):
+            raise ValueError(f"--mask-bits is {self.mask_bits}, but must be 8 or 16")
+        if self.max_bytes < 1:
+            raise ValueError(f"--max-bytes is {self.max_bytes}, but must be positive")
+        if not 1 <= len(self.chunk) <= MAX_AXES or any(side < 1 for side in self.chunk):
+            raise ValueError(
+                f"--chunk is {','.join(map(str, self.chunk))}, but must be one to {MAX_AXES} positive numbers, such as 64,64,64"
+            )
+
+    def variants(self) -> list[tuple[str, int | None, Form]]:
+        """(name, size, form) of what is stored."""
+        found: list[tuple[str, int | None, Form]] = [("array", None, Form("chunks", 1, self.dtype))]
+        if self.mask_bits:
+            found.append((f"{MASK}array", None, Form("chunks", 1, f"uint{self.mask_bits}")))
+        return found
+
+
+def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
+    """Chunks for arrays of so many axes, each cell of so many bytes, all channels together."""
+    sides = list(SIDES[axes])
+    while math.prod(sides) * cell > CHUNK_BYTES and max(sides) > 1:
+        sides = [max(1, side // 2) for side in sides]
+    return tuple(sides)
+
+
+def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...]]:
+    """The number of channels, 1 without, and the sides of the other axes.
+
+    Raises:
+        CodecError: it has no such axes, or nothing in it.
+    """
+    if channels != "none" and shape:
+        count, sides = (shape[0], shape[1:]) if channels == "first" else (shape[-1], shape[:-1])
+    else:
+        count, sides = 1, shape
+    if not 1 <= len(sides) <= MAX_AXES:
+        raise CodecError(f"its shape is {shape}: one to {MAX_AXES} axes are stored, and one of channels if you say so", "axes")
+    if not math.prod(shape):
+        raise CodecError(f"its shape is {shape}: there is nothing in it", "empty")
+    return count, sides

@@ -1,0 +1,178 @@
+"""Arrays: what a worker makes of a shard of them, and the store's tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from fastdata.arrays.chunks import MAX_AXES, boxes
+from fastdata.arrays.convert import check_values
+from fastdata.arrays.readers import checked, npz_names, open_array
+from fastdata.arrays.recipe import ArrayRecipe, laid_out
+from fastdata.arrays.sections import Arrays, samples_dtype
+from fastdata.arrays.source import ArraySource, ending_of
+from fastdata.errors import CodecError
+from fastdata.images.sections import Masks
+from fastdata.kinds import Probed, Tables
+from fastdata.prepare.plan import Plan
+from fastdata.prepare.run import Roots
+from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.sources.reasons import detail_of
+
+__all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PROBES, PROBE_BYTES = 32, 1 << 30
+
+
+class Loaded(NamedTuple):
+    """An array whose values are fit to be stored, [channels, ...] or [...], and its mask. Both may be mapped from their files."""
+
+    values: Array
+    mask: Array | None
+
+
+def load(root: Path, masks: Path, source: ArraySource, options: ArrayRecipe) -> Loaded:
+    """An input and its mask, looked through.
+
+    Raises:
+        CodecError: one of them is damaged or does not fit; `reason` is one word.
+    """
+    opened = checked(open_array(root, source, options.key or None), options.max_bytes)
+    _, sides = laid_out(opened.shape, options.channels)
+    if len(sides) != len(options.chunk):
+        channels = "" if options.channels == "none" else ", channels aside"
+        raise CodecError(f"its shape is {opened.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
+    mask = _load_mask(masks, source.mask, sides, options) if options.mask_bits else None
+    values = opened.read()
+    check_values(values, options.dtype, rounded=options.rounded)
+    return Loaded(np.moveaxis(values, -1, 0) if options.channels == "last" else values, mask)
+
+
+def _load_mask(root: Path, name: str, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
+    source = ArraySource(name, -1, -1, ending=ending_of(name))
+    several = source.ending == ".npz" and len(npz_names(root / name)) > 1
+    try:
+        opened = checked(open_array(root, source, (options.key or None) if several else None), options.max_bytes)
+        if opened.shape != sides:
+            raise CodecError(f"the mask is {opened.shape}, its array {sides}", "size")
+        mask = opened.read()
+        check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
+    except CodecError as error:
+        raise CodecError(f"the mask: {error}", f"mask-{error.reason}") from None
+    return mask
+
+
+def records(loaded: Loaded, options: ArrayRecipe) -> Iterator[list[Array]]:
+    """Chunk after chunk, as they are stored: of the array, and of its mask."""
+    dtype, classes = np.dtype(options.dtype).newbyteorder("<"), np.dtype(f"<u{options.mask_bits // 8 or 1}")
+    channels = () if options.channels == "none" else (slice(None),)
+    for box in boxes(loaded.values.shape[len(channels) :], options.chunk):
+        made = [loaded.values[channels + box].astype(dtype, order="C")]
+        if loaded.mask is not None:
+            made.append(loaded.mask[box].astype(classes, order="C"))
+        yield made
+
+
+def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
+    """The arrays of a task."""
+    rows: list[list[Any]] = []
+    rejects: list[dict[str, Any]] = []
+    classes: Counter[int] = Counter()
+    for place, source in enumerate(task.sources):
+        progress.at(place)
+        made, size = _try(job, source, task.skip.get(place)), max(source.size, 0)
+        if isinstance(made, Loaded):
+            rows.append([task.first + place, *_write(made, job.options, writers, classes)])
+            progress.add(done=size, size=size)
+        else:
+            rejects.append({"source": task.first + place, "name": source.name, "reason": made[0], "detail": made[1]})
+            progress.add(done=size, rejected=1)
+    return {"rows": rows, "rejects": rejects, "classes": classes}
+
+
+def probe(plan: Plan, roots: Roots) -> Probed:
+    """Some arrays, evenly spaced, as long as they are not too large."""
+    job, sources = Job(str(roots[0]), str(roots[1]), "", plan.options, ""), plan.sources
+    tried, read, sizes, rejected = 0, 0, list[int](), Counter[str]()
+    for source in sources[:: -(-len(sources) // PROBES)]:
+        if read > PROBE_BYTES:
+            break
+        made = _try(job, source, None)
+        tried, read = tried + 1, read + max(source.size, 0)
+        if isinstance(made, Loaded):
+            sizes += [chunk.nbytes for chunks in records(made, plan.options) for chunk in chunks]
+        else:
+            rejected[made[0]] += 1
+    return Probed(len(sources), tried, sum(max(s.size, 0) for s in sources) / max(read, 1), sizes, rejected)
+
+
+def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[str, str]:
+    """An input, or the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
+    if skip is not None:
+        return skip
+    if source.problem:
+        return source.problem, detail_of(source.problem)
+    try:
+        return load(Path(job.root), Path(job.masks), source, job.options)
+    except Exception as error:  # noqa: BLE001  whatever a library throws at a bad file, the file is listed and the run goes on
+        return reject_of(error)
+
+
+def _write(loaded: Loaded, options: ArrayRecipe, writers: Writers, classes: Counter[int]) -> list[Any]:
+    """Its shape, how many chunks it has, and the bytes and checksum of each variant's."""
+    count, sums, sizes = 0, [xxhash.xxh3_64() for _ in loaded if _ is not None], [0, 0]
+    for chunks in records(loaded, options):
+        data = [chunk.tobytes() for chunk in chunks]
+        writers.append(data)
+        count += 1
+        for k, record in enumerate(data):
+            sums[k].update(record)
+            sizes[k] += len(record)
+        if loaded.mask is not None:
+            found = np.bincount(chunks[1].reshape(-1))
+            classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
+    return [list(loaded.values.shape), count, [[size, digest.intdigest()] for size, digest in zip(sizes, sums, strict=False)]]
+
+
+def kept(table: dict[str, Any]) -> int:
+    """How many arrays a shard has."""
+    return len(table["rows"])
+
+
+def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+    """A row for each array."""
+    options, rows = plan.options, [row for table in found for row in table["rows"]]
+    variants = [name for name, _, _ in options.variants()]
+    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
+    samples["source"] = [row[0] for row in rows]
+    label = samples["label"]
+    label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
+    if rows:
+        samples["shape"] = [row[1] + [0] * (MAX_AXES + 1 - len(row[1])) for row in rows]
+        samples["first"][1:] = np.cumsum([row[2] for row in rows])[:-1]
+    for k, name in enumerate(variants):
+        for j, column in enumerate(("bytes", "xxh3")):
+            samples[f"{name}/{column}"] = [row[3][k][j] for row in rows]
+    return Tables(
+        samples=samples,
+        names=(plan.sources[row[0]].name for row in rows),
+        counts=tuple(map(kept, found)),
+        records=tuple(sum(row[2] for row in table["rows"]) for table in found),
+        sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": _masks(options, found)},
+    )
+
+
+def _masks(options: ArrayRecipe, found: list[dict[str, Any]]) -> Masks | None:
+    if not options.mask_bits:
+        return None
+    voxels: Counter[int] = Counter()
+    for table in found:
+        voxels.update({int(k): count for k, count in table["classes"].items()})
+    return Masks((), {str(k): voxels[k] for k in sorted(voxels)})

@@ -1,0 +1,111 @@
+"""Several sources one after another, so that a concatenation of datasets keeps the fast path."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastdata.images.jpeg_cut import Cut
+from fastdata.images.pixels import Window
+from fastdata.images.records import Images, Regions, Scratch
+from fastdata.shared_memory import SharedArray
+
+__all__ = ["JoinedImages"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class JoinedImages:
+    """The images of several sources, as one.
+
+    Args:
+        parts: sources, each with the rows of it that count, in order; None: all of them.
+
+    Raises:
+        ValueError: their labels, channels, dtypes or layouts differ.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Images, SharedArray | None]]) -> None:
+        self._parts = list(parts)
+        first = self._parts[0][0]
+        self.form, self.labels = first.form, first.labels
+        for images, _ in self._parts[1:]:
+            same = replace(images.form, codec=first.form.codec) == first.form and images.form.planes == first.form.planes
+            if images.labels != first.labels or not same:
+                raise ValueError(
+                    f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
+                    "--classes of the first, and the same --gray, --bits and --mask-bits; yuv420 goes with yuv420 only"
+                )
+        counts = [len(images) if rows is None else len(rows.array) for images, rows in self._parts]
+        self._starts = np.cumsum([0, *counts]).tolist()
+        self._targets: Array | None = None  # made once in each process, not sent to it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_targets": None}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def targets(self) -> Array:
+        if self._targets is None:
+            parts = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
+            self._targets = np.concatenate(parts)
+        return self._targets
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        heights, widths = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+        part = np.searchsorted(self._starts, ids, "right") - 1
+        for k in np.unique(part).tolist():
+            images, rows = self._parts[k]
+            local = ids[part == k] - self._starts[k]
+            heights[part == k], widths[part == k] = images.sides(local if rows is None else rows.array[local])
+        return heights, widths
+
+    def _find(self, index: int) -> tuple[Images, int]:
+        k = bisect.bisect_right(self._starts, index) - 1
+        images, rows = self._parts[k]
+        local = index - self._starts[k]
+        return images, local if rows is None else int(rows.array[local])
+
+    def get(self, index: int) -> memoryview:
+        images, local = self._find(index)
+        return images.get(local)
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+        images, local = self._find(index)
+        return images.decode(local, data, window, scratch)
+
+    @property
+    def jpegs(self) -> bool:
+        return any(images.jpegs for images, _ in self._parts)
+
+    @property
+    def indexed(self) -> bool:
+        return all(images.indexed for images, _ in self._parts)
+
+    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+        images, local = self._find(index)
+        return images.jpeg(local, data, window, cut=cut)
+
+    @property
+    def place(self) -> str:
+        places = list(dict.fromkeys(images.place for images, _ in self._parts))
+        return " + ".join(places) if len(places) < 4 else f"{len(places)} stores"
+
+    def name(self, index: int) -> str:
+        images, local = self._find(index)
+        return images.name(local)
+
+    def with_size(self, size: int | None) -> JoinedImages:
+        return JoinedImages([(images.with_size(size), rows) for images, rows in self._parts])
+
+
+def _described(images: Images) -> str:
+    labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
+    pixels = "yuv420 planes" if images.form.planes else f"{images.form.channels} x {images.form.dtype}"
+    return f"{labels}, {pixels}"

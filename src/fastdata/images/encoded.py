@@ -1,0 +1,50 @@
+"""A batch of images before decoding, for a decoder that takes whole batches of JPEGs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastdata.data.timing import Timing
+from fastdata.images.jpeg_cut import Cut
+from fastdata.images.records import Images
+from fastdata.images.rendering import render_batch
+from fastdata.images.view import Sample, View
+
+__all__ = ["EncodedBatch"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class EncodedBatch:
+    """JPEGs, and what becomes of each.
+
+    Attributes:
+        plan: what becomes of each image.
+        jpegs: of each, the bytes that hold its window, and where these stand in the image; None: only `render` can make it.
+        targets: int64 [n] or float32 [n, columns].
+        shape: [H, W, C] of each sample.
+
+    Raises:
+        LoaderError: samples of one batch would have several shapes.
+    """
+
+    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], *, cut: bool) -> None:
+        self._images, self._view, self._rows, self.plan = images, view, rows, plan
+        shapes = {sample.shape for sample in plan}
+        if len(shapes) > 1:
+            raise view.unequal(shapes)
+        self.shape = images.form.shape(*plan[0].shape)
+        self.targets = images.targets[rows]
+        self.jpegs = [self._jpeg(row, sample, cut) for row, sample in zip(rows.tolist(), plan, strict=True)]
+
+    def _jpeg(self, row: int, sample: Sample, cut: bool) -> Cut | None:
+        window = sample.window
+        inside = window.height > 0 and window.width > 0
+        return self._images.jpeg(row, self._images.get(row), window, cut=cut) if inside else None
+
+    def render(self, places: Sequence[int], timing: Timing) -> Array:
+        """Some samples of the batch, [n, H, W, C], as `read_batch` makes them."""
+        return render_batch(self._images, self._view, self._rows[list(places)], [self.plan[k] for k in places], np.empty, timing)

@@ -1,0 +1,106 @@
+"""What `fastdata info` tells of images; of arrays too, where they have labels and masks as images do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fastdata.images.sections import Masks
+from fastdata.store.format import Variant
+from fastdata.store.info_lines import Facts, label_lines, listed, span
+from fastdata.store.store import Store
+from fastdata.words import human_bytes, number_of
+
+__all__ = [
+    "described_each",
+    "files_of",
+    "head_lines",
+    "image_facts",
+    "image_lines",
+    "image_memory",
+    "mask_facts",
+    "mask_lines",
+    "stored_bytes",
+]
+
+
+def mask_facts(masks: Masks | None) -> Facts:
+    """Return the classes of masks, and how many pixels each has."""
+    if masks is None:
+        return {}
+    names = dict(enumerate(masks.names))
+    pixels = sorted((int(k), count) for k, count in masks.pixels.items())
+    return {"masks": [{"class": k, "name": names.get(k, ""), "pixels": count} for k, count in pixels]}
+
+
+def image_facts(store: Store, variant: Variant) -> Facts:
+    """Return the least and the largest sides of a variant, and the bytes of its records."""
+    facts: Facts = {}
+    if len(store):
+        height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
+        facts |= {"height": [int(height.min()), int(height.max())], "width": [int(width.min()), int(width.max())]}
+    return facts | {"record_bytes": stored_bytes(store, [variant])}
+
+
+def stored_bytes(store: Store, variants: list[Variant]) -> int:
+    """Add up the records of some variants."""
+    return sum(int(store.samples[f"{v.name}/bytes"].sum(dtype=np.int64)) for v in variants)
+
+
+def image_memory(store: Store) -> Iterator[Facts]:
+    """Yield what a RAMDataset of each size holds: bytes, and those of `decoded=True`."""
+    for size in dict.fromkeys(variant.size for variant in store.manifest.variants):
+        held = [variant for variant in store.manifest.variants if variant.size == size]
+        pixels = (store.samples[f"{v.name}/height"].astype(np.int64) * store.samples[f"{v.name}/width"] for v in held)
+        decoded = sum(int(v.form.nbytes(n).sum()) for v, n in zip(held, pixels, strict=True))
+        yield {"size": size, "bytes": stored_bytes(store, held), "decoded_bytes": decoded}
+
+
+def image_lines(facts: Facts) -> Iterator[str]:
+    """Yield the store, its labels, a line for each size, and its masks."""
+    yield from head_lines(facts, "image")
+    for variant in facts["variants"]:
+        name = variant["name"].removeprefix("mask-")
+        line = f"  {'masks of size' if variant['mask'] else 'size'} {name}: {variant['codec']}, "
+        line += f"{variant['channels']} x {variant['dtype']}, {files_of(variant)}"
+        if facts["samples"]:
+            (low, high), (narrow, wide) = variant["height"], variant["width"]
+            line += f", {span(f'{narrow} x {low}', f'{wide} x {high}')} pixels"
+        if "originals" in variant:
+            originals = variant["originals"]
+            line += f", {originals} with their files' own bytes, {facts['samples'] - originals} encoded"
+        yield line + described_each(variant, facts, "an image")
+    yield from mask_lines(facts)
+
+
+def head_lines(facts: Facts, item: str) -> Iterator[str]:
+    """Yield the store and its labels."""
+    labels = facts["labels"]
+    said = {
+        "class": number_of(len(labels.get("classes", ())), "class"),
+        "vector": f"float labels {', '.join(column['name'] for column in labels.get('columns', ()))}",
+        "none": "no labels",
+    }[labels["kind"]]
+    yield f"{facts['path']}: {number_of(facts['samples'], item)}, {said}, format {facts['format']}"
+    yield from label_lines(labels, f"{item}s")
+
+
+def mask_lines(facts: Facts) -> Iterator[str]:
+    """Yield the classes of the masks, and their shares."""
+    if "masks" in facts:
+        total = max(1, sum(entry["pixels"] for entry in facts["masks"]))
+        shares = (f"{entry['name'] or entry['class']} {entry['pixels'] / total:.1%}" for entry in facts["masks"])
+        yield f"  masks: {number_of(len(facts['masks']), 'class')}, {listed(shares)}"
+
+
+def files_of(variant: Facts) -> str:
+    """Return the size of a variant's shards."""
+    return f"{human_bytes(variant['file_bytes'])} in {number_of(variant['shards'], 'shard')}"
+
+
+def described_each(variant: Facts, facts: Facts, item: str) -> str:
+    """Return the mean size of a record, at the end of a line."""
+    if not facts["samples"]:
+        return ""
+    return f", {human_bytes(variant['record_bytes'] / facts['samples'])} {'a mask' if variant['mask'] else item}"

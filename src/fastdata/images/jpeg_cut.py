@@ -1,0 +1,192 @@
+"""Crop before decode: a box of a JPEG on the restart grid is cut out of its compressed bytes.
+
+The cells that a box touches, under a header with their height and width and with restart markers counted anew, are a JPEG by
+themselves. So all that lies outside of the box is never entropy-decoded, transformed or converted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.images.jpeg import read_index, scan_start
+
+__all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "joined"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, int]
+
+SOI = b"\xff\xd8"
+SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
+MARGIN = 1  # pixel: interpolated colours look at the next sample, half of which lies right beside the box
+NARROW = 5  # libjpeg upsamples pictures up to four pixels wide in another way
+MOST_GRIDS = 4096  # headers that are remembered, about 1 kB each
+RESTARTS = (0xD0 + np.arange(8)).astype(np.uint8)
+
+
+class Cut(NamedTuple):
+    """A JPEG of `height` and `width`, whose first pixel stands at (`top`, `left`) of the one that it was cut from."""
+
+    data: Array
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Grid(NamedTuple):
+    """Of a header behind the index: its two parts, between which height and width belong, and the cells in pixels."""
+
+    before: bytes
+    after: bytes
+    height: int
+    width: int
+    cell_height: int
+    cell_width: int
+    upsampled: bool  # the colours are stored at lower resolution
+
+
+class Cells(NamedTuple):
+    """The cells of a JPEG that hold a box: `height` x `width` pixels of it, the first at (`top`, `left`).
+
+    Attributes:
+        rows: the bytes of each row of cells.
+        lengths: bytes of each cell, one row after another.
+        bounded: pixels of the box depend on the image ending above or below it: no cells of another image may stand there.
+    """
+
+    grid: Grid
+    rows: list[memoryview]
+    lengths: Array
+    top: int
+    left: int
+    height: int
+    width: int
+    bounded: bool
+
+    @property
+    def end(self) -> int:
+        """Where the cells end, below: at `height`, but for the last row of cells of an image, which may reach beyond it."""
+        return len(self.rows) * self.grid.cell_height
+
+
+def find_cells(
+    data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
+) -> Cells | None:
+    """The fewest cells that decode, inside the box, to the very pixels that the whole JPEG decodes to.
+
+    Args:
+        data: a JPEG with the index of docs/format.md.
+        top, left, height, width: the box, inside the image and not empty.
+        of: (height, width) that the image should have.
+        exact: False: for a decoder that repeats samples of colour instead of interpolating them; a little smaller.
+
+    Returns:
+        None: there is no index, or it, the box or `of` does not fit the file: decode the whole.
+    """
+    index = read_index(data)
+    if index is None:
+        return None
+    lengths, at = index
+    grid, scan = _read_grid(data, at)
+    if grid is None or top + height > grid.height or left + width > grid.width:
+        return None
+    _, _, full_height, full_width, tall, wide, upsampled = grid
+    if of is not None and of != (full_height, full_width):
+        return None
+    columns = -(-full_width // wide)
+    ends = lengths.cumsum()
+    if len(lengths) != columns * -(-full_height // tall) or ends[-1] != len(data) - scan:
+        return None
+    margin = MARGIN if exact and upsampled else 0
+    row, row_end = max(top - margin, 0) // tall, -(-min(top + height + margin, full_height) // tall)
+    column, column_end = max(left - margin, 0) // wide, -(-min(left + width + margin, full_width) // wide)
+    if margin and column and full_width - column * wide < NARROW:
+        column -= 1
+    starts = (ends - lengths)[row * columns + column : row_end * columns : columns].tolist()
+    stops = ends[row * columns + column_end - 1 : row_end * columns : columns].tolist()
+    body = memoryview(data)[scan:]
+    return Cells(
+        grid,
+        [body[a:b] for a, b in zip(starts, stops, strict=True)],
+        lengths.reshape(-1, columns)[row:row_end, column:column_end].ravel(),
+        top=row * tall,
+        left=column * wide,
+        height=min(row_end * tall, full_height) - row * tall,
+        width=min(column_end * wide, full_width) - column * wide,
+        bounded=top < margin or top + height + margin > full_height,
+    )
+
+
+def joined(pile: Sequence[Cells]) -> Array:
+    """A JPEG of cells of one grid and width, of which each stands at the `end` of the one before."""
+    first, last = pile[0], pile[-1]
+    height = sum(cells.end for cells in pile) - last.end + last.height
+    head = b"".join((first.grid.before, _SIDES.pack(height, first.width), first.grid.after))
+    out = np.frombuffer(bytearray().join([head, *(row for cells in pile for row in cells.rows)]), np.uint8)
+    markers = np.concatenate([cells.lengths for cells in pile]).cumsum()
+    markers += len(head) - 1
+    out[markers] = RESTARTS[np.arange(len(markers)) & 7]
+    out[-1] = EOI
+    return out
+
+
+def cut_jpeg(
+    data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
+) -> Cut | None:
+    """The cells that `find_cells` finds with the same arguments, as a JPEG; None where it finds none."""
+    cells = find_cells(data, top, left, height, width, of=of, exact=exact)
+    return cells and Cut(joined([cells]), cells.top, cells.left, cells.height, cells.width)
+
+
+_SIDES = struct.Struct(">HH")
+_grids: dict[bytes, Grid | None] = {}
+_lengths: set[int] = set()  # of the headers in `_grids`: one, for the images of one store
+
+
+def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
+    """The grid, and where the scan begins; `at` is where the index ends. Images of a store share headers, so each is read once."""
+    for length in tuple(_lengths):
+        found = _grids.get(bytes(data[at : at + length]))
+        if found is not None:
+            return found, at + length
+    try:
+        scan = scan_start(data, at)
+        grid = _parse(bytes(data[at:scan]))
+    except (IndexError, struct.error):
+        return None, at
+    if len(_grids) >= MOST_GRIDS:
+        _grids.clear()
+        _lengths.clear()
+    _grids[bytes(data[at:scan])] = grid
+    _lengths.add(scan - at)
+    return grid, scan
+
+
+def _parse(header: bytes) -> Grid | None:
+    at, frame, interval = 0, -1, 0
+    while at < len(header):
+        if header[at + 1] == SOF0:
+            frame = at
+        elif header[at + 1] == DRI:
+            interval = int.from_bytes(header[at + 4 : at + 6], "big")
+        at += 2 + int.from_bytes(header[at + 2 : at + 4], "big")
+    if frame < 0 or not interval:
+        return None
+    height, width = _SIDES.unpack_from(header, frame + 5)
+    components, factors = header[frame + 9], header[frame + 11]  # the first component's; those of the others are 1
+    across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
+    if (across, down) not in ((1, 1), (2, 2)):  # 4:4:4 or grey, 4:2:0: of others, neighbours matter at smaller scales too
+        return None
+    return Grid(
+        before=SOI + header[: frame + 5],
+        after=header[frame + 9 :],
+        height=height,
+        width=width,
+        cell_height=8 * down,
+        cell_width=8 * across * interval,
+        upsampled=across * down > 1,
+    )

@@ -1,0 +1,179 @@
+"""Images, as a kind of data: what the rooms that serve every kind ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.images.form import CODECS, PixelFormat
+from fastdata.images.options import ImageOptions
+from fastdata.images.sections import parse_masks, samples_dtype
+from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.words import number_of
+
+__all__ = ["KIND", "ImageKind", "typed_masks"]
+
+DTYPES = ("uint8", "uint16")
+
+
+class ImageKind(Kind):
+    """Photos and other pictures, each with a label, with a mask of classes, or with neither."""
+
+    name, says, item, reader = "images", "images", "image", "LMDBDataset"
+    adopts = "a sequence of images"
+    options = ImageOptions
+    read = "an image", "images"
+    exports = "imagefolder", "webdataset"
+    export_options: Mapping[str, str] = {"shard_size": "webdataset"}
+    checksums = True
+
+    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+        """Whatever no other kind claims."""
+        return True
+
+    def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
+        """Put a sequence of images into a file, with their labels."""
+        from fastdata.sources.given import is_sequence
+
+        return _adopted(source, labels) if is_sequence(source) else None
+
+    def plan(self, source: StrPath, out: Path, options: ImageOptions, limit: int | None) -> Planned:
+        """List the images and decide what becomes of them."""
+        from fastdata.images.planning import plan_images
+
+        return plan_images(source, options, limit)
+
+    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
+        """Make every size of the images of a task."""
+        from fastdata.images.shards import make_shard
+
+        return make_shard(job, task, writers, progress)
+
+    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
+        """Make a row for each image."""
+        from fastdata.images.shards import tables
+
+        return tables(plan, found)
+
+    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
+        """Prepare up to 32 images."""
+        from fastdata.images.shards import probe
+
+        return probe(plan, roots)
+
+    def notes(self, store: Any) -> Iterator[str]:
+        """Yield how many images are smaller than a size that was asked for."""
+        options = store.manifest.options
+        for variant in () if options["upscale"] else store.manifest.variants:
+            if variant.size is not None and not variant.is_mask:
+                height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
+                side = np.maximum(height, width) if options["resize"] == "long" else np.minimum(height, width)
+                if count := int((side < variant.size).sum()):
+                    are = "are smaller than --size {} and keep their size; --upscale enlarges them"
+                    one = "is smaller than --size {} and keeps its size; --upscale enlarges it"
+                    yield f"{count} of {number_of(len(store), 'image')} {(are if count > 1 else one).format(variant.size)}"
+
+    def typed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Turn a manifest's options into those that are typed."""
+        found = dict[str, Any]()
+        for key, value in options.items():
+            found |= typed_masks(value or {}) if key == "mask" else {{"sizes": "size"}.get(key, key.replace("_", "-")): value}
+        return found
+
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> PixelFormat | None:
+        """Describe the records of a variant."""
+        form = PixelFormat(codec, channels, dtype)
+        known = codec in CODECS and channels in (1, 3) and dtype in DTYPES
+        fits = (codec == "rgb" and channels == 1) if mask else (not form.planes or form == PixelFormat("yuv420", 3, "uint8"))
+        return form if known and fits else None
+
+    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
+        """Read the classes of masks."""
+        return {"masks": parse_masks(body.get("masks"))}
+
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+        """Return the dtype of a row of samples.npy."""
+        return samples_dtype(labels, variants)
+
+    def described(self, manifest: Any) -> str:
+        """Say whether there are masks."""
+        return "images with masks" if manifest.section("masks") else "images"
+
+    def facts(self, store: Any) -> dict[str, Any]:
+        """Return the classes of masks."""
+        from fastdata.images.info import mask_facts
+
+        return mask_facts(store.manifest.section("masks"))
+
+    def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
+        """Return sides, and bytes of records."""
+        from fastdata.images.info import image_facts
+
+        return image_facts(store, variant)
+
+    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
+        """Yield what a RAMDataset of each size holds, decoded too."""
+        from fastdata.images.info import image_memory
+
+        return image_memory(store)
+
+    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Yield the first lines of `info`."""
+        from fastdata.images.info import image_lines
+
+        return image_lines(facts)
+
+    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
+        """Draw images, and their masks."""
+        from fastdata.images.contact_sheet import draw_images
+
+        return draw_images(store, size)
+
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+        """Write image files in folders, or tars."""
+        from fastdata.images.export import write_folders
+        from fastdata.images.webdataset import TAR_BYTES, write_tars
+
+        if to == "webdataset":
+            return write_tars(store, root, size, tick, options["shard_size"] or TAR_BYTES)
+        return write_folders(store, root, size, tick)
+
+    def dataset(self, manifest: Any) -> Any:
+        """Return LMDBDataset, or MaskDataset where there are masks."""
+        from fastdata.images.stored import LMDBDataset, MaskDataset
+
+        return MaskDataset if manifest.section("masks") else LMDBDataset
+
+    def in_memory(self) -> Any:
+        """Return RAMImages."""
+        from fastdata.images.ram import RAMImages
+
+        return RAMImages
+
+
+@contextmanager
+def _adopted(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
+    from fastdata.sources.given import as_pile
+
+    if isinstance(labels, str | os.PathLike):
+        raise ValueError(f"labels is {labels}, but of images in Python it is a sequence, one label for each, or part of the items")
+    with as_pile(source, labels) as path:
+        yield path, None
+
+
+def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
+    """Turn what a manifest says of masks into options that are typed."""
+    if not mask:
+        return {}
+    palette = [
+        " ".join(map(str, [*color, name])) for color, name in zip(mask.get("colors", ()), mask.get("names", ()), strict=False)
+    ]
+    return {"mask-bits": mask.get("bits"), **({"palette": palette} if palette else {})}
+
+
+KIND = ImageKind()

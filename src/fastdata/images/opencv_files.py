@@ -1,0 +1,187 @@
+"""PNG, WebP and AVIF: the header is read here, the pixels are OpenCV's."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import CodecError
+from fastdata.images.channels import Pixels, from_cv2, imdecode, look_up
+from fastdata.images.header import Header, exif_orientation, unsupported
+
+__all__ = ["read_avif", "read_png", "read_webp"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+GRAY, RGB, INDEXED, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+PNG_DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PngHeader(Header):
+    format = "png"
+    depth: int
+    color_type: int
+    interlace: int
+    palette: bytes
+    transparency: bytes  # the tRNS chunk, empty when there is none
+    idat: tuple[slice, ...]  # whole IDAT chunks
+
+    def pixels(self, data: bytes) -> Pixels:
+        decoded = self._stored(data)
+        if self.color_type == INDEXED:
+            return look_up(self._unstretched(decoded), self.palette, self.transparency)
+        color, alpha, _ = from_cv2(decoded)
+        if self.color_type == GRAY_ALPHA:
+            color = np.ascontiguousarray(decoded[..., 0])
+        return Pixels(color, self._keyed(color) if alpha is None else alpha)
+
+    def values(self, data: bytes) -> Array:
+        """The numbers that stand in the file: [H, W] indices of the palette, or grey; colours [H, W, C] as OpenCV gives them."""
+        return self._unstretched(self._stored(data))
+
+    @property
+    def _step(self) -> int:
+        """What OpenCV multiplies grey of few bits by."""
+        return 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
+
+    def _unstretched(self, decoded: Array) -> Array:
+        return decoded // self._step if self._step > 1 else decoded
+
+    def _stored(self, data: bytes) -> Array:
+        """Decoded from a copy without ancillary chunks, so that gamma, animation and odd metadata play no part.
+
+        A palette PNG is declared grey in that copy: its indices come back; palette and transparency are applied afterwards.
+        """
+        declared = GRAY if self.color_type == INDEXED else self.color_type
+        head = struct.pack(">IIBBBBB", self.width, self.height, self.depth, declared, 0, 0, self.interlace)
+        chunks = [_chunk(b"IHDR", head), *(data[part] for part in self.idat), _chunk(b"IEND", b"")]
+        return imdecode(PNG_SIGNATURE + b"".join(chunks))
+
+    def _keyed(self, color: Array) -> Array | None:
+        """Alpha of a PNG in which one colour is transparent."""
+        width = 2 if self.color_type == GRAY else 6
+        if len(self.transparency) < width:
+            return None
+        key = np.frombuffer(self.transparency[:width], ">u2") & ((1 << self.depth) - 1)
+        same = color == (key * self._step).astype(color.dtype)
+        hidden = same.all(axis=2) if same.ndim == 3 else same
+        return np.where(hidden, 0, np.iinfo(color.dtype).max).astype(color.dtype)
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def read_png(data: bytes) -> PngHeader:
+    """The header, with every chunk up to IEND found to be there."""
+    if data[12:16] != b"IHDR":
+        struct.unpack_from("16x", data)  # a file that is too short is truncated
+        raise unsupported("PNG that does not start with IHDR")
+    width, height, depth, color_type, _, _, interlace = struct.unpack_from(">IIBBBBB", data, 16)
+    if depth not in PNG_DEPTHS.get(color_type, ()):
+        raise CodecError(f"PNG colour type {color_type} with {depth} bits does not exist", "undecodable")
+    idat, bodies = list[slice](), dict[bytes, bytes]()
+    for kind, start, end in _png_chunks(data):
+        if kind == b"IDAT":
+            idat.append(slice(start, end))
+        elif kind in (b"PLTE", b"tRNS", b"eXIf"):
+            bodies[kind] = data[start + 8 : end - 4]
+    return PngHeader(
+        height=height,
+        width=width,
+        orientation=exif_orientation(bodies.get(b"eXIf", b"")),
+        depth=depth,
+        color_type=color_type,
+        interlace=interlace,
+        palette=bodies.get(b"PLTE", b""),
+        transparency=bodies.get(b"tRNS", b""),
+        idat=tuple(idat),
+    )
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    at, kind = len(PNG_SIGNATURE), b""
+    while kind != b"IEND":
+        size, kind = struct.unpack_from(">I4s", data, at)
+        end = at + 12 + size
+        if end > len(data):
+            raise CodecError("the PNG ends inside a chunk", "truncated")
+        yield kind, at, end
+        at = end
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebpHeader(Header):
+    format = "webp"
+
+    def pixels(self, data: bytes) -> Pixels:
+        return from_cv2(imdecode(data))
+
+
+def read_webp(data: bytes) -> WebpHeader:
+    """The header; of an animation only a first frame that fills the picture can be used."""
+    end = 8 + _little(data, 4, 4)
+    if end > len(data):
+        raise CodecError(f"the WebP says {end} bytes, the file has {len(data)}", "truncated")
+    at, orientation, size, frames = 12, 1, (0, 0), 0
+    while at + 8 <= end:
+        kind, length, body = data[at : at + 4], _little(data, at + 4, 4), at + 8
+        if kind in (b"VP8X", b"VP8 ", b"VP8L") and size == (0, 0):
+            size = _webp_size(data, kind, body)
+        elif kind == b"ANMF":
+            frames += 1
+            frame = (_little(data, body + 9, 3) + 1, _little(data, body + 6, 3) + 1)
+            if frames == 1 and (frame != size or any(data[body : body + 6])):
+                raise unsupported("animated WebP whose first frame does not fill the picture")
+        elif kind == b"EXIF":
+            block = data[body : min(body + length, end)]
+            orientation = exif_orientation(block.removeprefix(b"Exif\0\0"))
+        at = body + length + length % 2
+    return WebpHeader(height=size[0], width=size[1], orientation=orientation)
+
+
+def _webp_size(data: bytes, kind: bytes, body: int) -> tuple[int, int]:
+    """(height, width)."""
+    if kind == b"VP8X":
+        return _little(data, body + 7, 3) + 1, _little(data, body + 4, 3) + 1
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, body + 6)
+        return height & 0x3FFF, width & 0x3FFF
+    packed = struct.unpack_from("<I", data, body + 1)[0]
+    return (packed >> 14 & 0x3FFF) + 1, (packed & 0x3FFF) + 1
+
+
+def _little(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "little")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvifHeader(Header):
+    format = "other"
+
+    def pixels(self, data: bytes) -> Pixels:
+        decoded = imdecode(data)
+        if decoded.dtype != np.uint8:
+            raise unsupported("AVIF of more than 8 bits")
+        return from_cv2(decoded)
+
+
+def read_avif(data: bytes) -> AvifHeader:
+    """The largest size in the metadata; the others are of thumbnails and tiles. Turned and cropped pictures are refused."""
+    start = data.find(b"meta")
+    meta = data[start : start + int.from_bytes(data[max(start - 4, 0) : max(start, 0)], "big")]
+    if any(kind in meta for kind in (b"irot", b"imir", b"clap")):
+        raise unsupported("AVIF with a rotation, mirror or crop")
+    sizes = [struct.unpack_from(">II", meta, found.start() + 8) for found in re.finditer(b"ispe", meta)]
+    if not sizes:
+        raise CodecError("the AVIF does not say its size", "truncated")
+    width, height = max(sizes, key=lambda size: size[0] * size[1])
+    return AvifHeader(height=height, width=width)

@@ -1,0 +1,145 @@
+"""Records: one image as stored bytes, by codec.
+
+jpeg   a JPEG on the restart grid (fastdata.images.jpeg), uint8
+original  such a JPEG, or one that came as it is, of any layout that libjpeg decodes, uint8
+png    an ordinary PNG, uint8 or uint16
+rgb    the bare pixels, [H, W, C] in C order, uint8 or little-endian uint16; the size stands in samples.npy
+yuv420 planes of luma and colour (fastdata.images.planes), uint8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from fastdata.errors import CodecError
+from fastdata.images.form import PixelFormat
+from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
+from fastdata.images.jpeg_cut import Cut, cut_jpeg
+from fastdata.images.planes import encode_planes, planes_to_rgb, split_planes
+
+__all__ = [
+    "LEAST_SHRUNK",
+    "Region",
+    "Window",
+    "decode_record",
+    "decode_window",
+    "encode_record",
+    "jpeg_window",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LEAST_SHRUNK = 8  # pixels: of smaller pictures two scales have the same size
+
+
+class Window(NamedTuple):
+    """What of an image is wanted: a box inside it, not empty, in its pixels.
+
+    shrink: 2, 4 or 8: so many pixels a side may come as one, as a JPEG decoder gives them away. fast: less exact JPEG.
+    """
+
+    top: int
+    left: int
+    height: int
+    width: int
+    shrink: int = 1
+    fast: bool = False
+
+
+class Region(NamedTuple):
+    """Pixels that hold a window, [H, W, C], or RGBA for RGB. The first stands at (top, left) of the image; each is `shrink` of it
+    a side."""
+
+    pixels: Array
+    top: int = 0
+    left: int = 0
+    shrink: int = 1
+
+
+def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
+    """Encode RGB [H, W, 3] or grey [H, W] (not for yuv420), uint8 or uint16 (not for JPEGs and yuv420), as one record."""
+    if codec in ("jpeg", "original"):
+        return encode_jpeg(image, quality=quality)
+    if codec == "yuv420":
+        return encode_planes(image)
+    if codec == "rgb":
+        return np.ascontiguousarray(image, image.dtype.newbyteorder("<")).tobytes()
+    ok, data = cv2.imencode(".png", image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    if not ok:
+        raise CodecError(f"OpenCV could not encode {image.shape} pixels as PNG", "unencodable")
+    return data.tobytes()
+
+
+def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, width: int) -> Array:
+    """Decode one record to [H, W, C] of the format's dtype; read-only, and a view of `data` where that saves a copy.
+
+    Raises:
+        CodecError: the bytes are damaged, or hold an image of another size.
+    """
+    if form.planes:
+        return planes_to_rgb(split_planes(data, height, width))
+    shape = (height, width, form.channels)
+    if form.codec == "rgb":
+        dtype = np.dtype(form.dtype).newbyteorder("<")
+        if len(data) != height * width * form.channels * dtype.itemsize:
+            raise CodecError(f"a raw record of {len(data)} bytes does not hold {shape} {form.dtype}")
+        return np.frombuffer(data, dtype).reshape(shape)
+    image = decode_jpeg(data, gray=form.channels == 1) if form.jpegs else _decode_png(data, form)
+    if image.shape != shape or image.dtype != form.dtype:
+        raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, the index says {shape} {form.dtype}")
+    return image
+
+
+def decode_window(
+    data: bytes | memoryview, form: PixelFormat, height: int, width: int, window: Window, scratch: Callable[[int], Array]
+) -> tuple[Region, ...]:
+    """Decode as little of a record as holds the window; each pixel is what decoding the whole at that scale gives.
+
+    Args:
+        data: the record.
+        form, height, width: as for `decode_record`.
+        window: what is wanted.
+        scratch: gives flat uint8 memory of at least a size, which the result may lie in.
+
+    Returns:
+        The pixels; or, of planes, the luma and the colours, [h, w, 1] and [h, w, 2].
+
+    Raises:
+        CodecError: the bytes are damaged, or hold an image of another size.
+    """
+    if form.planes:
+        luma, chroma = split_planes(data, height, width)
+        return Region(luma), Region(chroma, shrink=2)
+    if not form.jpegs:
+        return (Region(decode_record(data, form, height, width)),)
+    jpeg, top, left, tall, wide = jpeg_window(data, height, width, window)
+    shrink = window.shrink if max(tall, wide) > LEAST_SHRUNK else 1
+    size = -(-tall // shrink), -(-wide // shrink)
+    pixels = decode_jpeg_into(scratch, jpeg, size, gray=form.channels == 1, fast=window.fast)
+    return (Region(pixels, top, left, shrink),)
+
+
+def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window, *, cut: bool = True) -> Cut:
+    """A JPEG that holds a window of one of `height` and `width`: the smallest cut where it can be had, else the whole.
+
+    Raises:
+        CodecError: the bytes are damaged, or hold an image of another size.
+    """
+    found = None
+    if cut and (window.height, window.width) != (height, width):
+        found = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
+    if found is None and jpeg_size(data) != (height, width):
+        raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
+    return found or Cut(np.frombuffer(data, np.uint8), 0, 0, height, width)
+
+
+def _decode_png(data: bytes | memoryview, form: PixelFormat) -> Array:
+    flags = cv2.IMREAD_UNCHANGED if form.channels == 1 else cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if len(data) else None
+    if image is None:
+        raise CodecError("damaged PNG")
+    return image if image.ndim == 3 else image[:, :, None]

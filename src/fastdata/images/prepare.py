@@ -1,0 +1,156 @@
+"""One image: from the bytes of a file to the records of every size asked for. Pure; what a shard holds is decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fastdata.errors import CodecError
+from fastdata.images.form import PixelFormat
+from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg_file import JpegHeader
+from fastdata.images.mask_file import count_classes, decode_mask
+from fastdata.images.mask_recipe import MaskRecipe, resize_mask
+from fastdata.images.pixels import encode_record
+from fastdata.images.planes import even
+from fastdata.images.resize import center, resize, target_shape
+from fastdata.store.format import MASK
+
+__all__ = ["ImageRecipe", "Record", "prepare_image", "variant_name"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ImageRecipe:
+    """What becomes of an image. sizes: one variant each; None keeps the image's own size."""
+
+    kind: ClassVar[str] = "images"
+    unit: ClassVar[str] = "img"
+    libraries: ClassVar[tuple[str, ...]] = ("opencv-python-headless", "simplejpeg")
+
+    sizes: tuple[int | None, ...] = (None,)
+    resize: str = "short"
+    upscale: bool = False
+    codec: str = "jpeg"
+    quality: int = 90
+    gray: bool = False
+    bits: int = 8
+    background: tuple[int, int, int] = (255, 255, 255)
+    max_pixels: int = 1 << 28
+    mask: MaskRecipe | None = None
+
+    def __post_init__(self) -> None:
+        sizes = self.sizes
+        if not sizes or any(s is not None and not 1 <= s <= 65_500 for s in sizes) or len(set(sizes)) != len(sizes):
+            raise ValueError(
+                f"--size is {', '.join(map(str, sizes)) or 'nothing'}, but sizes must be different numbers from 1 to 65500"
+            )
+        if self.bits == 16 and self.codec in ("jpeg", "original"):
+            raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
+        if self.codec == "yuv420" and (self.bits == 16 or self.gray):
+            raise ValueError("--codec yuv420 holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
+        if self.mask is not None and self.codec == "yuv420":
+            raise ValueError("--codec yuv420 repeats an odd last row or column, which masks do not: choose jpeg, rgb or png")
+        if not 1 <= self.quality <= 100:
+            raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
+        if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
+            raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
+        if self.max_pixels < 1:
+            raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
+
+    def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
+        """(name, size, form) of what is stored of each input: its image in every size, then its mask in every size."""
+        form = PixelFormat(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
+        found = [(variant_name(size), size, form) for size in self.sizes]
+        if self.mask is not None:
+            form = PixelFormat("rgb", 1, f"uint{self.mask.bits}")
+            found += [(f"{MASK}{variant_name(size)}", size, form) for size in self.sizes]
+        return found
+
+
+def variant_name(size: int | None) -> str:
+    """The folder of a variant: its size, or "full" where images keep their own."""
+    return "full" if size is None else str(size)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One stored image or mask. classes: of a mask, the pixels of each class in its file. original: these are the file's bytes."""
+
+    data: bytes
+    height: int
+    width: int
+    classes: dict[int, int] = field(default_factory=dict)
+    original: bool = False
+
+
+def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = None, mask: bytes | None = None) -> list[Record]:
+    """Make one record per size, all from one decode, and behind them the same of the mask.
+
+    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", one that is stored in its own
+    size, upright and sound, keeps its bytes.
+
+    Args:
+        data: the bytes of an image file of any format.
+        options: what to make of it.
+        scratch: flat uint8 array that a large decode may use.
+        mask: the bytes of its mask.
+
+    Raises:
+        CodecError: it is not an image, or can't be decoded or encoded; or the mask can't, or has another size.
+    """
+    source = SourceImage(data, max_pixels=options.max_pixels)
+    shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
+    at_least = max(h for h, _ in shapes), max(w for _, w in shapes)
+    original = _original(data, source, options, shapes)
+    image = original
+    if image is None:
+        image = source.decode(
+            at_least=at_least, gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
+        )
+    made: dict[int | None, Record] = {}
+    larger = image  # the size before, where this one is at most half of it: nearly as exact, and far fewer pixels to average
+    for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
+        halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # but for rounding
+        resized = resize(larger if halved else image, shape)
+        larger = resized if resized.size < image.size else image
+        if options.resize == "crop" and size is not None:
+            resized = center(resized, size)
+        height, width = resized.shape[:2]
+        if original is not None and (height, width) == (source.height, source.width):
+            made[size] = Record(data, height, width, original=True)
+            continue
+        if options.codec == "yuv420":
+            height, width = even(height), even(width)
+        made[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
+    masks = [] if mask is None else _masks(mask, options, (source.height, source.width), shapes)
+    return [made[size] for size in options.sizes] + masks
+
+
+def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:
+    """The pixels of a JPEG whose bytes can be stored as they are, in one of the sizes at least."""
+    wanted = options.codec == "original" and (source.height, source.width) in shapes
+    return source.header.as_is(data, gray=options.gray) if wanted and isinstance(source.header, JpegHeader) else None
+
+
+def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape]) -> list[Record]:
+    assert options.mask is not None
+    try:
+        mask = decode_mask(data, colors=options.mask.colors, bits=options.mask.bits, max_pixels=options.max_pixels)
+    except CodecError as error:
+        raise CodecError(f"its mask: {error}", error.reason) from None
+    if mask.shape != image:
+        (h, w), (height, width) = mask.shape, image
+        raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")
+    classes, made = count_classes(mask), []
+    for size, shape in zip(options.sizes, shapes, strict=True):
+        resized = resize_mask(mask, shape)
+        if options.resize == "crop" and size is not None:
+            resized = center(resized, size)
+        made.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
+    return made

@@ -1,0 +1,169 @@
+"""From stored images to samples: read, decode, crop, resize, flip, transform."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastdata.data.timing import Allocate, Timing
+from fastdata.errors import CodecError, LoaderError
+from fastdata.images.batch_decode import Pile, piled
+from fastdata.images.form import PixelFormat
+from fastdata.images.planes import BLACK, split_planes
+from fastdata.images.records import Images, Regions
+from fastdata.images.view import Sample, View, some
+
+__all__ = ["render_batch", "render_each", "render_masks", "stack"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LEAST_BYTES = 1 << 21  # of scratch memory: of the largest pile
+_local = threading.local()
+
+
+def render_batch(
+    images: Images, view: View, rows: Array, plan: Sequence[Sample], allocate: Allocate, timing: Timing | None = None
+) -> Array:
+    """Samples that are not transformed, [n, H, W, C] or planes [n, H * 3/2, W, 1]; plan: what becomes of each row."""
+    shapes = {sample.shape for sample in plan}
+    if len(shapes) > 1:
+        raise view.unequal(shapes)
+    out, timing = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype)), timing or Timing()
+    for k, regions in _decoded(images, rows, plan, timing):
+        _render(images.form, view, plan[k], regions, out[k], timing)
+    return out
+
+
+def render_masks(
+    masks: Images, view: View, rows: Array, plan: Sequence[Sample], outside: int, allocate: Allocate, timing: Timing | None = None
+) -> Array:
+    """The masks of what `render_batch` makes of the same rows and plan, [n, H, W]; `outside`: of pixels beyond the image."""
+    out, timing = allocate((len(rows), *plan[0].shape), np.dtype(masks.form.dtype)), timing or Timing()
+    with _scratch_memory() as scratch:
+        for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
+            started = perf_counter()
+            (region,) = masks.decode(row, masks.get(row), sample.window, scratch)
+            decoded = perf_counter()
+            view.pick(sample, region.pixels[:, :, 0], target, outside)
+            timing.decode_s += decoded - started
+            timing.resize_s += perf_counter() - decoded
+    return out
+
+
+def render_each(
+    images: Images,
+    view: View,
+    rows: Array,
+    plan: Sequence[Sample],
+    timing: Timing | None = None,
+    before_transform: Callable[[int], None] = lambda k: None,
+) -> list[Array]:
+    """The samples, [H, W, C] each, transformed, in any order of time."""
+    form, made, timing = images.form, dict[int, Array](), timing or Timing()
+    for k, regions in _decoded(images, rows, plan, timing):
+        pixels: Array = np.empty(_shape(form, plan[k]), form.dtype)
+        _render(form, view, plan[k], regions, pixels, timing)
+        if view.user is not None:
+            before_transform(k)
+            pixels = view.user(pixels, form.channels)
+        made[k] = pixels
+    return [made[k] for k in range(len(plan))]
+
+
+def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | None, out: Array, timing: Timing) -> None:
+    started = perf_counter()
+    for k, (plane, black) in enumerate(_planes(form, sample, out)):
+        view.render(sample, regions[k] if regions else None, plane, black)
+    timing.resize_s += perf_counter() - started
+
+
+def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
+    """Which sample, and pixels that hold its window, valid until the next are asked for; None: the window is empty."""
+    with _scratch_memory() as scratch:
+        piles, alone, records = _piled(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), [])
+        for pile in piles:
+            started = perf_counter()
+            try:
+                regions = pile.decode(gray=images.form.channels == 1, scratch=scratch)
+            except CodecError:  # of one of them, which says so when it is decoded by itself
+                regions, alone = [], [*alone, *pile.places]
+            timing.decode_s += perf_counter() - started
+            for k, region in regions:
+                yield k, (region,)
+        for k in alone:
+            row, window = int(rows[k]), plan[k].window
+            started = perf_counter()
+            data = records[k] if records else _read(images, row)
+            read = perf_counter()
+            found = images.decode(row, data, window, scratch) if window.height > 0 and window.width > 0 else None
+            timing.read_s += read - started
+            timing.decode_s += perf_counter() - read
+            yield k, found
+
+
+def _piled(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> tuple[list[Pile], list[int], list[memoryview]]:
+    """What is decoded together, what alone, and the records of all."""
+    started = perf_counter()
+    records = [_read(images, row) for row in rows.tolist()]
+    read = perf_counter()
+    heights, widths = (sides.tolist() for sides in images.sides(rows))
+    piles, alone = piled(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
+    timing.read_s += read - started
+    timing.decode_s += perf_counter() - read
+    return piles, alone, records
+
+
+def _read(images: Images, row: int) -> memoryview:
+    """The stored bytes, which the disk has given when this returns."""
+    data = images.get(row)
+    bytes(data[:: mmap.PAGESIZE])
+    return data
+
+
+def _shape(form: PixelFormat, sample: Sample) -> tuple[int, int, int]:
+    if form.planes and (sample.shape[0] % 2 or sample.shape[1] % 2):
+        h, w = sample.shape
+        raise LoaderError(f"a sample of {w} x {h} has no planes at half the resolution: use a crop of even sides, or codec rgb")
+    return form.shape(*sample.shape)
+
+
+def _planes(form: PixelFormat, sample: Sample, out: Array) -> Sequence[tuple[Array, int]]:
+    """The arrays that make up a sample, and what is black in each."""
+    return tuple(zip(split_planes(out, *sample.shape), BLACK, strict=True)) if form.planes else ((out, 0),)
+
+
+class _Scratch:
+    """Flat memory that grows: a fresh array for each image would cost more in page faults than a core brings in."""
+
+    def __init__(self) -> None:
+        self.memory: Array = np.empty(0, np.uint8)
+
+    def __call__(self, size: int) -> Array:
+        if self.memory.size < size:
+            self.memory = np.empty(max(size, LEAST_BYTES), np.uint8)
+        return self.memory
+
+
+@contextmanager
+def _scratch_memory() -> Iterator[_Scratch]:
+    """The memory of this thread; another one for whoever needs some meanwhile, such as a transform that reads other samples."""
+    memory = getattr(_local, "memory", None) or _Scratch()
+    _local.memory = None
+    try:
+        yield memory
+    finally:
+        _local.memory = memory
+
+
+def stack(samples: Sequence[Array], allocate: Allocate) -> Array:
+    """Samples of one shape as a batch [n, H, W, C]."""
+    shapes = {sample.shape for sample in samples}
+    if len(shapes) > 1:
+        raise LoaderError(f"transform returned arrays of different shapes, {some(shapes)}: a batch needs one")
+    return np.stack(samples, out=allocate((len(samples), *samples[0].shape), np.result_type(*samples)))

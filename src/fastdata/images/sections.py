@@ -1,0 +1,35 @@
+"""What a manifest and samples.npy say of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastdata.store.format import Labels, entry, sample_columns
+
+__all__ = ["Masks", "parse_masks", "samples_dtype"]
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The section of a store with masks. names: of the classes, if they are known; pixels: of each class, by number, before
+    preparing."""
+
+    names: tuple[str, ...]
+    pixels: dict[str, int]
+
+
+def parse_masks(found: Any) -> Masks | None:
+    """Read the section; None: there are no masks."""
+    if found is None:
+        return None
+    names = tuple(entry(name, str) for name in entry(found["names"], list))
+    return Masks(names, {k: entry(n, int) for k, n in entry(found["pixels"], dict).items()})
+
+
+def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
+    """Return a row of samples.npy: a label, and sides, bytes and checksum of each variant."""
+    return sample_columns(labels, variants, [], [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")])

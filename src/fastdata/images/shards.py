@@ -1,0 +1,121 @@
+"""Images: what a worker makes of a shard of them, and the store's tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import xxhash
+
+from fastdata.images.prepare import Record, prepare_image
+from fastdata.images.sections import Masks, samples_dtype
+from fastdata.kinds import Probed, Tables
+from fastdata.prepare.plan import Plan
+from fastdata.prepare.run import Roots
+from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.sources.archive import release
+from fastdata.sources.catalog import read_source
+from fastdata.sources.inputs import Source
+from fastdata.sources.reasons import detail_of
+
+__all__ = ["kept", "make_shard", "probe", "tables"]
+
+PROBES = 32
+SCRATCH_BYTES = 1 << 26
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@cache
+def _scratch() -> Array:
+    """Memory that each image of a worker is decoded into."""
+    cv2.setNumThreads(1)
+    return np.empty(SCRATCH_BYTES, np.uint8)
+
+
+def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
+    """The images of a task, in every size."""
+    rows: list[list[Any]] = []
+    rejects: list[dict[str, Any]] = []
+    classes: Counter[int] = Counter()
+    originals = [0] * len(job.options.variants())
+    for place, source in enumerate(task.sources):
+        progress.at(place)
+        made = _try(job, source, task.skip.get(place))
+        if isinstance(made, tuple):
+            rejects.append({"source": task.first + place, "name": source.name, "reason": made[0], "detail": made[1]})
+            progress.add(done=1, rejected=1)
+        else:
+            writers.append([record.data for record in made])
+            rows.append([task.first + place, [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in made]])
+            classes.update(made[-1].classes)
+            originals = [count + record.original for count, record in zip(originals, made, strict=True)]
+            progress.add(done=1, size=max(source.size, 0))
+    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals}
+
+
+def probe(plan: Plan, roots: Roots) -> Probed:
+    """Up to 32 images."""
+    threads, count = cv2.getNumThreads(), len(plan.sources)
+    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
+    made = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
+    cv2.setNumThreads(threads)
+    release()
+    records = [len(record.data) for records in made if isinstance(records, list) for record in records]
+    rejected = Counter(reason[0] for reason in made if isinstance(reason, tuple))
+    return Probed(count, len(made), count / len(made), records, rejected)
+
+
+def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record] | tuple[str, str]:
+    """The records of one source, or the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
+    if skip is not None:
+        return skip
+    if source.problem:
+        return source.problem, detail_of(source.problem)
+    try:
+        mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
+        return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)
+    except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
+        return reject_of(error)
+
+
+def kept(table: dict[str, Any]) -> int:
+    """How many images a shard has."""
+    return len(table["rows"])
+
+
+def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+    """A row for each image."""
+    variants = [name for name, _, _ in plan.options.variants()]
+    rows = [row for table in found for row in table["rows"]]
+    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
+    samples["source"] = [row[0] for row in rows]
+    label = samples["label"]
+    label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
+    for k, name in enumerate(variants):
+        for j, column in enumerate(("height", "width", "bytes", "xxh3")):
+            samples[f"{name}/{column}"] = [row[1][k][j] for row in rows]
+    return Tables(
+        samples=samples,
+        names=(plan.sources[row[0]].name for row in rows),
+        counts=tuple(map(kept, found)),
+        originals={
+            name: sum(table["originals"][k] for table in found)
+            for k, (name, _, form) in enumerate(plan.options.variants())
+            if form.codec == "original"
+        },
+        sections={"masks": _masks(plan, found)},
+    )
+
+
+def _masks(plan: Plan, found: list[dict[str, Any]]) -> Masks | None:
+    if plan.options.mask is None:
+        return None
+    pixels: Counter[int] = Counter()
+    for table in found:
+        pixels.update({int(k): count for k, count in table["classes"].items()})
+    return Masks(plan.options.mask.names, {str(k): pixels[k] for k in sorted(pixels)})

@@ -1,0 +1,195 @@
+"""View: how a stored image becomes a sample. The boxes, flips and pixels of crops, and a transform of the user's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from fastdata.data.transforms import UserTransform
+from fastdata.errors import LoaderError
+from fastdata.images.crops import Crop
+from fastdata.images.pixels import Region, Window
+from fastdata.images.resample import pad, resample
+
+__all__ = ["Sample", "View", "some"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, int]
+Transform = Callable[..., Any]
+
+FLIP_DRAWS = 2
+SHRINK = {8: 8, 4: 4, 2: 2}  # a box so many times as large as the output: pixels a side that the decoder may make one
+SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/crops.py)
+
+
+class Sample(NamedTuple):
+    """What becomes of an image: the box, what of it lies inside, (height, width) of the output, flips (horizontal, vertical)."""
+
+    box: tuple[int, int, int, int]
+    window: Window
+    shape: Shape
+    flip: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class View:
+    """A crop (None: the whole image), the probabilities of flips, and a function that changes the pixels.
+
+    Raises:
+        ValueError, TypeError: a wrong argument.
+    """
+
+    crop: Crop | None = None
+    hflip: float = 0.0
+    vflip: float = 0.0
+    transform: Transform | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("hflip", self.hflip), ("vflip", self.vflip)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
+        if self.crop is not None and not isinstance(self.crop, Crop):
+            raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
+        if self.crop is not None:
+            self.crop.sides(2)
+            if self.crop.resizes and self.crop.reaches_outside:
+                raise ValueError(f"{self.crop} says that it resizes and reaches_outside: boxes beyond the image are not resized")
+
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
+
+    def parts(self) -> list[str]:
+        """What it does, each thing in a few words."""
+        flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
+        name = getattr(self.transform, "__name__", type(self.transform).__name__)
+        crop = [] if self.crop is None else [repr(self.crop)]
+        return crop + flips + ([] if self.transform is None else [f"transform={name}"])
+
+    @cached_property
+    def user(self) -> UserTransform | None:
+        """The transform, ready to be called."""
+        return None if self.transform is None else UserTransform(self.transform)
+
+    @property
+    def draws(self) -> int:
+        """Random numbers a sample needs."""
+        return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
+
+    def draw(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> tuple[Array, Array]:
+        """The boxes of a batch, int64 [n, 4], and its flips, horizontal and vertical, bool [n, 2]; arguments as for `plan`."""
+        if self.crop is None:
+            boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
+        else:
+            boxes = _checked(self.crop, self.crop.boxes(u[FLIP_DRAWS:], heights, widths), heights, widths)
+            if planes and self.crop.resizes and self.crop.draws:
+                boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
+        return boxes, np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
+
+    def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[Sample]:
+        """What becomes of each image of a batch, from uniform numbers [draws, n] and the images' sizes, int64 [n].
+
+        Of `planes`, random boxes that are resized begin and end between samples of colour, so that they need not be shifted.
+        """
+        boxes, flips = self.draw(u, heights, widths, planes=planes)
+        shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
+        windows = self._windows(boxes, np.array(shapes[:1] if self._one_shape else shapes), heights, widths)
+        return list(map(Sample, zip(*boxes.T.tolist(), strict=True), windows, shapes, zip(*flips.T.tolist(), strict=True)))
+
+    @property
+    def _one_shape(self) -> bool:
+        """Whether all outputs have one, whatever the images have."""
+        return self.crop is not None and self.crop.shape is not None
+
+    def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
+        """Pixels of the largest output; `sides` gives the heights and widths of all images, where these matter."""
+        crop = self.crop
+        if crop is not None and crop.shape is not None:
+            return math.prod(crop.shape)
+        heights, widths = sides()
+        if crop is None:
+            return int((heights * widths).max())
+        heights, widths = np.unique([heights, widths], axis=1)
+        boxes = crop.boxes(np.zeros((crop.draws, len(heights))), heights, widths)
+        return max(map(math.prod, crop.shapes(boxes)))
+
+    def _windows(self, boxes: Array, shapes: Array, heights: Array, widths: Array) -> list[Window]:
+        """The boxes as far as they lie in the images, and how much smaller these may be decoded. shapes: of each, or of all."""
+        ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.array([heights, widths]).T)
+        starts = np.maximum(boxes[:, :2], 0)
+        antialias, fast = (self.crop.antialias, self.crop.fast) if self.crop else (False, False)
+        factor = (boxes[:, 2:] / shapes).min(axis=1)
+        shrink = np.ones((len(boxes), 1), np.int64)
+        for least, times in reversed((SHRINK_ANTIALIASED if antialias else SHRINK).items()):
+            shrink[factor >= least] = times
+        rows = np.concatenate([starts, ends - starts, shrink], axis=1).tolist()
+        return [Window(y, x, h, w, times, fast) for y, x, h, w, times in rows]
+
+    def render(self, sample: Sample, region: Region | None, out: Array, black: int = 0) -> None:
+        """Write one sample, [H, W, C], before the transform, or a plane of it; `region` holds its window, None if that is empty."""
+        if region is None:
+            out[...] = black
+            return
+        top, left, h, w = sample.box
+        box = ((top - region.top) / region.shrink, (left - region.left) / region.shrink, h / region.shrink, w / region.shrink)
+        if sample.window[2:4] == (h, w):
+            resample(region.pixels, box, out, antialias=self.crop is not None and self.crop.antialias)
+        else:
+            pad(region.pixels, box, out, black)
+        if any(sample.flip):
+            cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
+
+    def pick(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
+        """Write the mask of a sample, [H, W], of the whole image's [h, w]: of each pixel the class in its middle."""
+        top, left, h, w = sample.box
+        if sample.window[2:4] != (h, w):
+            pad(mask[:, :, None], sample.box, out[:, :, None], outside)
+        elif out.shape == (h, w):
+            out[...] = mask[top : top + h, left : left + w]
+        else:
+            cv2.resize(mask[top : top + h, left : left + w], out.shape[::-1], dst=out, interpolation=cv2.INTER_NEAREST_EXACT)
+        if any(sample.flip):
+            cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
+
+    def unequal(self, shapes: set[Shape]) -> LoaderError:
+        """What to say when outputs of these shapes are to be one batch."""
+        if self.crop is None:
+            what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop --upscale"
+        else:
+            what = f"{self.crop} keeps the aspect; use Resize((height, width)) or CenterCrop"
+        return LoaderError(f"a batch needs images of one size, but these have {some({f'{w} x {h}' for h, w in shapes})}: {what}")
+
+
+def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
+    """The boxes, if the crop may give them.
+
+    Raises:
+        LoaderError: they are not what it says of itself.
+    """
+    if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in "iu":
+        raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, but must give integers {[len(heights), 4]}")
+    top, left, height, width = boxes.T
+    faults = {"has no pixels": (height < 1) | (width < 1)}
+    if not crop.reaches_outside:
+        outside = (top < 0) | (left < 0) | (top + height > heights) | (left + width > widths)
+        faults["reaches beyond the image, and reaches_outside is False"] = outside
+    if not crop.resizes and crop.shape is not None:
+        faults["has not the size of the output, and resizes is False"] = (boxes[:, 2:] != crop.shape).any(axis=1)
+    for fault, where in faults.items():
+        if where.any():
+            k = int(where.argmax())
+            raise LoaderError(
+                f"{crop}.boxes gave {boxes[k].tolist()} (top, left, height, width) for an image of {heights[k]} x {widths[k]}, "
+                f"which {fault}"
+            )
+    return boxes
+
+
+def some(found: set[Any]) -> str:
+    """The first few of a set, for a message."""
+    return ", ".join(map(str, sorted(found)[:4])) + (", ..." if len(found) > 4 else "")

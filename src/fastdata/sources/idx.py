@@ -1,0 +1,135 @@
+"""The idx files of MNIST, Fashion-MNIST, EMNIST and the like: images, and their labels in a file beside them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from fastdata.errors import CodecError, PrepError
+from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, read_range, shares, unreadable
+from fastdata.sources.inputs import SourceList, splits_error
+
+__all__ = ["KIND"]
+
+IMAGES = re.compile(r"(.*)images([-.])idx[34]([-.])ubyte(\.gz)?", re.DOTALL)
+NAMED = re.compile(r".*[-.](idx[1-4]([-.]\w+)?|ubyte)(\.gz)?", re.DOTALL)
+TYPES = {0x08: "uint8", 0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
+
+
+def _takes(path: Path) -> bool:
+    return path.is_file() and NAMED.fullmatch(path.name) is not None
+
+
+def _inside(folder: Folder) -> list[Path]:
+    files = [name for name in folder.files if IMAGES.fullmatch(name)]
+    files = [name for name in files if name.removesuffix(".gz") == name or name.removesuffix(".gz") not in files]
+    splits = {name.partition("images")[0].strip("-_.") or name: str(folder.path / name) for name in files}
+    if len(splits) > 1:
+        raise splits_error(folder.path, splits)
+    return [folder.path / name for name in files]
+
+
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+    items, labels, labelled = list[Item](), list[int | None](), False
+    for path in files:
+        shape = _shape(path)
+        if len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)):
+            raise PrepError(
+                f"{path} holds {len(shape)} dimensions, {' x '.join(map(str, shape))}; images are [n, height, width] or "
+                f"[n, height, width, 3]{': give the file of the images, labels are found beside it' * (len(shape) == 1)}"
+            )
+        name = str(path.relative_to(root))
+        sizes = shares(path.stat().st_size, shape[0])
+        items += [(f"{name}/{k:06d}", sizes[k], "", ("idx", name, k, *shape[1:])) for k in range(shape[0])]
+        found = _labels(path, shape[0])
+        labels += found or [None] * shape[0]
+        labelled = labelled or bool(found)
+    return in_order(root, items, labels, by="the file of labels")
+
+
+def _labels(path: Path, count: int) -> list[int]:
+    """The numbers in the file that is named alike; none, if there is no such file."""
+    named = IMAGES.fullmatch(path.name)
+    if named is None:
+        return []
+    plain = f"{named[1]}labels{named[2]}idx1{named[3]}ubyte"
+    beside = next((p for ending in ("", ".gz") if (p := path.with_name(plain + ending)).is_file()), None)
+    if beside is None:
+        return []
+    shape = _shape(beside)
+    if shape != (count,):
+        raise PrepError(f"{beside} holds {' x '.join(map(str, shape))} labels, {path} {count} images; they are no pair")
+    with _opened(beside) as file:
+        file.seek(8)
+        return list(file.read(count))
+
+
+def _opened(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _shape(path: Path) -> tuple[int, ...]:
+    """What the header says, if the file is as long as that needs.
+
+    Raises:
+        PrepError: it is no idx file of bytes, cut short, or too long.
+    """
+    try:
+        with _opened(path) as file:
+            head = file.read(4)
+            if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES or not 1 <= head[3] <= 4:
+                raise PrepError(f"{path} is no idx file: it begins with {head.hex(' ') or 'nothing'}, not 00 00 08 and 01 to 04")
+            if head[2] != 0x08:
+                raise PrepError(f"{path} holds {TYPES[head[2]]}; only uint8 is read: convert it, or write the images as files")
+            numbers = file.read(4 * head[3])
+            shape = tuple(int.from_bytes(numbers[k : k + 4], "big") for k in range(0, len(numbers), 4))
+            there = _length(file, path) - 4 - len(numbers)
+    except (OSError, EOFError, zlib.error) as error:  # OSError: no gzip either
+        raise unreadable(path, error) from error
+    if len(numbers) < 4 * head[3] or there != prod(shape):
+        found = f"{' x '.join(map(str, shape))} = {prod(shape)} bytes, but {there} follow"
+        raise PrepError(f"{path} says {found}: it was cut short or is damaged; copy it again")
+    return shape
+
+
+def _length(file: BinaryIO, path: Path) -> int:
+    """Of what is in the file, unpacked; a packed one is read to its end."""
+    if path.suffix != ".gz":
+        return path.stat().st_size
+    length = file.tell()
+    while piece := file.read(1 << 20):
+        length += len(piece)
+    return length
+
+
+def _read(path: Path, index: int, *shape: int) -> bytes:
+    size = prod(shape)
+    start = 4 + 4 * (1 + len(shape)) + index * size
+    if path.suffix == ".gz":
+        data = _unpacked(path, start, size)
+    else:
+        data = read_range(path, start, size)
+    pixels = np.frombuffer(data, np.uint8).reshape(shape)
+    return pnm(pixels[..., 0] if shape[2:] == (1,) else pixels)
+
+
+def _unpacked(path: Path, start: int, size: int) -> bytes:
+    """A piece of a packed file, which stays open: pieces in order cost one reading in all, whatever lies between."""
+    file = held(path, _opened)
+    try:
+        file.seek(start)
+        data = file.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CodecError(f"the archive is damaged: {error}", "truncated") from None
+    if len(data) < size:
+        raise CodecError("the archive ends inside the image", "truncated")
+    return data
+
+
+KIND = Kind("idx", _takes, _inside, _inputs, _read)

@@ -1,0 +1,133 @@
+"""LMDB: Caffe's Datum messages, or one image file a key."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from fastdata.errors import CodecError, PrepError
+from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order
+from fastdata.sources.datum import read_datum
+from fastdata.sources.inputs import SourceList
+
+__all__ = ["KIND", "walk"]
+
+OTHERS = re.compile(r"label-\d+|num-samples|length|__\w+__")  # of the usual layouts: what is no image
+OTHER = "undecodable"  # among messages, what is none
+WALK = "import sys; from fastdata.sources.lmdb_source import walk; walk(sys.argv[1])"
+
+
+def _takes(path: Path) -> bool:
+    return (path / "data.mdb").is_file() or (path.is_file() and path.suffix.lower() in (".mdb", ".lmdb"))
+
+
+def _inside(folder: Folder) -> list[Path]:
+    return []  # `_takes` knows the folders
+
+
+class _Environment:
+    """A file of LMDB, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        file = path / "data.mdb" if path.is_dir() else path
+        with file.open("rb"):  # LMDB's own messages do not say why it cannot
+            pass
+        self._env = lmdb.open(os.fsencode(file), subdir=False, readonly=True, create=False, lock=False, readahead=False)
+        try:
+            needs = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+            if file.stat().st_size < needs:  # it would kill the process that looks there
+                raise lmdb.Error(f"{file.stat().st_size} bytes of {needs} are there: it was cut short")
+            self.txn: Any = self._env.begin(buffers=True)
+        except BaseException:
+            self._env.close()
+            raise
+
+    def close(self) -> None:
+        self.txn.abort()
+        self._env.close()
+
+
+def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+    if len(files) > 1:
+        raise PrepError(f"SOURCE is {len(files)} LMDB files, {files[0]} and others; prepare each by itself")
+    path, items, labels, skipped = files[0], list[Item](), list[int | None](), Counter[str]()
+    _refuse_stores(path)
+    file = "" if path == root else str(path.relative_to(root))
+    for name, size, is_datum, label in _walked_apart(path):
+        if OTHERS.fullmatch(name):
+            skipped[re.sub(r"\d+", "*", name)] += 1
+            continue
+        items.append((name, size, "" if is_datum else OTHER, ("lmdb", file, name)))
+        labels.append(label)
+    if all(problem for _, _, problem, _ in items):  # files then, and no messages
+        items = [(name, size, "", place) for name, size, _, place in items]
+    return in_order(root, items, labels, skipped=skipped, by="the messages")
+
+
+def _walked_apart(path: Path) -> Iterator[tuple[str, int, bool, int | None]]:
+    """What `walk` prints, in a process of its own: LMDB follows what a damaged page says, and may crash."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", WALK, os.fspath(path.absolute())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env) as process:
+        assert process.stdout is not None
+        end = "it ended early"
+        for line in process.stdout:
+            found = json.loads(line) if line.endswith(b"\n") else end
+            if isinstance(found, str):
+                end = found
+                break
+            yield tuple(found)
+        process.stdout.close()
+        code = process.wait()
+    if code < 0:
+        end = f"its structure is damaged ({signal.Signals(-code).name})"
+    if end:
+        raise PrepError(f"cannot read {path}: {end}")
+
+
+def walk(path: str) -> None:
+    """Print what a database holds, as JSON lines: key, bytes, whether it is a message of Caffe's, its label. At last a text: what
+    is wrong, or nothing."""
+    end = ""
+    try:
+        environment = _Environment(Path(path))
+        for key, value in environment.txn.cursor():
+            datum = read_datum(value)
+            name = bytes(key).decode("utf-8", "surrogateescape")
+            print(json.dumps([name, len(value), datum is not None, datum.label if datum else None]))  # noqa: T201
+    except OSError as error:
+        end = error.strerror or str(error)
+    except lmdb.Error as error:
+        end = str(error)
+    print(json.dumps(end))  # noqa: T201
+
+
+def _refuse_stores(path: Path) -> None:
+    for folder in (path, path.parent, path.parent.parent):
+        manifest = folder / "manifest.json"
+        if manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes():
+            raise PrepError(f"{path} is of the store {folder}; to prepare it anew, make files of it: fastdata export {folder} DIR")
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        value = held(path, _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
+    except lmdb.Error as error:
+        raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
+    if value is None:
+        raise CodecError("the archive has no such key now", "missing")
+    datum = read_datum(value)
+    return bytes(value) if datum is None else datum.file()
+
+
+KIND = Kind("lmdb", _takes, _inside, _inputs, _read)

@@ -1,0 +1,78 @@
+"""Why an input can't be used, where that is known before it is read; and the first reason of a run that keeps nothing."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fastdata.errors import PrepError
+from fastdata.sources.inputs import Source, look
+
+__all__ = ["detail_of", "lacks_ending", "nothing_kept", "refuse_unusable", "tried_path"]
+
+DETAILS = {
+    "missing": "there is no such file",
+    "broken-link": "it is a link to a file that is not there",
+    "unreadable": "it cannot be looked at: its name or its rights forbid it",
+    "not-a-file": "it is no ordinary file",
+    "no-label": "others have a label, this one has none",
+    "not-finite": "its label is not a finite number, or too large for float32",
+    "no-mask": "no mask has its name",
+    "two-masks": "more than one mask has its name",
+    "no-image": "it has no image",
+    "two-images": "it has more than one image",
+    "not-datum": "it is no message of Caffe's, as the others are",
+    "not-dicom": "it has no ending, and is no DICOM file",
+    "no-field": "it has no such column; --field names it",
+    "truncated": "the archive ends before it does",
+}
+ENDING = re.compile(r"\.[A-Za-z]\w*$")
+ABSENT = ("missing", "broken-link", "not-a-file", "unreadable")
+
+
+def detail_of(problem: str) -> str:
+    """A sentence for a reason; it holds no path: a store is the same anywhere."""
+    if problem.startswith("mask-"):
+        return f"of its mask: {detail_of(problem.removeprefix('mask-'))}"
+    return DETAILS.get(problem, "it was found so when the inputs were listed")
+
+
+def tried_path(root: Path, reason: str, name: str) -> str:
+    """Where an input was looked for, as words behind its reason; nothing for one that is there, or lies in an archive."""
+    return f" (tried {(root / name).absolute()})" if reason in ABSENT else ""
+
+
+def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told: bool) -> None:
+    """Raise PrepError where each of the inputs has a problem. table: a table names them; told: and the caller names its root."""
+    if not sources or not all(source.problem for source in sources):
+        return
+    first = sources[0]
+    said = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
+    said += "" if first.place else tried_path(root, first.problem, first.name)
+    if table and first.problem in ABSENT:
+        found = lacks_ending(root, first.name)
+        said += found or (f"; paths count from --root {root}" if told else _other_roots(first.name))
+        if not found and not ENDING.search(first.name):
+            said += "; of a table without paths, name what is to be learnt with --target COLUMN"
+    raise nothing_kept(len(sources), Counter(source.problem for source in sources), said)
+
+
+def lacks_ending(root: Path, name: str) -> str:
+    """What to say of a path that is missing, where a file is there that only has an ending more; else nothing."""
+    beside = sorted((root / name).parent.glob(f"{glob.escape(Path(name).name)}.*"))
+    return f"; {beside[0].name} is there: the paths of a table need their ending" if beside else ""
+
+
+def _other_roots(name: str) -> str:
+    here = f", and --root {os.curdir} would find this one" if not look(name)[1] else ""
+    return f"; paths count from the folder of the table: --root FOLDER says which other folder they count from{here}"
+
+
+def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
+    """That a run makes no store."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
+    return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}")

@@ -1,0 +1,42 @@
+"""A DataFrame as a file, which workers can read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import FastDataError
+from fastdata.tables.arrow import arrow, reading
+from fastdata.tables.source import BATCH_ROWS, FRAME
+
+__all__ = ["as_file", "is_frame"]
+
+
+def is_frame(source: Any) -> bool:
+    """Whether it is a DataFrame of pandas, or whatever exports Arrow's stream."""
+    return _is_pandas(source) or hasattr(source, "__arrow_c_stream__")
+
+
+def _is_pandas(source: Any) -> bool:
+    return type(source).__module__.partition(".")[0] == "pandas"
+
+
+@contextmanager
+def as_file(source: Any) -> Iterator[Path]:
+    """A DataFrame in a file that is gone afterwards."""
+    pa = arrow()
+    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
+        path = Path(folder) / FRAME
+        with reading("the DataFrame"):
+            table = pa.Table.from_pandas(source, preserve_index=False) if _is_pandas(source) else pa.table(source)
+            table = table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
+            with pa.ipc.new_file(path, table.schema) as file:
+                file.write_table(table, max_chunksize=BATCH_ROWS)
+        try:
+            yield path
+        except FastDataError as error:
+            error.args = (str(error).replace(str(path), "the DataFrame"),)
+            raise

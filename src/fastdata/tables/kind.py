@@ -1,0 +1,163 @@
+"""Tables, as a kind of data: what the rooms that serve every kind ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.store.format import Form
+from fastdata.tables.columns import parse_table
+from fastdata.tables.options import TableOptions
+
+__all__ = ["KIND", "TableKind"]
+
+
+class TableKind(Kind):
+    """Rows of numbers and names, a column at a time."""
+
+    name, says, item, reader, held_by = "table", "a table", "row", "TableDataset", "TableDataset"
+    adopts = "a DataFrame"
+    options = TableOptions
+    files = ()
+    labels = ("class", "vector", "integer", "none")
+    drawn = "columns"
+    exports = ("parquet",)
+    untyped = ("columns",)
+    hint = "; a table is a .parquet, .csv or .tsv file with a --target"
+
+    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+        """Whether a target is given and the source is a file of a table, or it was a DataFrame."""
+        from fastdata.tables.source import is_table_file
+
+        return is_table_file(source, with_target=bool(given.get("target")))
+
+    def suggest(self, source: StrPath) -> list[str]:
+        """Name files in a folder that may be meant."""
+        from fastdata.sources.walk import walk_files
+        from fastdata.tables.source import is_table_file
+
+        folder = Path(source)
+        names = (name for name, _, _ in walk_files(folder)) if folder.is_dir() else ()
+        return [str(folder / name) for name in names if is_table_file(folder / name, with_target=True)][:3]
+
+    def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
+        """Put a DataFrame into a file."""
+        from fastdata.tables.frame import is_frame
+
+        return _adopted(source, labels) if is_frame(source) else None
+
+    def plan(self, source: StrPath, out: Path, options: TableOptions, limit: int | None) -> Planned:
+        """Read the table once and decide how its columns are stored."""
+        from fastdata.tables.planning import plan_table
+
+        return plan_table(Path(source), options, limit)
+
+    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
+        """Store the rows of a task."""
+        from fastdata.tables.shards import make_shard
+
+        return make_shard(job, task, writers, progress)
+
+    def kept(self, table: dict[str, Any]) -> int:
+        """Count the rows of a shard's table."""
+        from fastdata.tables.shards import kept
+
+        return kept(table)
+
+    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
+        """Count the rows and the missing values."""
+        from fastdata.tables.shards import tables
+
+        return tables(plan, found)
+
+    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
+        """Store some rows."""
+        from fastdata.tables.shards import probe
+
+        return probe(plan, roots)
+
+    def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
+        """Return the bytes of the file, and of the shards."""
+        return sum(source.size for source in sources), sum(shard.bytes for shard in store.manifest.variants[0].shards)
+
+    def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+        """Yield that the table has changed."""
+        if old.get("columns") != new.get("columns"):
+            yield "  columns: other names, types or values"
+
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Form | None:
+        """Describe the records of a variant."""
+        fits = codec == "table" and channels in (1, 3) and dtype == "uint8" and not mask
+        return Form(codec, channels, dtype) if fits else None
+
+    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
+        """Read the columns."""
+        return {"table": parse_table(body["table"], variants[0].records)}
+
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+        """Return a dtype without columns: there is no samples.npy."""
+        return np.dtype([])
+
+    def classes(self, store: Any) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the target of each row."""
+        from fastdata.tables.info import target_classes
+
+        return target_classes(store)
+
+    def facts(self, store: Any) -> dict[str, Any]:
+        """Return the targets and the columns."""
+        from fastdata.tables.info import table_facts
+
+        return {"table": table_facts(store)}
+
+    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
+        """Yield what a TableDataset holds."""
+        from fastdata.tables.info import row_bytes
+
+        yield {"size": None, "bytes": len(store) * row_bytes(store.manifest.section("table"), store.manifest.labels.kind)}
+
+    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Yield the first lines of `info`."""
+        from fastdata.tables.info import table_lines
+
+        return table_lines(facts)
+
+    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
+        """Draw how the values of each column are distributed."""
+        from fastdata.tables.contact_sheet import draw_columns
+
+        return draw_columns(store)
+
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+        """Write a Parquet file."""
+        from fastdata.tables.export import export_table
+
+        return export_table(store, root, tick)
+
+    def dataset(self, manifest: Any) -> Any:
+        """Return TableDataset."""
+        from fastdata.tables.dataset import TableDataset
+
+        return TableDataset
+
+    def in_memory(self) -> Any:
+        """Return RAMTable."""
+        from fastdata.tables.ram import RAMTable
+
+        return RAMTable
+
+
+@contextmanager
+def _adopted(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
+    from fastdata.tables.frame import as_file
+
+    with as_file(source) as path:
+        yield path, labels
+
+
+KIND = TableKind()

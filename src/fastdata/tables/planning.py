@@ -1,0 +1,193 @@
+"""What becomes of a table, and its plan: one pass over it fixes every column's dtype and names, and where shards begin."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import xxhash
+
+from fastdata.errors import PrepError
+from fastdata.kinds import Planned
+from fastdata.prepare.plan import freeze
+from fastdata.sources.notes import FEW_EACH, MANY_CLASSES
+from fastdata.store.files import file_sum
+from fastdata.store.format import Form, Labels, read_manifest
+from fastdata.tables.arrow import describe, reading
+from fastdata.tables.column_stats import Seen
+from fastdata.tables.columns import Column, Table
+from fastdata.tables.options import TableOptions
+from fastdata.tables.source import Part, TableFile, first_rows
+from fastdata.tables.text_columns import TextSeen
+
+__all__ = ["MASK", "Head", "Piece", "TableRecipe", "plan_table"]
+
+SHARD_ROWS, SHARD_BYTES = 1 << 17, 64 << 20  # a shard ends behind the part that reaches one of these
+MASK = ".missing"  # behind a column's name: its mask, in a batch
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """What the caller asked for. columns: the sum of what a pass over the table found."""
+
+    target: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    columns: str = ""
+
+    kind: ClassVar[str] = "table"
+    unit: ClassVar[str] = "B"
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+
+    def variants(self) -> list[tuple[str, int | None, Form]]:
+        return [("table", None, Form("table", 1, "uint8"))]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The rows of a shard, from `first` on. start, stop: where they lie in the file. size: bytes, about. sum: of the whole file."""
+
+    name: str
+    first: int
+    rows: int
+    start: int
+    stop: int
+    size: int
+    sum: str
+
+
+@dataclass(frozen=True)
+class Head(Piece):
+    """The first rows of a piece; others that lie there are not read."""
+
+
+def plan_table(path: Path, asked: TableOptions, limit: int | None = None) -> Planned:
+    """Read a table once and freeze what is to become of it. limit: take so many rows, the first ones, as if there were no others.
+
+    Raises:
+        PrepError: it can't be read, has no such column, or holds what a store can't.
+    """
+    target, category, drop = (tuple(dict.fromkeys(names)) for names in (asked.target, asked.category, asked.drop))
+    recipe = TableRecipe(target, category, drop)
+    with reading(str(path)):
+        file = TableFile(path)
+        names = _kept_names(file, recipe)
+        file.choose(names)
+        columns, parts, cut = _scan(file, names, recipe, limit)
+    if not sum(part.rows for part in parts):
+        raise PrepError(f"{path} has no rows")
+    if asked.classes is not None:
+        columns = _with_names(columns, Path(asked.classes))
+    _check_masks(columns)
+    table = Table(tuple(columns), recipe.target)
+    labels, said = _labels(table), json.dumps(asdict(table), sort_keys=True).encode()
+    pieces, total = _pieces(path.name, parts), file_sum(path).xxh3_128
+    sources = tuple(replace(piece, sum=total) for piece in pieces)
+    if cut:
+        sources = (*sources[:-1], Head(**vars(sources[-1])))
+    recipe = replace(recipe, columns=xxhash.xxh3_128_hexdigest(said))
+    plan = freeze(recipe, labels, sources, tuple(range(len(sources) + 1)), shared=table)
+    return Planned(plan, notes=tuple(_table_notes(table, sum(piece.rows for piece in sources))))
+
+
+def _kept_names(file: TableFile, options: TableRecipe) -> list[str]:
+    for option in ("target", "category", "drop"):
+        for name in getattr(options, option):
+            if name not in file.names:
+                known = ", ".join(map(repr, file.names[:20])) + (", ..." if len(file.names) > 20 else "")
+                raise PrepError(f"--{option} {name}: {file.path} has no such column; it has {known}")
+    if both := sorted({*options.target, *options.category} & set(options.drop)):
+        raise PrepError(f"column {both[0]!r} is to be left out (--drop), and to be used too; choose one")
+    kept = [name for name in file.names if name not in options.drop]
+    if not set(kept) - set(options.target):
+        raise PrepError(f"{file.path} has no column beside {', '.join(map(repr, file.names))}: nothing is left to learn from")
+    return kept
+
+
+def _scan(file: TableFile, names: list[str], options: TableRecipe, limit: int | None) -> tuple[list[Column], list[Part], bool]:
+    """The columns, the parts, and whether rows of the last part are left out."""
+    if file.types is None:
+        seen: list[Any] = [TextSeen(name, name in options.category) for name in names]
+    else:
+        found = (describe(name, file.types[name]) for name in names)
+        seen = [Seen(replace(c, kind="category") if c.name in options.category else c) for c in found]
+    parts, left, cut = list[Part](), sys.maxsize if limit is None else limit, False
+    for part, batches in file.parts():
+        parts.append(part if part.rows <= left else replace(part, rows=left, size=part.size * left // part.rows))
+        for batch in first_rows(batches, parts[-1].rows):
+            for one in seen:
+                with reading(f"{file.path}, column {one.name!r}"):
+                    one.add(batch.column(batch.schema.get_field_index(one.name)))
+        cut, left = part.rows > left, left - parts[-1].rows
+        if not left:
+            break
+    columns = [one.result() for one in seen]
+    return [replace(c, missing=None) if c.name in options.target else c for c in columns], parts, cut
+
+
+def _check_masks(columns: Iterable[Column]) -> None:
+    names = {column.name for column in columns}
+    for column in columns:
+        if column.missing is not None and column.name + MASK in names:
+            raise PrepError(
+                f"columns {column.name!r} and {column.name + MASK!r}: the second is what the mask of the first is called; rename it"
+            )
+
+
+def _labels(table: Table) -> Labels:
+    """What the targets mean: names and booleans are classes, a whole number is itself, other numbers are a vector of floats."""
+    targets = [table.column(name) for name in table.targets]
+    if not targets:
+        return Labels("none")
+    if len(targets) == 1 and targets[0].kind in ("category", "bool"):
+        return Labels("class", targets[0].names or ("false", "true"))
+    for column in targets:
+        if column.kind not in ("integer", "float", "decimal", "bool"):
+            what = (
+                "names: give it as the only target" if column.kind == "category" else f"{column.kind} values, not numbers or names"
+            )
+            raise PrepError(f"--target {column.name!r} holds {what}")
+    return Labels("integer" if len(targets) == 1 and targets[0].kind == "integer" else "vector", table.targets)
+
+
+def _with_names(columns: Sequence[Column], store: Path) -> list[Column]:
+    table = read_manifest(store).section("table")
+    if table is None:
+        raise PrepError(f"--classes {store}: that store holds no table")
+    theirs = {column.name: column for column in table.columns if column.kind == "category"}
+    out = []
+    for column in columns:
+        other = theirs.get(column.name)
+        if column.kind != "category" or other is None:
+            out.append(column)
+            continue
+        if unknown := sorted(set(column.names) - set(other.names)):
+            raise PrepError(f"column {column.name!r} has names that {store} does not have: {', '.join(map(repr, unknown[:5]))}")
+        out.append(replace(column, names=other.names, dtype=other.dtype))
+    return out
+
+
+def _pieces(name: str, parts: Sequence[Part]) -> list[Piece]:
+    """Parts that follow each other, joined until they are worth a shard."""
+    pieces: list[Piece] = []
+    first = rows = size = 0
+    begin: int | None = None
+    for k, part in enumerate(parts):
+        begin = part.start if begin is None else begin
+        rows, size = rows + part.rows, size + part.size
+        if rows >= SHARD_ROWS or size >= SHARD_BYTES or k == len(parts) - 1:
+            pieces.append(Piece(name, first, rows, begin, part.stop, size, ""))
+            first, rows, size, begin = first + rows, 0, 0, None
+    return pieces
+
+
+def _table_notes(table: Table, rows: int) -> Iterator[str]:
+    """Which categories of a table have nearly as many names as there are rows."""
+    for column in table.columns:
+        if column.kind == "category" and len(column.names) >= MANY_CLASSES and rows < FEW_EACH * len(column.names):
+            remedy = "" if column.name in table.targets else f" --drop {column.name} leaves it out"
+            yield f"column {column.name} holds {len(column.names)} names in {rows} rows: is it a category?{remedy}"

@@ -1,0 +1,156 @@
+"""Tables: what a worker makes of some rows, and what the store says of its columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import PrepError, StoreError
+from fastdata.kinds import Probed, Tables
+from fastdata.prepare.plan import Plan
+from fastdata.prepare.worker import Job, Progress, Task, Writers
+from fastdata.tables.arrow import arrow, codes, missing_of, plain, reading, values_of
+from fastdata.tables.column_stats import exact
+from fastdata.tables.columns import Column, Table
+from fastdata.tables.planning import Head, Piece
+from fastdata.tables.source import TableFile, first_rows
+from fastdata.tables.text_columns import from_text
+
+__all__ = ["kept", "make_shard", "probe", "tables"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
+    """The columns of a piece, one record each, and a record for each mask."""
+    piece: Piece = task.sources[0]
+    for _, detail in task.skip.values():
+        raise StoreError(f"{piece.name}: rows {piece.first} to {piece.first + piece.rows - 1} cannot be read: {detail}")
+    table: Table = job.shared
+    try:
+        values, masks, targetless = _read(Path(job.root) / piece.name, table, piece, progress.at)
+    except PrepError as error:
+        raise StoreError(str(error)) from error
+    keep = ~np.logical_or.reduce([np.zeros(piece.rows, bool), *targetless.values()])
+    for column, is_mask in table.records():
+        array = (masks if is_mask else values)[column.name]
+        writers.append([(array if keep.all() else array[keep]).tobytes()])
+    rejects = [_reject(piece, int(row), targetless) for row in np.flatnonzero(~keep)]
+    progress.add(done=piece.size, rejected=len(rejects), size=piece.size)
+    missing = {name: int(mask[keep].sum()) for name, mask in masks.items()}
+    return {"rows": int(keep.sum()), "rejects": rejects, "missing": missing}
+
+
+def _reject(piece: Piece, row: int, targetless: dict[str, Array]) -> dict[str, Any]:
+    names = ", ".join(repr(name) for name, rows in targetless.items() if rows[row])
+    place = piece.first + row
+    return {"source": place, "name": f"row {place}", "reason": "no-target", "detail": f"it has no value, or NaN, in {names}"}
+
+
+def _read(
+    path: Path, table: Table, piece: Piece, at_batch: Callable[[int], None]
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    """Values of each column, masks of those that have one, and where each target is missing."""
+    names = {c.name: arrow().array(c.names, arrow().string()) for c in table.columns if c.kind == "category"}
+    values = {c.name: np.empty(piece.rows, np.dtype(c.dtype).newbyteorder("<")) for c in table.columns}
+    masks = {c.name: np.zeros(piece.rows, bool) for c in table.columns if c.missing is not None}
+    targetless = {name: np.zeros(piece.rows, bool) for name in table.targets}
+    at = 0
+    for number, batch in enumerate(_batches(path, table, piece)):
+        at_batch(number)
+        rows = slice(at, at + batch.num_rows)
+        at += batch.num_rows
+        if at > piece.rows:
+            break
+        for column in table.columns:
+            with reading(f"{path}, column {column.name!r}"):
+                array = batch.column(batch.schema.get_field_index(column.name))
+                found, missing = _encode(array, column, names.get(column.name), batch_is_text=batch.schema.metadata == TEXT)
+            values[column.name][rows] = found
+            if column.name in targetless:
+                nan = found != found if column.kind == "float" else np.zeros(len(found), bool)
+                targetless[column.name][rows] = nan if missing is None else nan | missing
+            elif missing is not None:
+                if column.missing is None:
+                    raise _changed(path, column)
+                masks[column.name][rows] = missing
+    if at != piece.rows:
+        raise PrepError(f"{path} has other rows than when it was listed; leave it alone while it is prepared, and start again")
+    return values, masks, targetless
+
+
+TEXT = {b"fastdata": b"text"}
+
+
+def _batches(path: Path, table: Table, piece: Piece) -> Iterator[Any]:
+    """Batches of the piece's rows; those of a CSV are marked as text."""
+    with reading(str(path)):
+        file = TableFile(path)
+        file.choose(c.name for c in table.columns)
+        batches = file.read(piece.start, piece.stop, piece.first)
+        for batch in first_rows(batches, piece.rows) if isinstance(piece, Head) else batches:
+            yield batch.replace_schema_metadata(TEXT if file.types is None else None)
+
+
+def _encode(array: Any, column: Column, names: Any, *, batch_is_text: bool) -> tuple[Array, Array | None]:
+    """The values of a batch in the dtype of the plan, and where they are missing."""
+    if batch_is_text:
+        array = from_text(array, column)
+    array = plain(array, column)
+    missing = missing_of(array)
+    if column.kind == "category":
+        found = codes(array, names)
+        unknown = found < 0 if missing is None else (found < 0) & ~missing
+        found = np.where(found < 0, len(column.names), found)
+        fits = not unknown.any()
+    else:
+        found = values_of(array, column, missing)
+        fits = exact(found, column.dtype) if column.kind == "float" else _within(found, column.dtype)
+    if not fits:
+        raise _changed("the table", column)
+    return found.astype(column.dtype), missing
+
+
+def _within(values: Array, dtype: str) -> bool:
+    if values.dtype == bool or not len(values):
+        return True
+    return bool(np.iinfo(dtype).min <= values.min() and values.max() <= np.iinfo(dtype).max)
+
+
+def _changed(path: Any, column: Column) -> PrepError:
+    return PrepError(f"{path}, column {column.name!r} holds other values than when it was listed; leave it alone, and start again")
+
+
+def kept(table: dict[str, Any]) -> int:
+    """How many rows a shard has."""
+    return int(table["rows"])
+
+
+def probe(plan: Plan, roots: tuple[Path, Path]) -> Probed:
+    """The first shard."""
+    piece, rows = plan.sources[0], sum(piece.rows for piece in plan.sources)
+    values, masks, targetless = _read(roots[0] / piece.name, plan.shared, piece, lambda number: None)
+    rejected = int(np.logical_or.reduce([np.zeros(piece.rows, bool), *targetless.values()]).sum())
+    records = [(masks if is_mask else values)[column.name].nbytes for column, is_mask in plan.shared.records()]
+    return Probed(rows, piece.rows, rows / max(piece.rows, 1), records, Counter({"no-target": rejected} if rejected else {}))
+
+
+def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+    """The columns, with the values that are missing counted."""
+    table: Table = plan.shared
+    columns = tuple(
+        c if c.missing is None else replace(c, missing=sum(shard["missing"][c.name] for shard in found)) for c in table.columns
+    )
+    count = sum(1 for _ in table.records())
+    return Tables(
+        samples=None,
+        names=None,
+        counts=tuple(map(kept, found)),
+        records=(count,) * len(found),
+        sections={"table": Table(columns, table.targets)},
+    )

@@ -1,0 +1,193 @@
+"""Columns of a CSV, which has nothing but text: what kind each is, and text turned into values.
+
+A column is of numbers, of true and false, of dates or of moments if all of its values are. Numbers beside other text are an error:
+nobody can tell damage from names there. Everything else is names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from fastdata.errors import PrepError
+from fastdata.tables.arrow import arrow
+from fastdata.tables.column_stats import Seen
+from fastdata.tables.columns import Column
+
+__all__ = ["MARKS", "TextSeen", "from_text"]
+
+MARKS = (
+    "NA",
+    "N/A",
+    "#N/A",
+    "NULL",
+    "null",
+    "None",
+)  # a missing value, as an empty cell is; but in a column of names they are names
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
+DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*$")
+WORD = r"^(true|True|TRUE|false|False|FALSE)$"
+MOMENTS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
+TYPES = {"integer": "int64", "float": "double", "bool": "bool", "date": "date32[day]", "category": "string", "empty": "null"}
+
+
+def from_text(array: Any, column: Column) -> Any:
+    """Text as an array of the column's kind; missing values are null.
+
+    Raises:
+        ValueError, pyarrow's too: it is not such text.
+    """
+    pa, compute = arrow(), arrow("compute")
+    if column.kind == "category":
+        return array
+    array = _without_marks(array)
+    if column.kind == "empty":
+        if array.null_count < len(array):
+            raise ValueError("there are values where none were")
+        return pa.nulls(len(array))
+    if column.kind == "bool":
+        return compute.equal(compute.utf8_lower(array), "true")
+    if column.kind == "integer":
+        return _bare(array).cast(pa.uint64() if column.dtype == "uint64" else pa.int64())
+    return _bare(array).cast(
+        {"float": pa.float64(), "date": pa.date32()}.get(column.kind) or pa.timestamp(column.unit, column.zone or None)
+    )
+
+
+def _without_marks(array: Any) -> Any:
+    pa, compute = arrow(), arrow("compute")
+    array = compute.utf8_trim_whitespace(array)
+    gone = compute.is_in(array, value_set=pa.array(("", *MARKS)))
+    return compute.if_else(gone, pa.scalar(None, pa.string()), array)
+
+
+def _bare(array: Any) -> Any:
+    """Without a plus sign, which Arrow does not take."""
+    compute = arrow("compute")
+    return compute.replace_substring_regex(array, r"^\+", "") if compute.any(compute.starts_with(array, "+")).as_py() else array
+
+
+def _cast(array: Any, kind: Any) -> Any | None:
+    try:
+        return array.cast(kind)
+    except arrow().ArrowInvalid:
+        return None
+
+
+def _any(array: Any, pattern: str) -> bool:
+    compute = arrow("compute")
+    return bool(compute.any(compute.match_substring_regex(array, pattern)).as_py())
+
+
+class TextSeen:
+    """As Seen, for a column of text, whose kind shows only at the end.
+
+    Args:
+        name: of the column.
+        names: its values are names, whatever they look like.
+    """
+
+    def __init__(self, name: str, names: bool) -> None:
+        self.name, self._names = name, names
+        self.rows = 0
+        self._empty, self._marked = 0, 0
+        self._marks: set[str] = set()
+        self._integers, self._floats, self._text = (Seen(Column(name, k, "", TYPES[k])) for k in ("integer", "float", "category"))
+        self._whole = True
+        self._number, self._other = "", ""  # examples
+        self._kinds: set[Any] = {"bool", "date", *MOMENTS}  # what all text so far can be
+        self._too_many: PrepError | None = None
+
+    def add(self, array: Any) -> None:
+        self.rows += len(array)
+        self._empty += array.null_count
+        if self._names:
+            self._text.add(array)
+            return
+        compute, values = arrow("compute"), _without_marks(array)
+        if marked := values.null_count - array.null_count:
+            self._marked += marked
+            self._marks.update(compute.unique(array.filter(values.is_null())).drop_null().to_pylist())
+        there = values.is_valid()
+        array, values = array.filter(there), values.filter(there)
+        if len(values) and (self._other or not self._add_numbers(values)):
+            self._add_text(compute.unique(array))
+        if self._number and self._other:
+            raise PrepError(
+                f"column {self.name!r} holds numbers, such as {self._number!r:.60}, and other text, such as {self._other!r:.60}: "
+                f"correct it, {self._ways()}"
+            )
+
+    def _ways(self) -> str:
+        return f"or take all of it as names (--category {self.name}), or leave it out (--drop {self.name})"
+
+    def _add_numbers(self, values: Any) -> bool:
+        """Count these in, if all of them are numbers."""
+        pa, bare = arrow(), _bare(values)
+        whole = self._whole_numbers(bare) if self._whole else None
+        floats = _cast(bare, pa.float64()) if whole is None else whole.cast(pa.float64(), safe=False)
+        if floats is None or (whole is not None and _any(bare, "[xX]")):  # to Arrow, 0x1F is a number
+            return False
+        self._number = self._number or values[0].as_py()
+        if whole is not None:
+            self._integers.add(whole)
+        elif self._whole and not _any(bare, "[.eEnN]"):
+            raise PrepError(f"column {self.name!r} holds whole numbers of more than 64 bits, {self._ways()}")
+        self._whole = whole is not None
+        self._floats.add(floats)
+        return True
+
+    def _whole_numbers(self, bare: Any) -> Any | None:
+        pa = arrow()
+        whole = _cast(bare, pa.int64())
+        return _cast(bare, pa.uint64()) if whole is None and not _any(bare, "[.eEnN]") else whole
+
+    def _add_text(self, distinct: Any) -> None:
+        compute = arrow("compute")
+        bare = compute.utf8_trim_whitespace(distinct)
+        number = compute.match_substring_regex(bare, NUMBER)
+        if compute.any(number).as_py():
+            self._number = self._number or bare.filter(number)[0].as_py()
+        self._other = self._other or bare.filter(compute.invert(number))[0].as_py()
+        self._kinds = {kind for kind in self._kinds if _fits(bare, kind)}
+        if self._too_many is None:
+            try:
+                self._text.add(distinct)
+            except PrepError as error:  # moments may be as many as rows
+                self._too_many = error
+        if self._too_many is not None and not self._kinds:
+            raise self._too_many
+
+    def result(self) -> Column:
+        """The column with its dtype and names."""
+        if self._names or (self._other and not self._kinds):
+            if not self._names and (texts := self._text.names) and all(map(DECIMAL_COMMA.match, texts)):
+                raise PrepError(
+                    f"column {self.name!r} holds numbers with a comma, such as {min(texts)!r:.60}: write them with a point, "
+                    f"{self._ways()}"
+                )
+            self._text.names |= self._marks
+            return replace(self._text.result(), missing=self._empty or None)
+        column = self._text.column
+        if self._other:
+            kind: Any = next(kind for kind in ("bool", "date", *MOMENTS) if kind in self._kinds)
+            if kind in MOMENTS:
+                said = f"timestamp[{kind[0]}, tz={kind[1]}]" if kind[1] else f"timestamp[{kind[0]}]"
+                column = Column(self.name, "timestamp", "int64", said, unit=kind[0], zone=kind[1])
+            else:
+                column = Column(
+                    self.name, kind, {"bool": "bool", "date": "int32"}[kind], TYPES[kind], unit="D" if kind == "date" else ""
+                )
+        elif self._number:
+            column = (self._integers if self._whole else self._floats).result()
+        else:
+            column = Column(self.name, "empty", "uint8", "null")
+        return replace(column, missing=(self._empty + self._marked) or None)
+
+
+def _fits(texts: Any, kind: Any) -> bool:
+    pa, compute = arrow(), arrow("compute")
+    if kind == "bool":
+        return bool(compute.all(compute.match_substring_regex(texts, WORD)).as_py())
+    return _cast(texts, pa.date32() if kind == "date" else pa.timestamp(kind[0], kind[1] or None)) is not None

@@ -1,0 +1,166 @@
+"""Tokens, as a kind of data: what the rooms that serve every kind ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.store.format import Form
+from fastdata.text.options import TokenOptions
+from fastdata.text.sections import SAMPLES_DTYPE, Tokens, parse_tokens
+
+__all__ = ["KIND", "TokenKind"]
+
+
+class TokenKind(Kind):
+    """Text as tokens, or tokens that others made."""
+
+    name, says, item, reader = "tokens", "text or tokens", "document", "TokenDataset"
+    options = TokenOptions
+    read = "text", "text"
+    labels = ("none",)
+    named = False
+    drawn = "documents"
+    exports = "nanogpt", "llmc", "megatron"
+    export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}
+    untyped = "trained-on", "vocab-size"
+    hint = "; of text, give --tokenizer or --train-bpe"
+
+    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+        """Whether a tokenizer is given, or the source holds tokens."""
+        from fastdata.text.listing import holds_tokens
+
+        return given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source)
+
+    def plan(self, source: StrPath, out: Path, options: TokenOptions, limit: int | None) -> Planned:
+        """List the text and decide how it is tokenized."""
+        from fastdata.text.planning import plan_text
+
+        return plan_text(source, out, options, limit)
+
+    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
+        """Tokenize the documents of a task."""
+        from fastdata.text.shards import make_shard
+
+        return make_shard(job, task, writers, progress)
+
+    def kept(self, table: dict[str, Any]) -> int:
+        """Count the documents of a shard's table."""
+        from fastdata.text.shards import kept
+
+        return kept(table)
+
+    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
+        """Make a row for each document."""
+        from fastdata.text.shards import tables
+
+        return tables(plan, found)
+
+    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
+        """Tokenize some documents."""
+        from fastdata.text.shards import probe
+
+        return probe(plan, roots)
+
+    def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
+        """Return the bytes of the text, and of the tokens."""
+        return sum(max(source.size, 0) for source in sources), _bytes(store)
+
+    def typed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Turn a manifest's options into those that are typed."""
+        found = dict[str, Any]()
+        for key, value in options.items():
+            if key == "cutting":
+                found |= _cutting(value.get("separator", ""), value.get("field", "text"))
+            elif key == "tokenizer":
+                found |= _tokenizer(value, trained=bool(options.get("trained_on")))
+            else:
+                found["end-token" if key == "end" else key.replace("_", "-")] = value
+        return found
+
+    def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+        """Yield that a tokenizer's name stands for something else now."""
+        before, after = (options.get("tokenizer") for options in (old, new))
+        if before and after and before != after and before["name"] == after["name"] and "tokenizer" in self.typed(new):
+            yield f"  --tokenizer {after['name']}, now with other contents"
+
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Form | None:
+        """Describe the records of a variant."""
+        fits = codec == "tokens" and channels in (1, 3) and dtype in ("uint16", "uint32") and not mask
+        return Form(codec, channels, dtype) if fits else None
+
+    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
+        """Read the tokenizer and the counts."""
+        return {"tokens": parse_tokens(body["tokens"], variants[0])}
+
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+        """Return the dtype of a row of samples.npy."""
+        return SAMPLES_DTYPE
+
+    def described(self, manifest: Any) -> str:
+        """Say "tokens"."""
+        return self.name
+
+    def facts(self, store: Any) -> dict[str, Any]:
+        """Return the tokenizer, and what there is of tokens and documents."""
+        from fastdata.text.info import token_facts
+
+        return {"tokens": token_facts(store)}
+
+    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
+        """Yield what a RAMDataset holds."""
+        yield {"size": None, "bytes": _bytes(store)}
+
+    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Yield the first lines of `info`."""
+        from fastdata.text.info import token_lines
+
+        return token_lines(facts)
+
+    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
+        """Draw how documents begin."""
+        from fastdata.text.contact_sheet import draw_documents
+
+        return draw_documents(store)
+
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+        """Write the .bin files of others."""
+        from fastdata.text.export import export_tokens
+
+        root.mkdir(parents=True, exist_ok=True)
+        return export_tokens(store, root, to, tick, options["val_fraction"])
+
+    def dataset(self, manifest: Any) -> Any:
+        """Return TokenDataset."""
+        from fastdata.text.dataset import TokenDataset
+
+        return TokenDataset
+
+    def in_memory(self) -> Any:
+        """Return RAMTokens."""
+        from fastdata.text.ram import RAMTokens
+
+        return RAMTokens
+
+
+def _bytes(store: Any) -> int:
+    tokens: Tokens = store.manifest.section("tokens")
+    return sum(tokens.counts) * int(np.dtype(store.manifest.variants[0].form.dtype).itemsize)
+
+
+def _cutting(separator: str, field: str) -> dict[str, Any]:
+    cut = {"split-lines": True} if separator == "\n" else {"split-on": separator} if separator else {}
+    return {**cut, "field": field}
+
+
+def _tokenizer(spec: dict[str, Any], *, trained: bool) -> dict[str, Any]:
+    if trained and spec["engine"] == "tokenizers":
+        return {"train-bpe": int(spec["name"].removeprefix("bpe-"))}
+    return {"tokenizer": spec["name"]} if spec["name"] else {}
+
+
+KIND = TokenKind()

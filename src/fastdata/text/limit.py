@@ -1,0 +1,58 @@
+"""The first documents of a source, for trying out what all of it would take long for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from fastdata.errors import MissingExtraError
+from fastdata.text.documents import Cutting, Head, Piece, documents, format_of
+from fastdata.text.listing import TextList
+from fastdata.text.pretokenized import open_ready
+
+__all__ = ["first_documents"]
+
+
+def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None = None) -> TextList:
+    """The pieces that hold the first `limit` documents, those that will be rejects among them; None: all.
+
+    They are counted by reading them, no further. end: the id behind each document of a file of tokens.
+    """
+    if limit is None:
+        return found
+    pieces, left = list[Piece](), limit
+    for piece in found.pieces:
+        if not left:
+            break
+        part, count = _head(found.root, piece, cutting, end, left)
+        pieces.append(part)
+        left -= count
+    return replace(found, pieces=pieces)
+
+
+def _head(root: Path, piece: Piece, cutting: Cutting, end: int | None, most: int) -> tuple[Piece, int]:
+    """So many documents of a piece, or all of it; and how many these are."""
+    sizes = list(islice(_sizes(root, piece, cutting, end), most + 1))
+    if len(sizes) <= most:
+        return piece, len(sizes)
+    return Head(piece.name, piece.start, piece.stop, min(sum(sizes[:most]), piece.size), documents=most), most
+
+
+def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
+    """The bytes of each document; what keeps the rest of a piece from being read is a reject, and counts as one."""
+    if piece.problem:
+        yield 0
+        return
+    try:
+        if format_of(piece.name)[0] == "bin":
+            ready = open_ready(root / piece.name)
+            yield from (ready.documents(end) * ready.tokens.itemsize).tolist()
+        else:
+            for _, text in documents(root, piece, cutting):
+                yield len(text.encode()) if isinstance(text, str) else 0
+    except MissingExtraError:
+        raise
+    except Exception:  # noqa: BLE001  whatever a library throws at a bad file: the worker lists it
+        yield 0

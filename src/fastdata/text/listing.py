@@ -1,0 +1,168 @@
+"""Which files of text there are, and how they are cut into pieces and shards."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastdata.errors import PrepError, needs
+from fastdata.sources.inputs import SPLITS, look, splits_error
+from fastdata.sources.walk import Walk, walk_files
+from fastdata.text.documents import Cutting, Piece, format_of
+from fastdata.words import number_of
+
+__all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]
+
+BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
+BESIDE = (".idx", "meta.pkl")  # what lies beside tokens
+LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # of text in a shard, about
+
+
+@dataclass(frozen=True)
+class TextList:
+    """All inputs, in the order of the store. skipped: files that are no text by their ending, by ending. notes: what else is."""
+
+    root: Path
+    pieces: list[Piece]
+    skipped: Counter[str]
+    shard_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def holds_tokens(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx and nanoGPT's meta.pkl. Stops at the
+    first other file."""
+    path, found = Path(source), False
+    for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
+        if not name.lower().endswith((".bin", *BESIDE)):
+            return False
+        found = found or name.lower().endswith(".bin")
+    return found
+
+
+def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
+    """The text files of a folder and all folders in it, by name, or one file; large ones in pieces, cut between documents.
+
+    Raises:
+        PrepError: there is nothing to prepare, or splits side by side.
+    """
+    path, skipped = Path(source), Counter[str]()
+    walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
+    if path.is_dir():
+        found = []
+        for name, size, problem in walk_files(path, walk):
+            if format_of(name)[0]:
+                found.append((name, size, problem))
+            elif not name.endswith(BESIDE):
+                skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
+        root = path
+    elif path.exists():
+        if not format_of(path.name)[0]:
+            raise PrepError(
+                f"SOURCE {path}: text files end in .txt, .md, .jsonl or .parquet, the first three also with .gz or .zst"
+            )
+        root, found = path.parent, [(path.name, *look(path))]
+    else:
+        raise PrepError(f"SOURCE {source} does not exist")
+    text = [file for file in found if format_of(file[0])[0] != "bin"]
+    if text and len(text) < len(found):  # tokens among text are no text
+        skipped[".bin"] += len(found) - len(text)
+        found = text
+    if not found:
+        count = sum(skipped.values())
+        left = f"; {number_of(count, 'other file')} {'are' if count > 1 else 'is'} there" if skipped else ""
+        raise PrepError(f"no text in {source}{left}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
+    _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
+    if any(format_of(name)[1] == "zstd" for name, _, _ in found):
+        with needs("zstandard"):
+            import zstandard  # noqa: F401  or each of these files would be a reject
+    total = sum(max(size, 0) for _, size, _ in found)
+    shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
+    pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
+    return TextList(root, pieces, skipped, shard_bytes, walk.notes())
+
+
+def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:
+    """Raise PrepError where names have words such as train and val. Of text, all have to: a document may be about tests."""
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        words = re.split(r"[-_.\d/]+", name.lower())
+        splits.setdefault(next((word for word in words if word in SPLITS), ""), []).append(name)
+    others = splits.pop("", [])
+    if len(splits) < 2 or (others and not tokens):
+        return
+    tops = {split: {name.split("/")[0] for name in inside} for split, inside in splits.items()}
+    if any(len(top) > 1 for top in tops.values()) or len(set.union(*tops.values())) < len(tops):
+        raise PrepError(
+            f"{path} holds {' and '.join(sorted(splits))} side by side, which would be mixed; put each in a folder of its own, and "
+            "prepare each by itself"
+        )
+    raise splits_error(path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False)
+
+
+def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
+    """Consecutive pieces to a shard, until it has its bytes."""
+    bounds, size = [0], 0
+    for k, piece in enumerate(pieces):
+        if size and size + max(piece.size, 0) > shard_bytes:
+            bounds.append(k)
+            size = 0
+        size += max(piece.size, 0)
+    return (*bounds, len(pieces))
+
+
+def _pieces(root: Path, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
+    kind, packed = format_of(name)
+    separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
+    if problem or packed or kind in ("parquet", "bin") or not separator or size <= at_most:
+        if kind == "parquet" and not problem:
+            yield from _row_groups(root, name, size, cutting.field, at_most)
+        else:
+            yield Piece(name, 0, -1, size, problem)
+        return
+    begin = 0
+    for end in [*_cuts(root / name, size, separator, at_most), size]:
+        yield Piece(name, begin, end, end - begin)
+        begin = end
+
+
+def _cuts(path: Path, size: int, separator: bytes, at_most: int) -> Iterator[int]:
+    """Where documents begin, about every `at_most` bytes. A separator that overlaps itself has to be counted from the beginning."""
+    overlaps = any(separator[:k] == separator[-k:] for k in range(1, len(separator)))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        goal, at = at_most, 0
+        while goal < size:
+            at = data.find(separator, at if overlaps else max(goal - len(separator), at))
+            if at < 0 or (at := at + len(separator)) >= size:
+                return
+            if at >= goal:
+                yield at
+                goal = at + at_most
+
+
+def _row_groups(root: Path, name: str, size: int, field: str, at_most: int) -> Iterator[Piece]:
+    with needs("pyarrow"):
+        import pyarrow
+        from pyarrow import parquet
+    try:
+        with parquet.ParquetFile(root / name) as file:
+            schema = file.schema_arrow
+            count = file.num_row_groups
+    except (pyarrow.ArrowException, OSError):
+        yield Piece(name, 0, -1, size, "undecodable")
+        return
+    text = [f.name for f in schema if pyarrow.types.is_string(f.type) or pyarrow.types.is_large_string(f.type)]
+    if field not in text:
+        if not text:
+            yield Piece(name, 0, -1, size, "no-field")
+            return
+        raise PrepError(f"{root / name} has no column {field!r} of text; it has {', '.join(text)}: name one with --field")
+    groups = max(1, min(count, -(-size // at_most)))
+    for k in range(groups):
+        begin, end = k * count // groups, (k + 1) * count // groups
+        yield Piece(name, begin, end, size * (end - begin) // max(count, 1))

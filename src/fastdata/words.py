@@ -1,0 +1,19 @@
+"""Numbers in words, as messages and summaries have them."""
+
+from __future__ import annotations
+
+__all__ = ["human_bytes", "number_of"]
+
+
+def human_bytes(size: float) -> str:
+    """Format a size in decimal units, such as "21.3 MB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def number_of(count: int, what: str) -> str:
+    """Count things, such as "1 image" or "3 classes"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('s') else 's'}"
