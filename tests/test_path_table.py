@@ -13,8 +13,8 @@ import pytest
 
 from fastdata.errors import PrepError
 from fastdata.prepare import prep
-from fastdata.sources.inputs import LabelOptions
 from fastdata.sources.listing import list_sources
+from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
 from support import PREP, encode, picture, run, tree, write_pictures
 

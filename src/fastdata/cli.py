@@ -138,7 +138,7 @@ def _options_of_kinds(command: Any) -> Any:
             group, common, owners = _Prep.said.get(key, (said.group or kind.options.__doc__ or kind.name, said.common, ()))
             _Prep.said[key] = group, common, (*owners, kind.name)
             made.setdefault(key, _click_option(key, said, field.default))
-    for add in reversed(made.values()):
+    for add in reversed([made[key] for key in sorted(made, key=lambda key: TITLES.index(_Prep.said[key][0]))]):
         command = add(command)
     return command
 

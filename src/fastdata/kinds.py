@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 __all__ = ["Kind", "Planned", "Probed", "Tables", "find", "names", "register"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = Any  # of numpy, which takes longer to import than `--help` may take
 StrPath = str | os.PathLike[str]
 
 _HOMES = {
@@ -197,7 +195,7 @@ class Kind(Protocol):
         """Read the manifest's sections of this kind. Raise ValueError, KeyError or TypeError where they are damaged."""
         return {}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return the dtype of a row of samples.npy."""
 
     def records(self, store: Any, rows: range) -> Iterator[range]:
@@ -212,7 +210,7 @@ class Kind(Protocol):
 
     def classes(self, store: Any) -> Array:
         """Return the class of each sample."""
-        return store.samples["label"]  # type: ignore[no-any-return]
+        return store.samples["label"]
 
     def facts(self, store: Any) -> dict[str, Any]:
         """Return what `info` tells of this kind alone."""

@@ -6,14 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fastdata.arrays.chunks import count
 from fastdata.arrays.options import ArrayOptions
-from fastdata.arrays.sections import Arrays, parse_arrays, samples_dtype
-from fastdata.images.sections import parse_masks
 from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
-from fastdata.store.format import NUMBERS, Form
 
 __all__ = ["KIND", "ArrayKind"]
 
@@ -68,21 +62,30 @@ class ArrayKind(Kind):
 
         return probe(plan, roots)
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Form | None:
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Describe the records of a variant."""
+        from fastdata.store.format import NUMBERS, Form
+
         fits = codec == "chunks" and dtype in (CLASSES if mask else NUMBERS) and channels in ((1,) if mask else (1, 3))
         return Form(codec, channels, dtype) if fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
         """Read the chunks, and the classes of masks."""
+        from fastdata.arrays.sections import parse_arrays
+        from fastdata.images.sections import parse_masks
+
         return {"arrays": parse_arrays(body["arrays"], variants), "masks": parse_masks(body.get("masks"))}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return the dtype of a row of samples.npy."""
+        from fastdata.arrays.sections import samples_dtype
+
         return samples_dtype(labels, variants)
 
     def records(self, store: Any, rows: range) -> Iterator[range]:
         """Yield the places of each array's chunks."""
+        from fastdata.arrays.chunks import count
+
         first, arrays = 0, store.manifest.section("arrays")
         for row in rows:
             n = count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
@@ -93,7 +96,7 @@ class ArrayKind(Kind):
         """Return the chunks, and the classes of masks."""
         from fastdata.images.info import mask_facts
 
-        arrays: Arrays = store.manifest.section("arrays")
+        arrays = store.manifest.section("arrays")
         return {**mask_facts(store.manifest.section("masks")), "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
 
     def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from fastdata.arrays.readers import npz_names
 from fastdata.arrays.source import ENDINGS, STACKS, ArraySource, ending_of, needed_packages, stem_of
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.inputs import LabelOptions, Source, SourceList, StrPath, look
+from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, list_folder, others
+from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import is_path_table, list_table
 from fastdata.sources.walk import walk_files

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastdata.arrays.recipe import CHANNELS
 from fastdata.options import option
-from fastdata.sources.inputs import LabelOptions
-from fastdata.sources.pairs import PairOptions
+from fastdata.sources.options import LabelOptions, PairOptions
 
-__all__ = ["ArrayOptions"]
+__all__ = ["CHANNELS", "ArrayOptions"]
+
+CHANNELS = ("none", "first", "last")
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fastdata.arrays.chunks import MAX_AXES
+from fastdata.arrays.options import CHANNELS
 from fastdata.errors import CodecError
 from fastdata.store.format import MASK, NUMBERS, Form
 
-__all__ = ["CHANNELS", "ArrayRecipe", "default_chunk", "laid_out"]
+__all__ = ["ArrayRecipe", "default_chunk", "laid_out"]
 
-CHANNELS = ("none", "first", "last")
 CHUNK_BYTES = 1 << 20  # at most, with all channels
 # A 64^3 crop touches at most 3^3 chunks of 32^3: 3.4 times its bytes. In two axes, chunks just fill LMDB's pages.
 SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (8, 8, 8, 8, 8)}

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.images.options import CODECS
 from fastdata.store.format import Form
 
 __all__ = ["CODECS", "PixelFormat"]
-
-CODECS = ("jpeg", "original", "rgb", "png", "yuv420")
 
 
 @dataclass(frozen=True)

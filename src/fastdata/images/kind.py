@@ -8,17 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fastdata.images.form import CODECS, PixelFormat
 from fastdata.images.options import ImageOptions
-from fastdata.images.sections import parse_masks, samples_dtype
 from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
 from fastdata.words import number_of
 
 __all__ = ["KIND", "ImageKind", "typed_masks"]
-
-DTYPES = ("uint8", "uint16")
 
 
 class ImageKind(Kind):
@@ -68,6 +62,8 @@ class ImageKind(Kind):
 
     def notes(self, store: Any) -> Iterator[str]:
         """Yield how many images are smaller than a size that was asked for."""
+        import numpy as np
+
         options = store.manifest.options
         for variant in () if options["upscale"] else store.manifest.variants:
             if variant.size is not None and not variant.is_mask:
@@ -82,22 +78,31 @@ class ImageKind(Kind):
         """Turn a manifest's options into those that are typed."""
         found = dict[str, Any]()
         for key, value in options.items():
-            found |= typed_masks(value or {}) if key == "mask" else {{"sizes": "size"}.get(key, key.replace("_", "-")): value}
+            if key == "mask":
+                found |= typed_masks(value) if value else {}
+            else:
+                found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> PixelFormat | None:
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Describe the records of a variant."""
+        from fastdata.images.form import CODECS, PixelFormat
+
         form = PixelFormat(codec, channels, dtype)
-        known = codec in CODECS and channels in (1, 3) and dtype in DTYPES
+        known = codec in CODECS and channels in (1, 3) and dtype in ("uint8", "uint16")
         fits = (codec == "rgb" and channels == 1) if mask else (not form.planes or form == PixelFormat("yuv420", 3, "uint8"))
         return form if known and fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
         """Read the classes of masks."""
+        from fastdata.images.sections import parse_masks
+
         return {"masks": parse_masks(body.get("masks"))}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return the dtype of a row of samples.npy."""
+        from fastdata.images.sections import samples_dtype
+
         return samples_dtype(labels, variants)
 
     def described(self, manifest: Any) -> str:
@@ -168,8 +173,6 @@ def _adopted(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
 
 def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
     """Turn what a manifest says of masks into options that are typed."""
-    if not mask:
-        return {}
     palette = [
         " ".join(map(str, [*color, name])) for color, name in zip(mask.get("colors", ()), mask.get("names", ()), strict=False)
     ]

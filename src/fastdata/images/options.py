@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastdata.images.form import CODECS
 from fastdata.options import option
-from fastdata.sources.inputs import LabelOptions, StrPath
-from fastdata.sources.pairs import PairOptions
+from fastdata.sources.options import LabelOptions, PairOptions, StrPath
 
-__all__ = ["RESIZE_MODES", "ImageOptions"]
+__all__ = ["CODECS", "RESIZE_MODES", "ImageOptions"]
 
+CODECS = ("jpeg", "original", "rgb", "png", "yuv420")
 RESIZE_MODES = ("short", "long", "crop", "stretch")
 
 

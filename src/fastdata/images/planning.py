@@ -10,9 +10,9 @@ from fastdata.images.options import ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
-from fastdata.sources.inputs import StrPath
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
+from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import is_path_table
 from fastdata.sources.reasons import refuse_unusable

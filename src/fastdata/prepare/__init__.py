@@ -5,17 +5,17 @@ import textwrap
 
 from fastdata import kinds
 from fastdata.options import as_arguments, options_of
-from fastdata.prepare import job
 from fastdata.prepare.job import Summary
+from fastdata.prepare.job import prep as with_any_options
 
 __all__ = ["Summary", "prep"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:
     """The signature of prep with the options of every kind, and its docstring with what they say."""
-    signature = inspect.signature(job.prep)
+    signature = inspect.signature(with_any_options)
     *named, _ = signature.parameters.values()
-    taken, lines = {one.name for one in named}, [inspect.cleandoc(job.prep.__doc__ or ""), ""]
+    taken, lines = {one.name for one in named}, [inspect.cleandoc(with_any_options.__doc__ or ""), ""]
     named.append(inspect.Parameter("kind", inspect.Parameter.KEYWORD_ONLY, default=None))
     for kind in map(kinds.find, ["images", "tokens", "arrays", "table"]):
         lines.append(f"Options of {kind.says}:")
@@ -30,6 +30,6 @@ def _with_options() -> tuple[inspect.Signature, str]:
 
 
 _signature, _doc = _with_options()
-prep = as_arguments(job.prep, {*_signature.parameters})
+prep = as_arguments(with_any_options, {*_signature.parameters})
 prep.__signature__ = _signature  # type: ignore[attr-defined]
 prep.__doc__ = _doc

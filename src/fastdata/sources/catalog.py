@@ -9,7 +9,8 @@ from pathlib import Path
 from fastdata.errors import PrepError
 from fastdata.sources import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
 from fastdata.sources.archive import Chosen, Folder, Kind
-from fastdata.sources.inputs import NO_LABELS, Source, SourceList, StrPath
+from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.patterns import expand, locate, split_key
 
 __all__ = ["KINDS", "list_archives", "read_source"]

@@ -10,8 +10,9 @@ import numpy as np
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError
 from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, shares, unreadable
-from fastdata.sources.inputs import NO_LABELS, SourceList
+from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
+from fastdata.sources.options import NO_LABELS
 
 __all__ = ["KIND"]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.options import option
+from fastdata.sources.options import StrPath
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "NO_LABELS", "SPLITS", "Label", "LabelOptions", "Place", "Source", "SourceList", "StrPath"]
+__all__ = ["EXTENSIONS", "SPLITS", "Label", "Place", "Source", "SourceList"]
 __all__ += ["FOLDERS", "fits_float", "is_image", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
@@ -21,11 +21,9 @@ EXTENSIONS = frozenset(
     ".hdr .exr .pfm .heic .heif .jxl .psd .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
-NO_LABELS = "none"  # as the name of a label column
 FOLDERS = "the folders"  # as what labels are read from
 LARGEST_FLOAT = 3.4028234663852886e38  # of float32, as which float labels are stored
 
-StrPath = str | os.PathLike[str]
 Label = int | tuple[float, ...]
 Place = tuple[str | int, ...]
 
@@ -56,38 +54,6 @@ class SourceList:
     skipped: Counter[str] = field(default_factory=Counter)
     labelled_by: str = ""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LabelOptions:
-    """What the caller says of inputs and their labels."""
-
-    labels: StrPath | None = option(
-        "CSV/TSV of paths and labels. Paths are relative to SOURCE; numbers are floats, names are classes.",
-        type="file",
-        group="Labels",
-        common=True,
-    )
-    classes: StrPath | None = option("Use the class list of this store.", type="folder", group="Labels")
-    label_from: str | None = option(
-        r"The class is what the one group of this finds in each path, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
-    )
-    label_column: tuple[str, ...] = option(
-        "The column of a CSV, Parquet or HDF5 that holds labels; none: no labels. May repeat.",
-        several=True,
-        metavar="COLUMN",
-        group="Labels",
-    )
-    root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
-    split: str | None = option("Take the rows of a CSV whose column `split` says so.", metavar="NAME", group="Labels")
-
-    def __post_init__(self) -> None:
-        if self.label_from is not None and (self.labels is not None or self.label_column):
-            raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
-
-    @property
-    def no_labels(self) -> bool:
-        return self.label_column == (NO_LABELS,)
 
 
 def is_image(name: str) -> bool:

@@ -9,19 +9,10 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.sources.catalog import list_archives
-from fastdata.sources.inputs import (
-    EXTENSIONS,
-    FOLDERS,
-    NO_LABELS,
-    SPLITS,
-    LabelOptions,
-    Source,
-    SourceList,
-    StrPath,
-    splits_error,
-)
+from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
 from fastdata.sources.labelling import with_classes, with_pattern, without_labels
 from fastdata.sources.mask_folders import refuse_mask_folders
+from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.path_table import is_path_table, list_table, with_table
 from fastdata.sources.walk import Walk
 from fastdata.store.format import Labels

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import FOLDERS, NO_LABELS, SourceList
+from fastdata.sources.inputs import FOLDERS, SourceList
+from fastdata.sources.options import NO_LABELS
 
 __all__ = ["label_notes", "listed", "not_stored", "refuse_captions"]
 

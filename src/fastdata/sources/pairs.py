@@ -5,34 +5,14 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.options import option
-from fastdata.sources.inputs import Source, SourceList, StrPath
+from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.walk import walk_images
 
-__all__ = ["PairOptions", "with_masks"]
-
-
-@dataclass(frozen=True)
-class PairOptions:
-    """Options about masks."""
-
-    masks: StrPath | None = option(
-        "A folder with a mask for each image. It is a PNG of the same name but for the ending. What tells one from another are "
-        "its name and its size: for masks that were drawn anew, overwrite.",
-        type="folder",
-        group="Masks",
-        common=True,
-    )
-    mask_suffix: str = option("What masks are called beyond their images, before the ending.", "", group="Masks")
-    mask_bits: int = option("8 for classes up to 255, or 16.", 8, group="Masks")
-
-    def __post_init__(self) -> None:
-        if self.masks is None and (self.mask_suffix or self.mask_bits != 8):
-            raise ValueError("--mask-suffix and --mask-bits are about masks: give --masks too")
+__all__ = ["with_masks"]
 
 
 def _stem(name: str) -> str:

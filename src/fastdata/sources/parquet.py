@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError
 from fastdata.sources.archive import Chosen, Folder, Item, Kind, alone, held, in_order, shares, unreadable
-from fastdata.sources.inputs import NO_LABELS, SourceList
+from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
+from fastdata.sources.options import NO_LABELS
 
 __all__ = ["KIND", "Columns", "columns_of", "image_bytes", "label_values", "left_out", "numbered"]
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.sources.delimiters import delimiter_of
-from fastdata.sources.inputs import Label, LabelOptions, Source, SourceList, fits_float, is_image, look, splits_error
+from fastdata.sources.inputs import Label, Source, SourceList, fits_float, is_image, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
+from fastdata.sources.options import LabelOptions
 from fastdata.sources.reasons import lacks_ending
 from fastdata.store.format import Labels
 from fastdata.words import number_of

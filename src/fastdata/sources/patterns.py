@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import StrPath
+from fastdata.sources.options import StrPath
 
 __all__ = ["expand", "locate", "split_key"]
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.archive import Chosen, Folder, Item, Kind, in_order, pnm, read_range, unreadable
-from fastdata.sources.inputs import NO_LABELS, SPLITS, SourceList, splits_error
+from fastdata.sources.inputs import SPLITS, SourceList, splits_error
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
+from fastdata.sources.options import NO_LABELS
 
 __all__ = ["KIND"]
 

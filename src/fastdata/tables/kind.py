@@ -7,11 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
-from fastdata.store.format import Form
-from fastdata.tables.columns import parse_table
 from fastdata.tables.options import TableOptions
 
 __all__ = ["KIND", "TableKind"]
@@ -90,20 +86,26 @@ class TableKind(Kind):
         if old.get("columns") != new.get("columns"):
             yield "  columns: other names, types or values"
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Form | None:
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Describe the records of a variant."""
+        from fastdata.store.format import Form
+
         fits = codec == "table" and channels in (1, 3) and dtype == "uint8" and not mask
         return Form(codec, channels, dtype) if fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
         """Read the columns."""
+        from fastdata.tables.columns import parse_table
+
         return {"table": parse_table(body["table"], variants[0].records)}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return a dtype without columns: there is no samples.npy."""
+        import numpy as np
+
         return np.dtype([])
 
-    def classes(self, store: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    def classes(self, store: Any) -> Any:
         """Return the target of each row."""
         from fastdata.tables.info import target_classes
 

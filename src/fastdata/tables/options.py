@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastdata.options import option
-from fastdata.sources.inputs import StrPath
+from fastdata.sources.options import StrPath
 
 __all__ = ["TableOptions"]
 

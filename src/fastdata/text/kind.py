@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
-from fastdata.store.format import Form
 from fastdata.text.options import TokenOptions
-from fastdata.text.sections import SAMPLES_DTYPE, Tokens, parse_tokens
 
 __all__ = ["KIND", "TokenKind"]
 
@@ -74,9 +70,9 @@ class TokenKind(Kind):
         """Turn a manifest's options into those that are typed."""
         found = dict[str, Any]()
         for key, value in options.items():
-            if key == "cutting":
+            if key == "cutting" and isinstance(value, dict):
                 found |= _cutting(value.get("separator", ""), value.get("field", "text"))
-            elif key == "tokenizer":
+            elif key == "tokenizer" and isinstance(value, dict):
                 found |= _tokenizer(value, trained=bool(options.get("trained_on")))
             else:
                 found["end-token" if key == "end" else key.replace("_", "-")] = value
@@ -88,17 +84,23 @@ class TokenKind(Kind):
         if before and after and before != after and before["name"] == after["name"] and "tokenizer" in self.typed(new):
             yield f"  --tokenizer {after['name']}, now with other contents"
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Form | None:
+    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Describe the records of a variant."""
+        from fastdata.store.format import Form
+
         fits = codec == "tokens" and channels in (1, 3) and dtype in ("uint16", "uint32") and not mask
         return Form(codec, channels, dtype) if fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
         """Read the tokenizer and the counts."""
+        from fastdata.text.sections import parse_tokens
+
         return {"tokens": parse_tokens(body["tokens"], variants[0])}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> np.dtype[Any]:
+    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return the dtype of a row of samples.npy."""
+        from fastdata.text.sections import SAMPLES_DTYPE
+
         return SAMPLES_DTYPE
 
     def described(self, manifest: Any) -> str:
@@ -148,8 +150,8 @@ class TokenKind(Kind):
 
 
 def _bytes(store: Any) -> int:
-    tokens: Tokens = store.manifest.section("tokens")
-    return sum(tokens.counts) * int(np.dtype(store.manifest.variants[0].form.dtype).itemsize)
+    (variant,), counts = store.manifest.variants, store.manifest.section("tokens").counts
+    return int(sum(counts)) * {"uint16": 2, "uint32": 4}[variant.form.dtype]
 
 
 def _cutting(separator: str, field: str) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fastdata.options import option
-from fastdata.text.documents import Cutting
 
 __all__ = ["TokenOptions"]
 
@@ -35,6 +35,8 @@ class TokenOptions:
             raise ValueError("give --split-lines, or --split-on with some text, or neither")
 
     @property
-    def cutting(self) -> Cutting:
-        """How files are cut into documents."""
+    def cutting(self) -> Any:
+        """How files are cut into documents, a `fastdata.text.documents.Cutting`."""
+        from fastdata.text.documents import Cutting
+
         return Cutting("\n" if self.split_lines else self.split_on or "", self.field)

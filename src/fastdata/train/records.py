@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastdata.monitor.log import Log
 from fastdata.monitor.logged import NOTHING, Logged, means
 from fastdata.monitor.meter import Meter
-
-if TYPE_CHECKING:
-    from fastdata.train.trainer import Trainer
+from fastdata.train.training import Training
 
 __all__ = ["Records"]
 
@@ -39,7 +37,7 @@ class Records:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Training,
         folder: Path | None,
         hooks: Mapping[str, Callable[..., Any]],
         metrics: tuple[str, ...],

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import signal
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fastdata.errors import warn_user
 from fastdata.parallel.signals import Termination, interruption
 from fastdata.train.arguments import check_counts
-
-if TYPE_CHECKING:
-    from fastdata.train.trainer import Trainer
+from fastdata.train.training import Training
 
 __all__ = ["TERMINATED", "Run"]
 
@@ -28,7 +26,7 @@ class Run:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Training,
         train: Any,
         val: Any,
         *,

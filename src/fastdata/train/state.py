@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastdata.checkpoint.states import load_states, random_state, restore_random, states
 from fastdata.errors import FastDataError
 from fastdata.train.options import Options
-
-if TYPE_CHECKING:
-    from fastdata.train.trainer import Trainer
+from fastdata.train.training import Training
 
 __all__ = ["capture", "counters", "restore"]
 
@@ -18,11 +16,11 @@ FORMAT = 2
 COUNTERS = ("update", "epoch", "epoch_open", "validated")
 
 
-def counters(trainer: Trainer) -> tuple[int, ...]:
+def counters(trainer: Training) -> tuple[int, ...]:
     return tuple(getattr(trainer, name) for name in COUNTERS)
 
 
-def capture(trainer: Trainer, *, scaler: Any, place: Any, options: Options) -> dict[str, Any]:
+def capture(trainer: Training, *, scaler: Any, place: Any, options: Options) -> dict[str, Any]:
     """The state of a trainer. All ranks call it together. place: where this rank stands in its epoch."""
     model, optimizer = states(trainer.model, trainer.optimizer)
     return {
@@ -40,7 +38,7 @@ def capture(trainer: Trainer, *, scaler: Any, place: Any, options: Options) -> d
     }
 
 
-def restore(trainer: Trainer, state: Mapping[str, Any], *, scaler: Any, options: Options) -> Any:
+def restore(trainer: Training, state: Mapping[str, Any], *, scaler: Any, options: Options) -> Any:
     """Set a trainer to a state, but for the values of its optimizer in `options`, which are asked for now.
 
     Returns where its rank stood in the epoch; of another number of ranks, where rank 0 did.

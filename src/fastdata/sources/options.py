@@ -1,0 +1,64 @@
+"""Options about inputs, their labels and their masks, which several kinds of data have."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from fastdata.options import option
+
+__all__ = ["NO_LABELS", "LabelOptions", "PairOptions", "StrPath"]
+
+NO_LABELS = "none"  # as the name of a label column
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """What the caller says of inputs and their labels."""
+
+    labels: StrPath | None = option(
+        "CSV/TSV of paths and labels. Paths are relative to SOURCE; numbers are floats, names are classes.",
+        type="file",
+        group="Labels",
+        common=True,
+    )
+    classes: StrPath | None = option("Use the class list of this store.", type="folder", group="Labels")
+    label_from: str | None = option(
+        r"The class is what the one group of this finds in each path, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
+    )
+    label_column: tuple[str, ...] = option(
+        "The column of a CSV, Parquet or HDF5 that holds labels; none: no labels. May repeat.",
+        several=True,
+        metavar="COLUMN",
+        group="Labels",
+    )
+    root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
+    split: str | None = option("Take the rows of a CSV whose column `split` says so.", metavar="NAME", group="Labels")
+
+    def __post_init__(self) -> None:
+        if self.label_from is not None and (self.labels is not None or self.label_column):
+            raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
+
+    @property
+    def no_labels(self) -> bool:
+        return self.label_column == (NO_LABELS,)
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Options about masks."""
+
+    masks: StrPath | None = option(
+        "A folder with a mask for each image. It is a PNG of the same name but for the ending. What tells one from another are "
+        "its name and its size: for masks that were drawn anew, overwrite.",
+        type="folder",
+        group="Masks",
+        common=True,
+    )
+    mask_suffix: str = option("What masks are called beyond their images, before the ending.", "", group="Masks")
+    mask_bits: int = option("8 for classes up to 255, or 16.", 8, group="Masks")
+
+    def __post_init__(self) -> None:
+        if self.masks is None and (self.mask_suffix or self.mask_bits != 8):
+            raise ValueError("--mask-suffix and --mask-bits are about masks: give --masks too")
