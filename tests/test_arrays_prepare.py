@@ -20,7 +20,7 @@ import torch
 import fastdata
 from fastdata import ArrayDataset, PrepError
 from fastdata.arrays.convert import check_values
-from fastdata.kinds import kind_of
+from fastdata.prepare.arguments import choose_kind
 from fastdata.prepare.estimate import estimate
 from fastdata.store.export import export
 from fastdata.store.store import Store
@@ -233,7 +233,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     save(tmp_path / "arrays/a", {"1": np.zeros(3)})
     shutil.copytree(tmp_path / "arrays", tmp_path / "mixed")
     (tmp_path / "mixed/a/x.png").write_bytes(encode(picture(0, 8, 8), ".png"))
-    assert kind_of(tmp_path / "arrays") == "arrays" and kind_of(tmp_path / "mixed") == "images"
+    assert choose_kind(tmp_path / "arrays", {}).name == "arrays" and choose_kind(tmp_path / "mixed", {}).name == "images"
     made = fastdata.prep(tmp_path / "mixed", tmp_path / "i.fds", workers=1)
     assert made.kind == "images" and made.skipped == {".npy": 1}
     with pytest.raises(ValueError, match=r"size is about images, but SOURCE .* is arrays here"):
