@@ -41,6 +41,11 @@ SOURCES = (
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
 
 
+def _place(title: str) -> int:
+    """Of a group of options, in help; those of other packages' kinds come before the run's."""
+    return TITLES.index(title) if title in TITLES else len(TITLES) - 2
+
+
 class _Prep(click.Command):
     """A command whose help shows a few options, or those of a kind, or all of them in groups."""
 
@@ -63,7 +68,7 @@ class _Prep(click.Command):
             if wanted is None:
                 group, record = "Options", (record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + ".")
             groups.setdefault(group, []).append(record)
-        for title in sorted(groups, key=TITLES.index):
+        for title in sorted(groups, key=_place):
             with formatter.section(title):
                 formatter.write_dl(groups[title])
 
@@ -138,7 +143,7 @@ def _options_of_kinds(command: Any) -> Any:
             group, common, owners = _Prep.said.get(key, (said.group or kind.options.__doc__ or kind.name, said.common, ()))
             _Prep.said[key] = group, common, (*owners, kind.name)
             made.setdefault(key, _click_option(key, said, field.default))
-    for add in reversed([made[key] for key in sorted(made, key=lambda key: TITLES.index(_Prep.said[key][0]))]):
+    for add in reversed([made[key] for key in sorted(made, key=lambda key: _place(_Prep.said[key][0]))]):
         command = add(command)
     return command
 

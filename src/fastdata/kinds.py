@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Kind", "Planned", "Probed", "Tables", "find", "names", "register"]
+__all__ = ["OURS", "Kind", "Planned", "Probed", "Tables", "find", "home", "names", "register"]
 
 Array = Any  # of numpy, which takes longer to import than `--help` may take
 StrPath = str | os.PathLike[str]
@@ -27,6 +28,7 @@ _HOMES = {
     "tokens": "fastdata.text.kind",
     "table": "fastdata.tables.kind",
 }
+OURS = tuple(_HOMES)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Kind(Protocol):
         drawn: what a contact sheet shows: "samples".
         checksums: whether each sample's records have a checksum in samples.npy.
         named: whether names.txt has a line for each sample.
+        variants: a regular expression for the names of variants; empty: the name of the kind.
+        extra_files: that some stores have, such as a tokenizer.
         untyped: options in a manifest that nobody types: they follow from others, or from the files.
         hint: what to do instead, where options of this kind were given for another.
     """
@@ -128,6 +132,8 @@ class Kind(Protocol):
     drawn: str = "samples"
     checksums: bool = False
     named: bool = True
+    variants: str = ""
+    extra_files: tuple[str, ...] = ()
     untyped: tuple[str, ...] = ()
     hint: str = ""
 
@@ -265,8 +271,14 @@ def find(name: str) -> Kind:
     return importlib.import_module(_HOMES[name]).KIND  # type: ignore[no-any-return]
 
 
+def home(name: str) -> str:
+    """Return the module of a kind, for another process to register."""
+    return _HOMES[name]
+
+
+@cache
 def _look_around() -> None:
-    """Add what other packages offer. Slow, so it is done only for what nobody here knows."""
+    """Add what other packages offer, once."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="fastdata.kinds"):

@@ -6,7 +6,7 @@ Messages are written with the command's names, `--mask-bits`; `as_arguments` tur
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -84,21 +84,21 @@ def as_option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def as_arguments(function: Callable[P, R], known: set[str]) -> Callable[P, R]:
-    """Make a function whose errors name arguments where they name options of the command. known: the names of all arguments."""
+def as_arguments(function: Callable[P, R], known: Callable[[], Container[str]]) -> Callable[P, R]:
+    """Make a function whose errors name arguments where they name options of the command. known: gives the names of all."""
 
     @wraps(function)
     def called(*args: P.args, **given: P.kwargs) -> R:
         try:
             return function(*args, **given)
         except (FastDataError, ValueError) as error:
-            error.args = tuple(_in_python(text, known) if isinstance(text, str) else text for text in error.args)
+            error.args = tuple(_in_python(text, known()) if isinstance(text, str) else text for text in error.args)
             raise
 
     return called
 
 
-def _in_python(text: str, known: set[str]) -> str:
+def _in_python(text: str, known: Container[str]) -> str:
     def renamed(found: re.Match[str]) -> str:
         name = found[1].replace("-", "_")
         return name if name in known else found[0]

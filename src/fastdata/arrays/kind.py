@@ -23,6 +23,7 @@ class ArrayKind(Kind):
     read = "an array", "arrays"
     exports = ("npy",)
     checksums = True
+    variants = r"(mask-)?array"
     untyped = "libraries", "rounded"
     hint = "; if these are arrays, say so: --kind arrays"
 

@@ -25,6 +25,7 @@ class ImageKind(Kind):
     exports = "imagefolder", "webdataset"
     export_options: Mapping[str, str] = {"shard_size": "webdataset"}
     checksums = True
+    variants = r"(mask-)?(full|[0-9]+)"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Whatever no other kind claims."""

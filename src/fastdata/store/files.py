@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import xxhash
+
+from fastdata import kinds
 
 __all__ = [
     "MANIFEST",
@@ -56,29 +59,39 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(size, digest.hexdigest())
 
 
-_VARIANT = r"(mask-)?(full|[0-9]+|array)|tokens|table"
-_VARIANT_FOLDER = re.compile(_VARIANT)
-_OWN_FOLDER = re.compile(f"{WORK}|{_VARIANT}")
-_OWN_FILE = re.compile(
-    r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.(json|model)|characters\.json|work/(plan|shard-[0-9]+)\.json)(\.[0-9]+\.tmp)?"
-    rf"|work/({_VARIANT})-[0-9]+\.[0-9]+\.tmp|({_VARIANT})/shard-[0-9]+\.mdb"
-)
+_COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
+
+
+@cache
+def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What the kinds of these names call variants, and the files of a store."""
+    found = [kinds.find(name) for name in known]
+    variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
+    extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
+    files = rf"{_COMMON}{extra})(\.[0-9]+\.tmp)?|work/({variant})-[0-9]+\.[0-9]+\.tmp|({variant})/shard-[0-9]+\.mdb"
+    return re.compile(variant), re.compile(files)
+
+
+def _variant() -> re.Pattern[str]:
+    return _patterns(tuple(kinds.names()))[0]
 
 
 def is_variant(name: str) -> bool:
     """Whether a variant may be called so."""
-    return bool(_VARIANT_FOLDER.fullmatch(name))
+    return bool(_variant().fullmatch(name))
 
 
 def own_files(root: Path) -> list[Path]:
     """The files in a folder that only preparing makes there, by their names; the manifest first."""
-    found = [path for path in _entries(root) if _OWN_FILE.fullmatch(path.relative_to(root).as_posix())]
+    own = _patterns(tuple(kinds.names()))[1]
+    found = [path for path in _entries(root) if own.fullmatch(path.relative_to(root).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
 def own_folders(root: Path) -> list[Path]:
     """The folders that preparing makes in a store."""
-    return [path for path in root.iterdir() if _OWN_FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+    folders = (path for path in root.iterdir() if path.name == WORK or is_variant(path.name))
+    return [path for path in folders if path.is_dir() and not path.is_symlink()]
 
 
 def has_foreign(root: Path) -> bool:

@@ -21,7 +21,7 @@ from fastdata.store.store import Store
 
 __all__ = ["verify"]
 
-WALK = "import sys; from fastdata.store.verify import walk; walk(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == 'full')"
+WALK = "import sys; from fastdata.store.verify import walk; walk(*sys.argv[1:])"
 Tick = Callable[[int], None]
 
 
@@ -60,7 +60,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
                 if sound:
                     look_into.append(shard)
             tick(total.bytes)
-        yield from _walk_apart(root, variant, look_into, full=not quick)
+        yield from _walk_apart(root, manifest, variant, look_into, full=not quick)
 
 
 def _check_files(root: Path, manifest: Manifest) -> Iterator[str]:
@@ -71,11 +71,21 @@ def _check_files(root: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{root / name} is not what was written: its size or checksum differs"
 
 
-def _walk_apart(root: Path, variant: Variant, shards: list[int], *, full: bool) -> Iterator[str]:
+def _walk_apart(root: Path, manifest: Manifest, variant: Variant, shards: list[int], *, full: bool) -> Iterator[str]:
     """Read shards that may be damaged in a process of its own: LMDB follows what a bad page says, and may crash."""
+    kind = manifest.kind, kinds.home(manifest.kind)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     while shards:
-        command = [sys.executable, "-c", WALK, str(root), variant.name, ",".join(map(str, shards)), "full" if full else "quick"]
+        command = [
+            sys.executable,
+            "-c",
+            WALK,
+            str(root),
+            variant.name,
+            ",".join(map(str, shards)),
+            "full" if full else "quick",
+            *kind,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         at = shards[0]
         for line in done.stdout.splitlines():
@@ -96,8 +106,9 @@ class _Damaged(Store):
         pass
 
 
-def walk(path: str, variant_name: str, shards: str, full: bool) -> None:
+def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: str) -> None:
     """Print what is wrong with the records of some shards ("3,7"), as JSON pairs of shard and problem; an empty one before each."""
+    kinds.register(kind, home)
     manifest = read_manifest(Path(path))
     variant = next(v for v in manifest.variants if v.name == variant_name)
     for shard in map(int, shards.split(",")):
@@ -106,7 +117,7 @@ def walk(path: str, variant_name: str, shards: str, full: bool) -> None:
         reader = ShardReader([where], [count], [variant.shards[shard].bytes])
         if (found := reader.count(0)) != count:
             _say(shard, f"it has {found} records, the manifest says {count}")
-        if full and kinds.find(manifest.kind).checksums:  # the others have sums of whole shards only
+        if how == "full" and kinds.find(manifest.kind).checksums:  # the others have sums of whole shards only
             _check_records(_Damaged(path, kind=None), f"{variant_name}/xxh3", shard, reader)
 
 

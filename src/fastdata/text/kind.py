@@ -20,6 +20,7 @@ class TokenKind(Kind):
     read = "text", "text"
     labels = ("none",)
     named = False
+    extra_files = "tokenizer.json", "tokenizer.model", "characters.json"
     drawn = "documents"
     exports = "nanogpt", "llmc", "megatron"
     export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}

@@ -1,0 +1,117 @@
+"""A kind of data is one module and one registration: everything that serves every kind then serves it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastdata
+from fastdata import PrepError, StoreError, kinds
+from fastdata.options import options_of
+from fastdata.prepare.estimate import estimate
+from fastdata.store.export import export
+from fastdata.store.info import store_facts
+from fastdata.store.info_lines import info_lines
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import MAIN, run, shards
+
+LINES = [(0.5, "one"), (-2.0, "two words"), (7.25, "three"), (1e6, "ümlaut")]
+PROGRAM = "import sys; sys.path.insert(0, {tests!r}); import numbered_lines; from fastdata.cli import main; main()"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fifth():
+    import numbered_lines
+
+    yield numbered_lines
+    kinds._HOMES.pop("lines")  # for other tests in this process there are four
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "in").mkdir()
+    (folder / "in/a.lines").write_text("".join(f"{number}\t{line}\n" for number, line in LINES[:2]))
+    (folder / "in/b.lines").write_text("".join(f"{number}\t{line}\n" for number, line in [*LINES[2:], (3, "")]))
+    summary = fastdata.prep(folder / "in", folder / "o.fds", workers=2, least_chars=2)
+    assert (summary.kind, summary.kept, summary.rejected) == ("lines", 4, {"short": 1})
+    assert summary.notes == ("labels: the numbers",)
+    return summary.out
+
+
+def test_it_is_read(made: Path) -> None:
+    dataset = fastdata.open(made)
+    assert [dataset[k] for k in range(len(dataset))] == [(line, number) for number, line in LINES]
+
+
+def test_it_is_told_of(made: Path) -> None:
+    facts = store_facts(Store(made, "lines"))
+    assert json.loads(json.dumps(facts))["labels"]["columns"][0]["max"] == 1e6 and facts["options"] == {"least_chars": 2}
+    first, *others = info_lines(Store(made, "lines"))
+    assert first.endswith("4 lines") and "least-chars 2" in "".join(others)
+
+
+def test_it_is_verified(made: Path, tmp_path: Path) -> None:
+    assert list(verify(made)) == []
+    copied = tmp_path / "copy.fds"
+    fastdata.prep(made.parent / "in", copied, least_chars=2, workers=1)
+    for shard in shards(copied):
+        shard.write_bytes(shard.read_bytes().replace(b"two words", b"ten words"))
+    problems = list(verify(copied))
+    assert any("a.lines:1" in problem for problem in problems), problems
+
+
+def test_it_is_exported(made: Path, tmp_path: Path) -> None:
+    assert export(made, tmp_path / "files") == 4
+    rows = [line.split("\t") for line in (tmp_path / "files/lines.tsv").read_text().splitlines()]
+    assert [(float(number), line) for number, line in rows] == LINES
+
+
+def test_it_is_estimated_resumed_and_not_mixed_up(made: Path) -> None:
+    found = estimate(made.parent / "in", made.parent / "p.fds")
+    assert found.inputs == 5 and found.bytes > 0
+    again = fastdata.prep(made.parent / "in", made, least_chars=2)
+    assert again.resumed == 5
+    with pytest.raises(PrepError, match=r"least.chars 2, now 3"):
+        fastdata.prep(made.parent / "in", made, least_chars=3)
+    with pytest.raises(ValueError, match=r"quality is about images, but SOURCE .* is lines here"):
+        fastdata.prep(made.parent / "in", made, quality=3)
+    with pytest.raises(StoreError, match="holds lines, not images; open it with LineDataset"):
+        fastdata.LMDBDataset(made)
+
+
+def test_the_command_has_its_options(made: Path, tmp_path: Path) -> None:
+    program = (MAIN[0], "-c", PROGRAM.format(tests=str(Path(__file__).parent)))
+    done = run(*program, "prep", made.parent / "in", tmp_path / "o.fds", "--least-chars", 4)
+    assert done.returncode == 3 and "3 of 5 lines kept, 2 rejected" in done.stdout, done.stderr
+    said = run(*program, "prep", "--help-for", "lines").stdout
+    assert "--least-chars" in said and "Reject shorter lines." in said and "--size" not in said
+
+
+@pytest.mark.parametrize("name", ["images", "arrays", "tokens", "table"])
+def test_every_field_of_a_kind_s_options_is_an_option_of_the_command_and_of_prep(name: str) -> None:
+    from fastdata.cli import prep as command
+
+    made = kinds.find(name).options
+    assert set(options_of(made)) == {field.name for field in fields(made)}
+    typed = {param.name: param for param in command.params}
+    named = inspect.signature(fastdata.prep).parameters
+    for key, field in options_of(made).items():
+        assert typed[key].opts == [f"--{key.replace('_', '-')}"] and typed[key].help
+        assert named[key].default == field.default and f"{key}: " in (fastdata.prep.__doc__ or "")
+
+
+def test_wrong_values_are_told_by_name() -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(TypeError, match=r"quality is 'high', but must be an int"):
+        fastdata.prep([image], "o.fds", quality="high")
+    with pytest.raises(ValueError, match=r"resize is tall, but must be one of short, long, crop, stretch"):
+        fastdata.prep([image], "o.fds", resize="tall")
+    with pytest.raises(TypeError, match="prep has no argument 'colour'"):
+        fastdata.prep([image], "o.fds", colour="red")
