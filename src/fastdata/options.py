@@ -48,7 +48,7 @@ class Said:
 def option(help: str, default: Any = None, *, type: str = "", several: bool = False, **said: Any) -> Any:
     """Make a field of a dataclass of options. The type is that of the default, or text."""
     found = type or {bool: "flag", int: "int"}.get(default.__class__, "text")
-    return field(default=() if several else default, metadata={"said": Said(help, found, several=several, **said)})
+    return field(default=default, metadata={"said": Said(help, found, several=several, **said)})
 
 
 def options_of(made: type[Any]) -> dict[str, Field[Any]]:
@@ -57,24 +57,24 @@ def options_of(made: type[Any]) -> dict[str, Field[Any]]:
 
 
 def build(made: type[R], given: Mapping[str, Any]) -> R:
-    """Make options of what was given.
+    """Make options of what was given; None stands for the default.
 
     Raises:
         ValueError: a value is not among the choices.
         TypeError: a value is of another type.
     """
     known = options_of(made)
-    values = {name: _value(name, value, known[name].metadata["said"]) for name, value in given.items() if name in known}
-    return made(**{name: value for name, value in values.items() if value is not None or known[name].default is None})
+    told = {name: value for name, value in given.items() if name in known and value is not None}
+    return made(**{name: _value(name, value, known[name].metadata["said"]) for name, value in told.items()})
 
 
 def _value(name: str, value: Any, said: Said) -> Any:
     if said.several:
-        return () if value is None else (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
-    if value is not None and said.choices and value not in said.choices:
+        return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    if said.choices and value not in said.choices:
         raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, said.choices))}")
     wanted = {"int": int, "flag": bool, "text": str}.get(said.type)
-    if wanted and value is not None and not (isinstance(value, wanted) or (wanted is int and hasattr(value, "__index__"))):
+    if wanted and not (isinstance(value, wanted) or (wanted is int and hasattr(value, "__index__"))):
         raise TypeError(f"{as_option(name)} is {value!r}, but must be {'an' if wanted is int else 'a'} {wanted.__name__}")
     return value
 

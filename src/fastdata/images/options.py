@@ -17,7 +17,7 @@ RESIZE_MODES = ("short", "long", "crop", "stretch")
 class ImageOptions(PairOptions, LabelOptions):
     """Images"""
 
-    size: tuple[int, ...] = option(
+    size: tuple[int, ...] | None = option(
         "Side in pixels; may repeat. Default: each image keeps its own.", type="int", several=True, common=True
     )
     resize: str = option(

@@ -31,7 +31,7 @@ def plan_images(source: StrPath, asked: ImageOptions, limit: int | None) -> Plan
     if asked.masks is not None:
         mask = MaskRecipe(asked.mask_bits, *(((), ()) if asked.palette is None else read_palette(asked.palette)))
     recipe = ImageRecipe(
-        sizes=asked.size or (None,),
+        sizes=(None,) if asked.size is None else asked.size,
         resize=asked.resize,
         upscale=asked.upscale,
         codec=asked.codec,

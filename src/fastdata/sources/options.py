@@ -29,6 +29,7 @@ class LabelOptions:
     )
     label_column: tuple[str, ...] = option(
         "The column of a CSV, Parquet or HDF5 that holds labels; none: no labels. May repeat.",
+        (),
         several=True,
         metavar="COLUMN",
         group="Labels",
