@@ -1,0 +1,77 @@
+"""Stores of every kind and codec have the bytes that version 0.1 gave them: `python tests/test_golden_kinds.py` with it made the sums."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import xxhash
+
+import fastdata
+
+SUMS = Path(__file__).parent / "data/golden_kinds.json"
+IMAGES, PAIRS, TEXT, ARRAYS, TABLE = "images", "pairs/images", "text", "arrays", "t.csv"
+STORES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{codec: (IMAGES, {"size": (64, 32), "codec": codec}) for codec in ("jpeg", "original", "rgb", "png", "yuv420")},
+    "gray16": (IMAGES, {"bits": 16, "codec": "png", "gray": True, "resize": "long", "size": 150, "upscale": True}),
+    "square": (IMAGES, {"size": 40, "resize": "crop", "limit": 7, "quality": 80, "background": (9, 8, 7)}),
+    "regex": (IMAGES, {"codec": "rgb", "label_from": r"([0-4])\."}),
+    "masks": (PAIRS, {"size": 48, "masks": "pairs/masks"}),
+    "bytes": (TEXT, {"tokenizer": "bytes", "split_lines": True}),
+    "chars": (TEXT, {"tokenizer": "chars", "end_token": "none"}),
+    "chunks": (ARRAYS, {"chunk": 16}),
+    "classes": (TABLE, {"target": "name"}),
+    "floats": (TABLE, {"target": ["x", "y"], "category": "name"}),
+}
+
+
+def write_inputs(root: Path) -> None:
+    """Files that are the same with any library: PNG and what numpy writes."""
+    random = np.random.default_rng(0)
+    for folder in ("images/ant", "images/bee", "pairs/images", "pairs/masks", "text", "arrays"):
+        (root / folder).mkdir(parents=True)
+    for folder in ("images/ant", "images/bee", "pairs/images"):
+        for k in range(5):
+            smooth = np.add.outer(np.arange(120 + k), np.arange(140 - 3 * k))[..., None] + random.integers(0, 60, 3)
+            cv2.imwrite(str(root / folder / f"{k}.png"), smooth.astype(np.uint8))
+            if folder == PAIRS:
+                cv2.imwrite(str(root / "pairs/masks" / f"{k}.png"), (smooth[..., 0] // 60).astype(np.uint8))
+    for k in range(3):
+        (root / f"text/{k}.txt").write_text(f"line {k} of some text\nand another, ümläut\n" * (20 + k), encoding="utf-8")
+        np.save(root / f"arrays/{k}.npy", random.integers(-999, 999, (40, 33, 35)).astype(np.int16))
+    (root / TABLE).write_text("x,y,name\n" + "".join(f"{k},{k / 4},{'abc'[k % 3]}\n" for k in range(500)))
+
+
+def sums(name: str, root: Path, out: Path) -> dict[str, str]:
+    """The checksum of each file of a store, but of the manifest, which has the versions of libraries, what says how it was made."""
+    source, options = STORES[name]
+    options = {key: root / value if key == "masks" else value for key, value in options.items()}
+    fastdata.prep(root / source, out, workers=1, **options)
+    found = {path.relative_to(out).as_posix(): xxhash.xxh3_64_hexdigest(path.read_bytes()) for path in out.rglob("*.*")}
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    for varying in ("libraries", "fingerprint"):
+        del manifest[varying]
+    return found | {"manifest.json": xxhash.xxh3_64_hexdigest(json.dumps(manifest, sort_keys=True))}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("golden")
+    write_inputs(root)
+    return root
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_bytes_are_those_of_version_0_1(name: str, inputs: Path, tmp_path: Path) -> None:
+    assert sums(name, inputs, tmp_path / f"{name}.fds") == json.loads(SUMS.read_text())[name]
+
+
+if __name__ == "__main__":
+    work = Path(sys.argv[1])
+    write_inputs(work)
+    SUMS.write_text(json.dumps({name: sums(name, work, work / f"{name}.fds") for name in STORES}, indent=1) + "\n")
