@@ -1,4 +1,7 @@
-"""Stores of every kind and codec have the bytes that version 0.1 gave them: `python tests/test_golden_kinds.py` with it made the sums."""
+"""Stores of every kind and codec have the bytes that version 0.1 gave them.
+
+`python tests/test_golden_kinds.py FOLDER` with that version made the sums.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def sums(name: str, root: Path, out: Path) -> dict[str, str]:
     manifest = json.loads((out / "manifest.json").read_bytes())
     for varying in ("libraries", "fingerprint"):
         del manifest[varying]
-    return found | {"manifest.json": xxhash.xxh3_64_hexdigest(json.dumps(manifest, sort_keys=True))}
+    return found | {"manifest.json": xxhash.xxh3_64_hexdigest(json.dumps(manifest, sort_keys=True).encode())}
 
 
 @pytest.fixture(scope="module")
