@@ -251,10 +251,12 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
 
 
 SIGNALLED = """
-import os, subprocess, sys, time, torch
+import os, signal, subprocess, sys, time, torch
 from functools import partial
 from fastdata import Loader, Trainer
 from torch.utils.data import TensorDataset
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it, and so would this
 
 def step(trainer):
     if trainer.update == int(sys.argv[3]):
