@@ -9,6 +9,7 @@ import numpy as np
 
 from fastdata.codec.jpeg_source import JpegHeader
 from fastdata.codec.mask import count_classes, decode_mask
+from fastdata.codec.pillow_source import extras
 from fastdata.codec.pixels import CODECS, PixelFormat, encode_record
 from fastdata.codec.planes import even
 from fastdata.codec.source import SourceImage
@@ -33,7 +34,6 @@ class ImageOptions:
 
     kind: ClassVar[str] = "images"
     unit: ClassVar[str] = "img"
-    libraries: ClassVar[tuple[str, ...]] = ("opencv-python-headless", "simplejpeg")
 
     sizes: tuple[int | None, ...] = (None,)
     resize: str = "short"
@@ -71,6 +71,11 @@ class ImageOptions:
             raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
         if self.max_pixels < 1:
             raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What reads and writes images here; of the optional packages those that are installed."""
+        return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
 
     def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
         """(name, size, form) of what is stored of each input: its image in every size, then its mask in every size."""
