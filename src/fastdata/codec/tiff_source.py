@@ -47,7 +47,7 @@ class TiffHeader(Header):
     photometric: int
     extra: tuple[int, ...]
     palette: tuple[int, ...]
-    by_tifffile: bool  # what Pillow lacks: colours of 16 bits, white as 0 in 16 bits, planes with alpha
+    by_tifffile: bool  # what Pillow lacks: colours of 16 bits, white as 0 in 16 bits, planes of grey or with alpha
 
     def pixels(self, data: bytes) -> Pixels:
         if self.by_tifffile:
@@ -114,10 +114,15 @@ def read_tiff(data: bytes) -> TiffHeader:
         raise unsupported("TIFF with this palette")
     if data[:4] == b"MM\0+" or compression == OLD_JPEG:
         raise unsupported("BigTIFF with high bytes first, or TIFF with old-style JPEG,")
-    check_pieces(tags, data)
     planar = first_of(tags, Tag.PLANAR, 1) == 2
+    if photometric == YCC and (compression != JPEG or samples != 3 or planar):
+        raise unsupported("TIFF with YCbCr other than in JPEG of three interleaved samples")
+    check_pieces(tags, data)
     plain = samples == 1 and photometric == BLACK_IS_0 and not planar
-    by_tifffile = photometric != YCC and compression != JPEG and ((bits == 16 and not plain) or (planar and samples > colors))
+    apart = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
+    by_tifffile = photometric != YCC and compression != JPEG and (apart or (bits == 16 and not plain))
+    if planar and samples == 1 and bits < 8:
+        raise unsupported("TIFF of few bits in planes")
     height, width, turn = first_of(tags, Tag.HEIGHT, 0), first_of(tags, Tag.WIDTH, 0), first_of(tags, Tag.TURN, 1)
     if not by_tifffile and 5 <= turn <= 8:  # Pillow turns TIFFs by itself
         height, width = width, height
