@@ -501,6 +501,7 @@ def test_pixels_are_counted_before_decoding(name: str) -> None:
         (_tiff(_random(3, np.uint8, 255), 8), "unsupported"),
         (_tiff(_random(3, np.float32, 1), 2, tags={339: ("H", [3, 3, 3])}), "unsupported"),
         (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [6])}), "unsupported"),
+        (_tiff(_random(3, np.uint8, 255), 2, tags={254: ("I", [1])}), "unsupported"),
         (b"P7\nWIDTH 1\nHEIGHT 1\nDEPTH 3\nMAXVAL 255\nENDHDR\nabc", "unsupported"),
     ],
 )

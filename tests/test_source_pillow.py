@@ -302,7 +302,12 @@ def test_threads_put_the_settings_back() -> None:
 
 
 def test_pillow_is_loaded_for_its_formats_only() -> None:
-    code = "import sys; from fastdata.codec.source import SourceImage as S; S(sys.stdin.buffer.read()).decode(); print('PIL' in sys.modules)"
+    code = """
+import sys
+from fastdata.codec.source import SourceImage
+SourceImage(sys.stdin.buffer.read()).decode()
+print("PIL" in sys.modules)
+"""
     for kind, loaded in (("JPEG", "False"), ("PNG", "False"), ("WEBP", "False"), ("BMP", "True")):
         done = subprocess.run([sys.executable, "-c", code], input=_saved(_rgb(), kind), capture_output=True, check=True)
         assert done.stdout.decode().strip() == loaded

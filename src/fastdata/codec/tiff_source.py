@@ -25,6 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tag(IntEnum):
+    SUBFILE = 254
     WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 256, 257, 258, 259, 262
     STRIPS, SAMPLES, ROWS, STRIP_BYTES = 273, 277, 278, 279
     PLANAR, PALETTE = 284, 320
@@ -103,6 +104,8 @@ def read_tiff(data: bytes) -> TiffHeader:
     kinds, bits, extra_samples = tags.get(Tag.BITS, (1,)), first_of(tags, Tag.BITS, 1), tags.get(Tag.EXTRA, ())
     if set(tags.get(Tag.SAMPLE_FORMAT, (1,))) != {1}:
         raise CodecError("TIFF with signed or floating-point samples, which are no image: --kind arrays stores them", "unsupported")
+    if first_of(tags, Tag.SUBFILE, 0) & 1:
+        raise unsupported("TIFF that begins with a thumbnail, as raw files of cameras do,")
     colors, compression = COLORS.get(photometric, 0), first_of(tags, Tag.COMPRESSION, 1)
     if not colors or first_of(tags, Tag.INKS, 1) != 1:
         raise unsupported(f"TIFF with photometric interpretation {photometric}")
