@@ -455,7 +455,7 @@ FILES = {
     "bmp": _encode("RGB", "BMP"),
     "bmp-8": _encode("P", "BMP"),
     "tiff": _encode("RGB", "TIFF"),
-    "tiff-end": _tiff(_random(4, np.uint16, 65535), 2, tile=16, alpha=2),
+    "tiff-end": _tiff(_random(4, np.uint8, 255), 2, tile=16, alpha=2),
     **{f"tiff-{c}": _encode("RGB", "TIFF", compression=c) for c in ("tiff_lzw", "tiff_adobe_deflate", "packbits")},
 }
 

@@ -302,6 +302,8 @@ def test_jpeg_2000_that_is_refused() -> None:
     assert _reason(bare[:42] + b"\x87" + bare[43:]) == "unsupported"  # signed
     assert _reason(bare[:6] + b"\x40" + bare[7:]) == "unsupported"  # Part 15
     assert _reason(bare[:8] + struct.pack(">II", 60000, 60000) + bare[16:]) in ("too-large", "truncated")
+    siz = data.index(b"\xff\x4f\xff\x51") + 8
+    assert _reason(data[:siz] + struct.pack(">II", 60000, 60000) + data[siz + 8 :]) == "undecodable"
     assert _reason(bare, max_pixels=100) == _reason(data, max_pixels=100) == "too-large"
     inside = data.index(b"jp2h")  # a palette of one entry
     size, palette = struct.unpack_from(">I", data, inside - 4)[0], struct.pack(">I4sHBBB", 13, b"pclr", 1, 1, 7, 0)[:13]

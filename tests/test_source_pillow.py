@@ -56,11 +56,6 @@ def _sgi() -> bytes:
     return head.ljust(512, b"\0") + _rgb()[::-1].transpose(2, 0, 1).tobytes()
 
 
-def _icon() -> bytes:
-    data = _saved(_rgb(), "PNG")
-    return struct.pack("<HHHBBBBHHII", 0, 1, 1, W, H, 0, 0, 1, 24, len(data), 22) + data
-
-
 def _qoi() -> bytes:
     return (
         b"qoif"
@@ -102,7 +97,6 @@ def _jxl(pixels: Array, **options: Any) -> bytes:
 FILES: dict[str, tuple[Callable[[], bytes], Callable[[], Array], int]] = {
     "psd": (_psd, _rgb, 0),
     "sgi": (_sgi, _rgb, 0),
-    "ico": (_icon, _rgb, 0),
     "qoi": (_qoi, _rgb, 0),
     "msp": (_msp, lambda: np.repeat((_rgb()[..., :1] > 100) * 255, 3, axis=2), 0),
     "avif": (lambda: _saved(_rgb(), "AVIF", quality=100, subsampling="4:4:4"), _rgb, 4),

@@ -60,6 +60,8 @@ def check_jp2(data: bytes) -> None:
     if kind >> 14 or any((left, top, tile_left, tile_top)) or not (deep or set(each) == {(7, 1, 1)}):
         raise unsupported("JPEG 2000 other than of 8 bits, or of grey of 16 bits, unsigned, without subsampling and offsets")
     head = data[:start]
+    if b"ihdr" in head and struct.unpack_from(">II", head, head.index(b"ihdr") + 4) != (height, width):
+        raise CodecError("the JPEG 2000 file says two sizes", "undecodable")
     if b"colr" in head and not JP2_COLORS.search(head):
         raise unsupported("JPEG 2000 with colours other than RGB, grey and CMYK")
     if b"pclr" in head:  # Pillow lets equal entries fall together

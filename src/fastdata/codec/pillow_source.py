@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import re
 import struct
 import threading
@@ -40,9 +41,6 @@ PLUGINS = (
     (re.compile(rb".{4}ftyp(?:.{4}){0,60}?avi[fs]", re.S), "Avif"),
     (re.compile(rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.S), HEIF),
     (re.compile(rb"8BPS\0\x01"), "Psd"),
-    (re.compile(rb"\0\0\x01\0"), "Ico"),
-    (re.compile(rb"\0\0\x02\0"), "Cur"),
-    (re.compile(rb"icns"), "Icns"),
     (re.compile(rb"qoif"), "Qoi"),
     (re.compile(rb"\x01\xda[\0\x01]"), "Sgi"),
     (re.compile(rb"\x59\xa6\x6a\x95"), "Sun"),
@@ -134,7 +132,8 @@ def strict(what: str) -> Iterator[None]:
         text = str(error) or type(error).__name__
         cut = isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text)
         reason = "truncated" if cut else "unsupported" if UNREAD.search(text) else "undecodable"
-        raise CodecError(f"Pillow cannot read the {what}: {text}"[:300], reason) from None
+        hint = "; convert the image to PNG or JPEG" if reason == "unsupported" else ""
+        raise CodecError(f"Pillow cannot read the {what}: {text[:200]}{hint}", reason) from None
     finally:
         _leave()
 
@@ -163,6 +162,18 @@ def _leave() -> None:
         filters, silence, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = _users.pop()
         if silence in filters:
             filters.remove(silence)
+
+
+def _after_fork() -> None:
+    """Other threads, which may have been inside, are not in the child."""
+    global _lock
+    _lock = threading.Lock()
+    while _users:
+        _leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def pixels_of(image: Any) -> Pixels:

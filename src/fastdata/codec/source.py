@@ -38,7 +38,7 @@ READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
 KNOWN_UNSUPPORTED = (
     (re.compile(rb"#\?(?:RADIANCE|RGBE)|\x76\x2f\x31\x01|P[Ff]\s"), "a floating-point image"),
     (re.compile(rb"P7\n"), "PAM"),
-    (re.compile(rb"P7 |8BPS|DDS |%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
+    (re.compile(rb"P7 |8BPS|DDS |\0\0[\x01\x02]\0|icns|%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
 )
 
 
