@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import struct
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from fastdata import LMDBDataset, prep
 from fastdata.codec import pillow_source
 from fastdata.codec.source import SourceImage
 from fastdata.errors import CodecError
+from fastdata.store.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 H, W = 37, 64
@@ -137,7 +141,7 @@ def test_flipped_bytes_give_pixels_or_a_codec_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])
-def test_turned_avif_heic_and_jpegs_in_jpeg_xl(orientation: int, tmp_path: Any) -> None:
+def test_turned_avif_heic_and_jpegs_in_jpeg_xl(orientation: int, tmp_path: Path) -> None:
     upright = {3: np.rot90(_rgb(), 2), 6: np.rot90(_rgb(), -1), 8: np.rot90(_rgb())}[orientation]
 
     def exif() -> Image.Exif:
@@ -305,3 +309,28 @@ print("PIL" in sys.modules)
     for kind, loaded in (("JPEG", "False"), ("PNG", "False"), ("WEBP", "False"), ("BMP", "True")):
         done = subprocess.run([sys.executable, "-c", code], input=_saved(_rgb(), kind), capture_output=True, check=True)
         assert done.stdout.decode().strip() == loaded
+
+
+def test_a_folder_of_many_formats_becomes_a_store(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "fax.tif": _saved(Image.fromarray(_rgb()[..., 0] > 100), "TIFF", compression="group4"),
+        "a.gif": _saved(_rgb()[..., 0], "GIF"),
+        "b.ppm": _saved(_rgb(), "PPM"),
+        "c.avif": _saved(_rgb(), "AVIF"),
+        "d.psd": _psd(),
+        "e.png": _saved(_rgb(), "PNG"),
+        "cut.avif": _saved(_rgb(), "AVIF")[:-99],
+        "cut.tif": _saved(_rgb(), "TIFF")[:-99],
+        "large.bmp": _saved(np.resize(_rgb(), (500, 500, 3)), "BMP"),
+    }
+    (tmp_path / "in").mkdir()
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    done = prep(tmp_path / "in", tmp_path / "o.fds", codec="png", max_pixels=10_000, workers=2)
+    reasons = {row["name"]: row["reason"] for row in map(json.loads, (done.out / "rejects.jsonl").read_text().splitlines())}
+    assert done.kept == 6 and reasons["large.bmp"] == "too-large" and reasons["cut.tif"] == "truncated" and "cut.avif" in reasons
+    assert "Warning" not in capfd.readouterr().err
+    dataset = LMDBDataset(done.out)
+    for k in range(len(dataset)):
+        np.testing.assert_array_equal(dataset[k][0].permute(1, 2, 0).numpy(), SourceImage(files[dataset.name(k)]).decode())
+    assert "pillow" in Store(done.out).manifest.libraries

@@ -25,12 +25,16 @@ INTEGERS = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 16: "Q", 17:
 
 @dataclass(frozen=True, kw_only=True)
 class Header(ABC):
-    """What a file says before its pixels. `height` and `width` are as stored, before `orientation` (as in EXIF)."""
+    """What a file says before its pixels. `height` and `width` are as stored, before `orientation` (as in EXIF).
+
+    `deep`: it has more than 8 bits, though `pixels` may give 8.
+    """
 
     format: str
     height: int
     width: int
     orientation: int = 1
+    deep: bool = False
 
     @abstractmethod
     def pixels(self, data: bytes) -> Pixels:

@@ -29,16 +29,19 @@ class JxlHeader(Header):
         decoder = extra("pillow_jxl", "pillow-jxl-plugin", "JPEG XL").Decoder(num_threads=0)
         with strict("JPEG XL"):
             is_jpeg, about, raw, *_ = decoder(data)
-        if is_jpeg:
+            if not is_jpeg:
+                return _split(raw, about.mode, about.height, about.width)
             header = read_jpeg(raw)
-            pixels = header.pixels(raw)
-            return Pixels(upright(pixels.color, header.orientation))
-        channels = CHANNELS.get(about.mode)
-        if channels is None:
-            raise unsupported(f"JPEG XL with pixels of the mode {about.mode}")
-        values = np.frombuffer(raw, np.uint16 if about.mode == "I;16" else np.uint8).reshape(about.height, about.width, channels)
-        color = values[..., 0] if channels < 3 else values[..., :3]
-        return Pixels(np.ascontiguousarray(color), None if channels % 2 else np.ascontiguousarray(values[..., -1]))
+            return Pixels(upright(header.pixels(raw).color, header.orientation))
+
+
+def _split(raw: bytes, mode: str, height: int, width: int) -> Pixels:
+    channels = CHANNELS.get(mode)
+    if channels is None:
+        raise unsupported(f"JPEG XL with pixels of the mode {mode}")
+    values = np.frombuffer(raw, np.uint16 if mode == "I;16" else np.uint8).reshape(height, width, channels)
+    color = values[..., 0] if channels < 3 else values[..., :3]
+    return Pixels(np.ascontiguousarray(color), None if channels % 2 else np.ascontiguousarray(values[..., -1]))
 
 
 def read_jxl(data: bytes) -> JxlHeader:
@@ -52,9 +55,14 @@ def read_jxl(data: bytes) -> JxlHeader:
     height = side()
     ratio = bits.take(3)
     width = height * RATIOS[ratio - 1][0] // RATIOS[ratio - 1][1] if ratio else side()
-    if not bits.take(1) and bits.take(1) and bits.take(3) >= 4:  # not all defaults, but extra fields, of which this is the turn
-        height, width = width, height
-    return JxlHeader(height=height, width=width)
+    deep = False
+    if not bits.take(1):  # all of the rest as usual
+        extra_fields = bits.take(1)
+        if extra_fields and bits.take(3) >= 4:  # the turn, one less than in EXIF
+            height, width = width, height
+        if not (extra_fields and (bits.take(1) or bits.take(1) or bits.take(1))):  # another size, a preview, an animation
+            deep = bits.take(1) == 1 or bits.take(2) > 0  # floats; 8 bits, or more
+    return JxlHeader(height=height, width=width, deep=deep)
 
 
 def _codestream(data: bytes) -> bytes:

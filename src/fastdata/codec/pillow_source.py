@@ -59,7 +59,6 @@ _users: list[Any] = []  # one for each thread that is inside of `strict`; the fi
 @dataclass(frozen=True, kw_only=True)
 class PillowHeader(Header):
     plugin: str
-    deep: bool  # Pillow gives 8 bits of more
 
     def pixels(self, data: bytes) -> Pixels:
         with strict(self.format):

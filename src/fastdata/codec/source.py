@@ -19,7 +19,7 @@ from fastdata.codec.header import Header, unsupported
 from fastdata.codec.jpeg_source import JpegHeader, read_jpeg
 from fastdata.codec.jxl_source import read_jxl
 from fastdata.codec.opencv_source import read_png, read_webp
-from fastdata.codec.pillow_source import PillowHeader, read_pillow
+from fastdata.codec.pillow_source import read_pillow
 from fastdata.codec.stored import flatten, to_bits, to_channels, upright
 from fastdata.codec.tiff_source import read_tiff
 from fastdata.errors import CodecError
@@ -84,13 +84,13 @@ class SourceImage:
         if bits not in (8, 16):
             raise ValueError(f"bits must be 8 or 16, not {bits}")
         header = self.header
-        if bits == 16 and isinstance(header, PillowHeader) and header.deep:
-            what = f"the {header.format} has more than 8 bits, and is read with 8: convert it to PNG, or do without --bits 16"
-            raise CodecError(what, "unsupported")
         if isinstance(header, JpegHeader):
             pixels = header.pixels(self._data, _turned(at_least, header.orientation), gray, scratch)
         else:
             pixels = header.pixels(self._data)
+            if bits == 16 and header.deep and pixels.color.dtype == np.uint8:
+                what = f"the {header.format} has more than 8 bits, and is read with 8: convert it to PNG, or do without --bits 16"
+                raise CodecError(what, "unsupported")
             if pixels.color.shape[:2] != (header.height, header.width):
                 raise CodecError(f"the pixels are {pixels.color.shape[:2]}, the header says otherwise", "undecodable")
         return upright(to_bits(to_channels(flatten(pixels, background), gray), bits), header.orientation)
