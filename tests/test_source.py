@@ -328,6 +328,27 @@ def test_bmp_with_an_alpha_of_zeros_is_opaque() -> None:
     assert _apart(SourceImage(data).decode(), pixels[..., :3]) == 0
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bmp_of_runs_and_its_cuts(bits: int) -> None:
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 1 << bits, (7, 9)).repeat(3, axis=1)[:, :26]
+    palette = rng.integers(0, 256, (1 << bits, 4), dtype=np.uint8)
+    packed = b""
+    for row in indices:
+        for start in range(0, 24, 3):
+            packed += bytes([3, int(row[start]) * (17 if bits == 4 else 1)])
+        packed += bytes([2, int(row[24]) * (17 if bits == 4 else 1), 0, 0])
+    packed += b"\0\1"
+    info = struct.pack("<IiiHHIIiiII", 40, 26, 7, 1, bits, 1 if bits == 8 else 2, len(packed), 0, 0, 0, 0)
+    start = 14 + len(info) + palette.size
+    data = b"BM" + struct.pack("<III", start + len(packed), 0, start) + info + palette.tobytes() + packed
+    expected = palette[indices[::-1]][..., 2::-1]
+    assert _apart(SourceImage(data).decode(), expected) == 0
+    for size in range(start, len(data)):
+        with contextlib.suppress(CodecError):
+            assert _apart(SourceImage(data[:size]).decode(), expected) == 0
+
+
 def test_pnm_and_avif() -> None:
     rgb = _rgb()
     source = SourceImage(b"P6 # a comment\n%d %d\n255\n" % (W, H) + rgb.tobytes())
@@ -501,6 +522,7 @@ def test_pixels_are_counted_before_decoding(name: str) -> None:
         (_tiff(_random(3, np.uint8, 255), 8), "unsupported"),
         (_tiff(_random(3, np.float32, 1), 2, tags={339: ("H", [3, 3, 3])}), "unsupported"),
         (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [6])}), "unsupported"),
+        (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [33005])}), "unsupported"),
         (_tiff(_random(3, np.uint8, 255), 2, tags={254: ("I", [1])}), "unsupported"),
         (b"P7\nWIDTH 1\nHEIGHT 1\nDEPTH 3\nMAXVAL 255\nENDHDR\nabc", "unsupported"),
     ],

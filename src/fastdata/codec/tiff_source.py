@@ -36,7 +36,8 @@ class Tag(IntEnum):
 
 WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
 COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
-PLAIN, OLD_JPEG, JPEG = 1, 6, 7  # compression
+PLAIN, JPEG = 1, 7
+COMPRESSIONS = {PLAIN, 2, 3, 4, 5, JPEG, 8, 32773, 32946, 34925, 50000}  # fax, LZW, deflate, PackBits, LZMA, Zstandard
 PREMULTIPLIED, STRAIGHT = 1, 2  # kinds of extra samples that are alpha
 
 
@@ -106,7 +107,7 @@ def read_tiff(data: bytes) -> TiffHeader:
         raise CodecError("TIFF with signed or floating-point samples, which are no image: --kind arrays stores them", "unsupported")
     if first_of(tags, Tag.SUBFILE, 0) & 1:
         raise unsupported("TIFF that begins with a thumbnail, as raw files of cameras do,")
-    colors, compression = COLORS.get(photometric, 0), first_of(tags, Tag.COMPRESSION, 1)
+    colors, compression = COLORS.get(photometric, 0), first_of(tags, Tag.COMPRESSION, PLAIN)
     if not colors or first_of(tags, Tag.INKS, 1) != 1:
         raise unsupported(f"TIFF with photometric interpretation {photometric}")
     if not colors <= samples <= colors + 4:
@@ -115,8 +116,10 @@ def read_tiff(data: bytes) -> TiffHeader:
         raise unsupported(f"TIFF with samples of {bits} bits")
     if photometric == INDEXED and (samples > 1 or bits > 8 or len(tags.get(Tag.PALETTE, ())) != 3 << bits):
         raise unsupported("TIFF with this palette")
-    if data[:4] == b"MM\0+" or compression == OLD_JPEG:
-        raise unsupported("BigTIFF with high bytes first, or TIFF with old-style JPEG,")
+    if compression not in COMPRESSIONS:
+        raise unsupported(f"TIFF with compression {compression}")
+    if data[:4] == b"MM\0+":
+        raise unsupported("BigTIFF with high bytes first")
     planar = first_of(tags, Tag.PLANAR, 1) == 2
     if photometric == YCC and (compression != JPEG or samples != 3 or planar):
         raise unsupported("TIFF with YCbCr other than in JPEG of three interleaved samples")
