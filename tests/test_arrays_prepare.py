@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import struct
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import torch
 import fastdata
 from fastdata import ArrayDataset, PrepError
 from fastdata.arrays.convert import check_values
+from fastdata.arrays.stack import open_array as open_stack
+from fastdata.errors import CodecError
 from fastdata.prepare.arguments import choose_kind
 from fastdata.prepare.estimate import estimate
 from fastdata.store.export import export
@@ -279,10 +282,36 @@ def test_16_bit_images(tmp_path):
     done = fastdata.prep(tmp_path / "in", tmp_path / "g.fds", kind="arrays", workers=1)
     np.testing.assert_array_equal(ArrayDataset(done.out)[0][0].numpy(), gray)
     (tmp_path / "in/a.png").write_bytes(encode(color, ".png"))
+    pytest.importorskip("imagecodecs")
     (tmp_path / "in/b.tif").write_bytes(encode(color, ".tif"))
     done = fastdata.prep(tmp_path / "in", tmp_path / "c.fds", kind="arrays", channels="last", workers=1)
     for found, _ in ArrayDataset(done.out):
         np.testing.assert_array_equal(found.permute(1, 2, 0).numpy(), color)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint32"])
+def test_stacks_of_other_numbers_need_tifffile(tmp_path, monkeypatch, dtype):
+    tifffile = pytest.importorskip("tifffile")
+    (tmp_path / "in").mkdir()
+    values = noise((3, 30, 41), "uint8").astype(dtype) * 3
+    tifffile.imwrite(tmp_path / "in/a.tif", values, photometric="minisblack")
+    whole = (tmp_path / "in/a.tif").read_bytes()
+    (tmp_path / "in/cut.tif").write_bytes(whole[:-100])
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", kind="arrays", dtype=dtype, workers=1)
+    np.testing.assert_array_equal(ArrayDataset(done.out)[0][0].numpy(), values)
+    assert rejects(done.out) == {"cut.tif": "truncated"}
+    assert {"pillow", "tifffile"} <= set(Store(done.out, kind=None).manifest.libraries)
+    opened = open_stack([tmp_path / "in/a.tif"])
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(CodecError, match="read with tifffile, which is not installed"):
+        opened.read()
+
+
+def test_big_endian_big_tiff_stacks(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    values = noise((3, 30, 41), "uint16")
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="minisblack", byteorder=">", bigtiff=True)
+    np.testing.assert_array_equal(open_stack([tmp_path / "a.tif"]).read(), values)
 
 
 # Through nibabel and pydicom
@@ -486,7 +515,7 @@ def test_what_is_in_it(scans, store, tmp_path):
     assert 0.8 * true < found.bytes < 1.25 * true and found.rejected == {"header": 1}
     chunked = run(*PREP, *given, "--chunk", "50,40,30", "--max-reject-rate", "1")
     assert "24 of 25 arrays kept" in chunked.stdout and chunked.returncode == 0
-    assert Store(tmp_path / "x.fds", kind="arrays").manifest.section("arrays").chunk == (50, 40, 30)
+    assert Store(tmp_path / "x.fds", kind="arrays").manifest.arrays.chunk == (50, 40, 30)
     assert "no sides of a box" in run(*PREP, *given, "--chunk", "50,x").stderr
 
 

@@ -47,7 +47,7 @@ ARROWS = {
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
 OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
-OPTIONAL |= {"accelerate", "transformers"}
+OPTIONAL |= {"accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
 
 
 def _room(path: Path) -> str:

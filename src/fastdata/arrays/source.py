@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastdata.errors import MissingExtraError
+from fastdata.images.pillow_files import extras
 from fastdata.sources.inputs import Source
 
 __all__ = ["ENDINGS", "STACKS", "ArraySource", "ending_of", "needed_packages", "stem_of"]
@@ -47,13 +48,14 @@ def stem_of(name: str) -> str:
 
 
 def needed_packages(names: Iterable[str]) -> tuple[str, ...]:
-    """The optional packages that read these files.
+    """The packages that read these files, which numpy does not.
 
     Raises:
         MissingExtraError: one is not installed.
     """
-    needed = sorted({PACKAGES[ending] for ending in map(ending_of, names) if ending in PACKAGES})
+    endings = set(map(ending_of, names))
+    needed = sorted({PACKAGES[ending] for ending in endings if ending in PACKAGES})
     for package in needed:
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package)
-    return tuple(needed)
+    return (*needed, *(("opencv-python-headless", "pillow", *extras()) if endings & STACKS else ()))

@@ -1,10 +1,9 @@
-"""TIFF files of one or many pages, and PNG: the numbers that stand in them, of 8 or 16 bits."""
+"""TIFF files of one or many pages, and PNG: the numbers that stand in them."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,18 @@ import numpy as np
 
 from fastdata.arrays.readers import Opened
 from fastdata.errors import CodecError
+from fastdata.images.header import Tags, directories
 from fastdata.images.image_file import SourceImage
 from fastdata.images.opencv_files import PngHeader
-from fastdata.images.tiff import BLACK_IS_0, RGB, TiffHeader, read_tiff
+from fastdata.images.pillow_files import open_image, strict
+from fastdata.images.tiff_file import BLACK_IS_0, RGB, Tag, check_pieces, first_of, values_of
 
 __all__ = ["open_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Kind = tuple[int, ...]
+
+NUMBERS = {1: "u", 2: "i", 3: "f"}  # sample formats
 
 
 def open_array(paths: list[Path]) -> Opened:
@@ -27,7 +31,7 @@ def open_array(paths: list[Path]) -> Opened:
     (path,) = paths
     data = path.read_bytes()
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return _open_tiff(bytearray(data))
+        return _open_tiff(data)
     image = SourceImage(data)
     if not isinstance(image.header, PngHeader):
         raise CodecError(f"it is {image.format}, and neither TIFF nor PNG", "unsupported")
@@ -40,51 +44,55 @@ def open_array(paths: list[Path]) -> Opened:
     return Opened(values.shape, values.dtype, lambda: values)
 
 
-def _open_tiff(data: bytearray) -> Opened:
+def _open_tiff(data: bytes) -> Opened:
     try:
-        pages = list(_pages(data))
-        first, kinds = pages[0], {_kind(header) for header in pages}
-    except (struct.error, IndexError):
+        pages = list(directories(data, frozenset(Tag)))
+    except struct.error:
         raise CodecError("the TIFF ends inside its header", "truncated") from None
+    kinds = {_kind(tags) for tags in pages}
+    if not pages:
+        raise CodecError("the TIFF has no page", "truncated")
+    for tags in pages:
+        check_pieces(tags, data)
     if len(kinds) != 1:
         raise CodecError(f"its pages differ in size or kind: {sorted(kinds)[:3]}", "unequal-slices")
-    if (
-        first.photometric not in (BLACK_IS_0, RGB)
-        or first.bits not in (8, 16)
-        or first.samples not in (1, 3)
-        or first.orientation > 1
-    ):
-        raise CodecError("a TIFF other than grey or RGB of 8 or 16 bits, upright and without alpha", "unsupported")
+    height, width, bits, samples, photometric, number, turn = kinds.pop()
+    natural = bits in (8, 16, 32, 64) and (number != 3 or bits > 8)
+    if not natural or number not in NUMBERS or (photometric, samples) not in ((BLACK_IS_0, 1), (RGB, 3)) or turn > 1:
+        raise CodecError("a TIFF other than grey or RGB of 8 to 64 bits, upright and without alpha", "unsupported")
     said = re.search(rb"ImageJ=[^\0]{0,40}\nimages=(\d+)", data)
     if said and int(said[1]) != len(pages):
         raise CodecError(f"ImageJ says that there are {int(said[1])} images, the TIFF has {len(pages)} pages", "unsupported")
-    shape = (*((len(pages),) if len(pages) > 1 else ()), first.height, first.width, *((3,) if first.samples == 3 else ()))
-    return Opened(shape, np.dtype(f"u{first.bits // 8}"), partial(_read, data, pages, shape))
+    shape = (*((len(pages),) if len(pages) > 1 else ()), height, width, *((3,) if samples == 3 else ()))
+    dtype = np.dtype(f"{NUMBERS[number]}{bits // 8}")
+    by_pillow = (dtype == np.uint8 or (dtype == np.uint16 and samples == 1)) and data[:4] != b"MM\0+"
+    return Opened(shape, dtype, partial(_read, data, len(pages), shape, dtype, by_pillow))
 
 
-def _kind(header: TiffHeader) -> tuple[int, ...]:
-    return header.height, header.width, header.bits, header.samples, header.photometric
+def _kind(tags: Tags) -> Kind:
+    """Height, width, bits, samples, photometric interpretation, sample format and orientation of a page."""
+    bits, numbers = set(tags.get(Tag.BITS, (1,))), set(tags.get(Tag.SAMPLE_FORMAT, (1,)))
+    return (
+        first_of(tags, Tag.HEIGHT, 0),
+        first_of(tags, Tag.WIDTH, 0),
+        bits.pop() if len(bits) == 1 else 0,
+        first_of(tags, Tag.SAMPLES, 1),
+        first_of(tags, Tag.PHOTOMETRIC, -1),
+        numbers.pop() if len(numbers) == 1 else 0,
+        first_of(tags, Tag.TURN, 1),
+    )
 
 
-def _read(data: bytearray, pages: list[TiffHeader], shape: tuple[int, ...]) -> Array:
-    out = np.empty((len(pages), *shape[len(pages) > 1 :]), f"u{pages[0].bits // 8}")
-    for target, header in zip(out, pages, strict=True):
-        target[...] = header.pixels(data).color  # type: ignore[arg-type]  # a bytearray does as well
+def _read(data: bytes, pages: int, shape: tuple[int, ...], dtype: np.dtype[Any], by_pillow: bool) -> Array:
+    out = np.empty((pages, *shape[pages > 1 :]), dtype)
+    if not by_pillow:
+        for page, target in enumerate(out):
+            target[...] = values_of(data, page).reshape(target.shape)
+        return out.reshape(shape)
+    with strict("TIFF"):
+        image = open_image(data, "Tiff")
+        for page, target in enumerate(out):
+            image.seek(page)
+            image.load()
+            target[...] = np.asarray(image)
     return out.reshape(shape)
-
-
-def _pages(data: bytearray) -> Iterator[TiffHeader]:
-    """Every directory in the file's chain. `read_tiff` takes the first one, so each is made the first in turn."""
-    order, big = "<" if data[:2] == b"II" else ">", b"+" in data[2:4]
-    at, word, number, size = (8, order + "Q", order + "Q", 20) if big else (4, order + "I", order + "H", 12)
-    offset, seen = struct.unpack_from(word, data, at)[0], set[int]()
-    while offset:
-        if offset in seen or offset >= len(data):
-            raise CodecError("the TIFF's chain of pages is broken", "truncated")
-        seen.add(offset)
-        struct.pack_into(word, data, at, offset)
-        yield read_tiff(data)  # type: ignore[arg-type]
-        entries = struct.unpack_from(number, data, offset)[0]
-        offset = struct.unpack_from(word, data, offset + struct.calcsize(number) + entries * size)[0]
-    if not seen:
-        raise CodecError("the TIFF has no page", "truncated")

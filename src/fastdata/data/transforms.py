@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastdata.errors import LoaderError, needs
+from fastdata.errors import LoaderError
 
 __all__ = ["TakesNoTransform", "UserTransform"]
 
@@ -144,8 +144,8 @@ def _with_floats(transform: Any, pixels: Array) -> Any:
 
 
 def _with_pil(transform: Any, pixels: Array) -> Any:
-    with needs("pillow"):
-        from PIL import Image
+    from PIL import Image
+
     if pixels.dtype != np.uint8:
         raise LoaderError(f"transform takes PIL images, which have no {pixels.dtype} pixels: use a function of tensors or arrays")
     return transform(Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["Pixels", "cmyk_to_rgb", "flatten", "from_cv2", "imdecode", "look_up", "stretch", "to_bits", "to_channels", "upright"]
+__all__ = ["Pixels", "cmyk_to_rgb", "flatten", "from_cv2", "imdecode", "look_up", "to_bits", "to_channels", "upright"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,17 +53,6 @@ def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
     colors = np.frombuffer(palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)
     alphas = np.frombuffer(alpha[:256].ljust(256, b"\xff"), np.uint8)
     return Pixels(colors[indices], alphas[indices] if alpha else None)
-
-
-def stretch(values: Array, largest: int) -> Array:
-    """Values 0 to `largest` as the full range of uint8, or of uint16 where `largest` is above 255, rounded to nearest."""
-    if values.max(initial=0) > largest:
-        raise CodecError(f"a value is larger than {largest}", "undecodable")
-    full, dtype = (255, np.uint8) if largest <= 255 else (65535, np.uint16)
-    if largest == full:
-        return values.astype(dtype)
-    table = (np.arange(largest + 1, dtype=np.int64) * full + largest // 2) // largest
-    return table.astype(dtype)[values]
 
 
 def cmyk_to_rgb(absent: Array) -> Array:

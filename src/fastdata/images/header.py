@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels
 
-__all__ = ["ORIENTATION", "Header", "exif_orientation", "read_tags", "unsupported"]
+__all__ = ["ORIENTATION", "Header", "Tags", "directories", "exif_orientation", "read_tags", "unsupported"]
 
 Tags = dict[int, tuple[int, ...]]
 
@@ -26,12 +25,16 @@ INTEGERS = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 16: "Q", 17:
 
 @dataclass(frozen=True, kw_only=True)
 class Header(ABC):
-    """What a file says before its pixels. `height` and `width` are as stored, before `orientation` (as in EXIF)."""
+    """What a file says before its pixels. `height` and `width` are as stored, before `orientation` (as in EXIF).
 
-    format: ClassVar[str]
+    `deep`: it has more than 8 bits, though `pixels` may give 8.
+    """
+
+    format: str
     height: int
     width: int
     orientation: int = 1
+    deep: bool = False
 
     @abstractmethod
     def pixels(self, data: bytes) -> Pixels:
@@ -45,6 +48,11 @@ def unsupported(what: str) -> CodecError:
 
 def read_tags(block: bytes, wanted: Collection[int]) -> Tags:
     """Those integer tags that are `wanted` and not empty, from the first directory of a TIFF or BigTIFF block."""
+    return next(directories(block, wanted), {})
+
+
+def directories(block: bytes, wanted: Collection[int]) -> Iterator[Tags]:
+    """The same of each directory in the chain, which is each page of a TIFF."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
         raise CodecError("neither II nor MM", "undecodable")
@@ -54,19 +62,24 @@ def read_tags(block: bytes, wanted: Collection[int]) -> Tags:
     def offset(at: int) -> int:
         return min(int(struct.unpack_from(order + length, block, at)[0]), len(block))
 
-    tags: Tags = {}
-    start = offset(word)
-    first = start + struct.calcsize(order + number)
-    entries = struct.unpack_from(order + number, block, start)[0]
-    step = 4 + 2 * word
-    for at in range(first, first + step * entries, step):
-        tag, kind, count = struct.unpack_from(order + "HH" + length, block, at)
-        if tag in wanted and kind in INTEGERS and count:
-            layout = f"{order}{count}{INTEGERS[kind]}"
-            inside = struct.calcsize(layout) <= word
-            where = at + 4 + word if inside else offset(at + 4 + word)
-            tags.setdefault(tag, struct.unpack_from(layout, block, where))
-    return tags
+    start, seen = offset(word), set[int]()
+    while start:
+        if start in seen:
+            raise CodecError("the TIFF's chain of pages leads back to one of them", "undecodable")
+        seen.add(start)
+        tags: Tags = {}
+        first = start + struct.calcsize(order + number)
+        entries = struct.unpack_from(order + number, block, start)[0]
+        step = 4 + 2 * word
+        for at in range(first, first + step * entries, step):
+            tag, kind, count = struct.unpack_from(order + "HH" + length, block, at)
+            if tag in wanted and kind in INTEGERS and count:
+                layout = f"{order}{count}{INTEGERS[kind]}"
+                inside = struct.calcsize(layout) <= word
+                where = at + 4 + word if inside else offset(at + 4 + word)
+                tags.setdefault(tag, struct.unpack_from(layout, block, where))
+        yield tags
+        start = offset(first + step * entries)
 
 
 def exif_orientation(block: bytes) -> int:

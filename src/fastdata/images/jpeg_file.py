@@ -18,13 +18,13 @@ import simplejpeg
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, cmyk_to_rgb
 from fastdata.images.header import Header, exif_orientation, unsupported
-from fastdata.images.jpeg import decode_jpeg as decode_record
+from fastdata.images.jpeg import decode_jpeg
 
-__all__ = ["JpegHeader", "decode_jpeg", "join_tables", "read_jpeg"]
+__all__ = ["END_OF_IMAGE", "JpegHeader", "read_jpeg"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SOI, EOI, SOS, APP0, APP1, APP15 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xEF
+SOI, EOI, SOS, APP0, APP1 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1
 END_OF_IMAGE = bytes([0xFF, EOI])
 FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})  # sequential and progressive, Huffman and arithmetic
 PROGRESSIVE = (0xC2, 0xCA)
@@ -36,7 +36,7 @@ MAX_SCANS = 500  # a progressive file with more is made to burn time; real ones 
 
 @dataclass(frozen=True, kw_only=True)
 class JpegHeader(Header):
-    format = "jpeg"
+    format: str = "jpeg"
     components: int  # 1 grey, 3 colour, 4 CMYK or YCCK
     progressive: bool
 
@@ -51,7 +51,7 @@ class JpegHeader(Header):
         height, width = -(-self.height // den), -(-self.width // den)
         space, channels = ("CMYK", 4) if self.components == 4 else ("GRAY", 1) if gray else ("RGB", 3)
         buffer = _buffer(scratch, height * width * channels)
-        decoded = decode_jpeg(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
+        decoded = _decode(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
         if decoded.shape != (height, width, channels):
             raise CodecError(f"the JPEG decoded to {decoded.shape}, its header says otherwise", "undecodable")
         return Pixels(cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded)
@@ -64,7 +64,7 @@ class JpegHeader(Header):
         if self.orientation != 1 or self.components not in ((1,) if gray else (1, 3)) or _too_many_scans(data, self):
             return None
         try:
-            pixels = decode_record(data, gray=gray)
+            pixels = decode_jpeg(data, gray=gray)
         except CodecError:
             return None
         return pixels[:, :, 0] if gray else pixels
@@ -118,26 +118,13 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         at = end
 
 
-def join_tables(tables: bytes, piece: bytes, *, ycc: bool) -> bytes:
-    """A strip or tile of a TIFF as a JPEG by itself; whether the colours are YCbCr is for the TIFF to say, not for markers."""
-    parts = [bytes([0xFF, SOI]), struct.pack(">HH5s6xB", 0xFFEE, 14, b"Adobe", ycc)]
-    for stream in (tables, piece):
-        for marker, start, end in _segments(stream):
-            if marker == SOS:
-                parts.append(stream[start:])
-                break
-            if marker not in (SOI, EOI) and not APP0 <= marker <= APP15:
-                parts.append(stream[start:end])
-    return b"".join(parts)
-
-
 def _buffer(scratch: Array | None, size: int) -> Array | None:
     if scratch is None or scratch.dtype != np.uint8 or not scratch.flags.c_contiguous or not scratch.flags.writeable:
         return None
     return scratch.reshape(-1) if scratch.size >= size else None
 
 
-def decode_jpeg(data: bytes, header: JpegHeader, **options: Any) -> Array:
+def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
     """Decodes without tolerating any warning, after mending what is known to be harmless.
 
     libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage behind it.

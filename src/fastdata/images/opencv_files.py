@@ -1,8 +1,7 @@
-"""PNG, WebP and AVIF: the header is read here, the pixels are OpenCV's."""
+"""PNG and WebP: the header is read here, the pixels are OpenCV's."""
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, from_cv2, imdecode, look_up
 from fastdata.images.header import Header, exif_orientation, unsupported
 
-__all__ = ["read_avif", "read_png", "read_webp"]
+__all__ = ["PngHeader", "read_png", "read_webp"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +25,7 @@ PNG_DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_
 
 @dataclass(frozen=True, kw_only=True)
 class PngHeader(Header):
-    format = "png"
+    format: str = "png"
     depth: int
     color_type: int
     interlace: int
@@ -120,7 +119,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class WebpHeader(Header):
-    format = "webp"
+    format: str = "webp"
 
     def pixels(self, data: bytes) -> Pixels:
         return from_cv2(imdecode(data))
@@ -161,27 +160,3 @@ def _webp_size(data: bytes, kind: bytes, body: int) -> tuple[int, int]:
 
 def _little(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AvifHeader(Header):
-    format = "other"
-
-    def pixels(self, data: bytes) -> Pixels:
-        decoded = imdecode(data)
-        if decoded.dtype != np.uint8:
-            raise unsupported("AVIF of more than 8 bits")
-        return from_cv2(decoded)
-
-
-def read_avif(data: bytes) -> AvifHeader:
-    """The largest size in the metadata; the others are of thumbnails and tiles. Turned and cropped pictures are refused."""
-    start = data.find(b"meta")
-    meta = data[start : start + int.from_bytes(data[max(start - 4, 0) : max(start, 0)], "big")]
-    if any(kind in meta for kind in (b"irot", b"imir", b"clap")):
-        raise unsupported("AVIF with a rotation, mirror or crop")
-    sizes = [struct.unpack_from(">II", meta, found.start() + 8) for found in re.finditer(b"ispe", meta)]
-    if not sizes:
-        raise CodecError("the AVIF does not say its size", "truncated")
-    width, height = max(sizes, key=lambda size: size[0] * size[1])
-    return AvifHeader(height=height, width=width)

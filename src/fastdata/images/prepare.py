@@ -13,6 +13,7 @@ from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg_file import JpegHeader
 from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe, resize_mask
+from fastdata.images.pillow_files import extras
 from fastdata.images.pixels import encode_record
 from fastdata.images.planes import even
 from fastdata.images.resize import center, resize, target_shape
@@ -31,7 +32,6 @@ class ImageRecipe:
 
     kind: ClassVar[str] = "images"
     unit: ClassVar[str] = "img"
-    libraries: ClassVar[tuple[str, ...]] = ("opencv-python-headless", "simplejpeg")
 
     sizes: tuple[int | None, ...] = (None,)
     resize: str = "short"
@@ -62,6 +62,11 @@ class ImageRecipe:
             raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
         if self.max_pixels < 1:
             raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What reads and writes images here; of the optional packages those that are installed."""
+        return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
 
     def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
         """(name, size, form) of what is stored of each input: its image in every size, then its mask in every size."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import cv2
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
@@ -23,10 +24,10 @@ __all__ = [
     "Item",
     "Kind",
     "alone",
+    "as_file",
     "held",
     "in_order",
     "looks_like_image",
-    "pnm",
     "read_range",
     "release",
     "shares",
@@ -120,11 +121,14 @@ def read_range(path: Path, offset: int, length: int) -> bytes:
     return data
 
 
-def pnm(pixels: Array) -> bytes:
-    """A PGM of [H, W] or a PPM of [H, W, 3], of uint8 or uint16: what an image file is to the decoder, and nothing is lost."""
-    height, width = pixels.shape[:2]
-    largest, dtype = (255, "u1") if pixels.dtype.itemsize == 1 else (65535, ">u2")
-    return b"P%d\n%d %d\n%d\n" % (6 if pixels.ndim == 3 else 5, width, height, largest) + pixels.astype(dtype).tobytes()
+def as_file(pixels: Array) -> bytes:
+    """An uncompressed PNG of [H, W] or [H, W, 3], of uint8 or uint16: what an image file is to the decoder, and nothing is lost."""
+    stored = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    stored = np.ascontiguousarray(stored) if stored.ndim == 2 else cv2.cvtColor(stored, cv2.COLOR_RGB2BGR)
+    made, data = cv2.imencode(".png", stored, [cv2.IMWRITE_PNG_COMPRESSION, 0])
+    if not made:
+        raise CodecError(f"OpenCV could not write {pixels.shape} pixels as PNG", "undecodable")
+    return data.tobytes()
 
 
 def shares(total: int, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, shares, unreadable
+from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, held, in_order, shares, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
 __all__ = ["KIND", "load_batch"]
@@ -186,7 +186,7 @@ def _read(path: Path, index: int) -> bytes:
     batch = held(path, load_batch)
     if index >= len(batch.pixels):
         raise CodecError(f"the archive holds {len(batch.pixels)} images now", "truncated")
-    return pnm(batch.pixels[index].transpose(1, 2, 0))
+    return as_file(batch.pixels[index].transpose(1, 2, 0))
 
 
 KIND = Kind("cifar", _takes, _inside, _inputs, _read)

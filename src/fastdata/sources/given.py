@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.archive import Chosen, Item, Kind, in_order, pnm, read_range
+from fastdata.sources.archive import Chosen, Item, Kind, as_file, in_order, read_range
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value
 
@@ -96,16 +96,16 @@ def _bytes(image: Any, place: int) -> bytes:
             f"item {place} of source is {found}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], an image "
             "of Pillow's, or the bytes of an image file; of floats from 0 to 1, give (x * 255).round().astype('uint8')"
         )
-    return pnm(np.ascontiguousarray(pixels))
+    return as_file(np.ascontiguousarray(pixels))
 
 
 def _png(image: Any) -> bytes:
-    """What PNM does not hold: alpha, palettes, one bit, 16 bits."""
+    """Alpha, palettes, one bit, 16 bits."""
     file = io.BytesIO()
     try:
         image.save(file, "PNG")
     except (OSError, ValueError):  # such as CMYK
-        return pnm(np.asarray(image.convert("RGB")))
+        return as_file(np.asarray(image.convert("RGB")))
     return file.getvalue()
 
 

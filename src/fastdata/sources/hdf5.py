@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, shares, unreadable
+from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, held, in_order, shares, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.options import NO_LABELS
@@ -148,7 +148,7 @@ def _read(path: Path, name: str, index: int) -> bytes:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
     if found.ndim == 3 and found.shape[2] not in (1, 3):
         found = found.transpose(1, 2, 0)
-    return pnm(found[..., 0] if found.shape[2:] == (1,) else found)
+    return as_file(found[..., 0] if found.shape[2:] == (1,) else found)
 
 
 KIND = Kind("hdf5", _takes, _inside, _inputs, _read, has_columns=True)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order, pnm, read_range, shares, unreadable
+from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, held, in_order, read_range, shares, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
 __all__ = ["KIND"]
@@ -116,7 +116,7 @@ def _read(path: Path, index: int, *shape: int) -> bytes:
     else:
         data = read_range(path, start, size)
     pixels = np.frombuffer(data, np.uint8).reshape(shape)
-    return pnm(pixels[..., 0] if shape[2:] == (1,) else pixels)
+    return as_file(pixels[..., 0] if shape[2:] == (1,) else pixels)
 
 
 def _unpacked(path: Path, start: int, size: int) -> bytes:

@@ -18,7 +18,8 @@ __all__ += ["FOLDERS", "fits_float", "is_image", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
-    ".hdr .exr .pfm .heic .heif .jxl .psd .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
+    ".avifs .heic .heif .hif .jxl .psd .qoi .sgi .msp "
+    ".hdr .exr .pfm .dds .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # as what labels are read from

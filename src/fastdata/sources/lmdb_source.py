@@ -1,4 +1,4 @@
-"""LMDB: Caffe's Datum messages, or one image file a key."""
+"""LMDB: one image file a key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ import lmdb
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order
-from fastdata.sources.datum import read_datum
 from fastdata.sources.inputs import SourceList
 
 __all__ = ["KIND", "walk"]
 
 OTHERS = re.compile(r"label-\d+|num-samples|length|__\w+__")  # of the usual layouts: what is no image
-OTHER = "undecodable"  # among messages, what is none
 WALK = "import sys; from fastdata.sources.lmdb_source import walk; walk(sys.argv[1])"
 
 
@@ -60,21 +58,18 @@ class _Environment:
 def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
     if len(files) > 1:
         raise PrepError(f"SOURCE is {len(files)} LMDB files, {files[0]} and others; prepare each by itself")
-    path, items, labels, skipped = files[0], list[Item](), list[int | None](), Counter[str]()
+    path, items, skipped = files[0], list[Item](), Counter[str]()
     _refuse_stores(path)
     file = "" if path == root else str(path.relative_to(root))
-    for name, size, is_datum, label in _walked_apart(path):
+    for name, size in _walked_apart(path):
         if OTHERS.fullmatch(name):
             skipped[re.sub(r"\d+", "*", name)] += 1
             continue
-        items.append((name, size, "" if is_datum else OTHER, ("lmdb", file, name)))
-        labels.append(label)
-    if all(problem for _, _, problem, _ in items):  # files then, and no messages
-        items = [(name, size, "", place) for name, size, _, place in items]
-    return in_order(root, items, labels, skipped=skipped, by="the messages")
+        items.append((name, size, "", ("lmdb", file, name)))
+    return in_order(root, items, [None] * len(items), skipped=skipped, by="")
 
 
-def _walked_apart(path: Path) -> Iterator[tuple[str, int, bool, int | None]]:
+def _walked_apart(path: Path) -> Iterator[tuple[str, int]]:
     """What `walk` prints, in a process of its own: LMDB follows what a damaged page says, and may crash."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-c", WALK, os.fspath(path.absolute())]
@@ -96,15 +91,12 @@ def _walked_apart(path: Path) -> Iterator[tuple[str, int, bool, int | None]]:
 
 
 def walk(path: str) -> None:
-    """Print what a database holds, as JSON lines: key, bytes, whether it is a message of Caffe's, its label. At last a text: what
-    is wrong, or nothing."""
+    """Print what a database holds, as JSON lines: key and bytes. At last a text: what is wrong, or nothing."""
     end = ""
     try:
         environment = _Environment(Path(path))
         for key, value in environment.txn.cursor():
-            datum = read_datum(value)
-            name = bytes(key).decode("utf-8", "surrogateescape")
-            print(json.dumps([name, len(value), datum is not None, datum.label if datum else None]))  # noqa: T201
+            print(json.dumps([bytes(key).decode("utf-8", "surrogateescape"), len(value)]))  # noqa: T201
     except OSError as error:
         end = error.strerror or str(error)
     except lmdb.Error as error:
@@ -126,8 +118,7 @@ def _read(path: Path, name: str) -> bytes:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
     if value is None:
         raise CodecError("the archive has no such key now", "missing")
-    datum = read_datum(value)
-    return bytes(value) if datum is None else datum.file()
+    return bytes(value)
 
 
 KIND = Kind("lmdb", _takes, _inside, _inputs, _read)

@@ -25,7 +25,6 @@ DETAILS = {
     "two-masks": "more than one mask has its name",
     "no-image": "it has no image",
     "two-images": "it has more than one image",
-    "not-datum": "it is no message of Caffe's, as the others are",
     "not-dicom": "it has no ending, and is no DICOM file",
     "no-field": "it has no such column; --field names it",
     "truncated": "the archive ends before it does",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, in_order, pnm, read_range, unreadable
+from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, in_order, read_range, unreadable
 from fastdata.sources.inputs import SPLITS, SourceList, splits_error
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
@@ -200,7 +200,7 @@ def _read(path: Path, encoding: str, offset: int, size: int) -> bytes:
     if kind not in PIXELS:
         return data
     try:
-        return pnm({"pil": _pil, "ndarray": _mds_array, "numpy": _litdata_array}[kind](data, details))
+        return as_file({"pil": _pil, "ndarray": _mds_array, "numpy": _litdata_array}[kind](data, details))
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"a {encoding} of {size} bytes is no image: {error}", "undecodable") from None
 

@@ -1,0 +1,101 @@
+"""What Pillow would read wrongly and say nothing: looked for in the bytes of a file before Pillow sees them.
+
+Each check raises a `CodecError`, or a `struct.error` or `IndexError` where the file ends inside of what it looks at.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+
+from fastdata.errors import CodecError
+from fastdata.images.header import unsupported
+
+__all__ = ["CHECKS"]
+
+NUMBER = rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,9})"
+PNM = re.compile(rb"P[1-6]" + 3 * NUMBER)
+SIZ = b"\xff\x4f\xff\x51"  # how a codestream of JPEG 2000 begins
+SOT, EOC = 0xFF90, 0xFFD9
+JP2_COLORS = re.compile(
+    rb"colr(?:\x01..\0\0\0[\x0c\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S
+)  # CMYK, sRGB, grey, sYCC; a profile
+
+
+def check_pnm(data: bytes) -> None:
+    """The last number of a text may be a part of one. Of colours with more than 8 bits Pillow keeps 8."""
+    if data[1:2] in b"23" and data[-1:].isdigit():
+        raise CodecError("the PNM ends with a digit, and may have lost others: a text ends with white space", "truncated")
+    if data[1:2] in b"123" and data.count(b"#") > 1000:  # Pillow's time grows with their square
+        raise unsupported("PNM with more than a thousand comments")
+    found = PNM.match(data)
+    if data[1:2] in b"36" and found and int(found[3]) > 255:
+        raise unsupported("PNM with colours of more than 8 bits")
+
+
+def check_sun(data: bytes) -> None:
+    """Pillow skips no padding inside of runs, takes no palette for single bits, and others see the padding of 32 bits elsewhere."""
+    width, _, bits, _, kind, _, palette = struct.unpack_from(">7I", data, 4)
+    if kind > 3 or bits not in (1, 8, 24) or palette > 768 or (palette and bits != 8) or (kind == 2 and -(-width * bits // 8) % 2):
+        raise unsupported(f"Sun raster of type {kind} with {bits} bits, {width} columns and {palette} bytes of palette")
+
+
+def check_sgi(data: bytes) -> None:
+    """Of 16 bits Pillow keeps 8."""
+    if data[3] != 1:
+        raise unsupported("SGI image of more than 8 bits")
+
+
+def check_jp2(data: bytes) -> None:
+    """OpenJPEG leaves tiles black that a file lacks. Pillow cuts the bits of deep colours off, and guesses what channels are."""
+    start = max(data.find(SIZ), 0)
+    kind, width, height, left, top, tile_width, tile_height, tile_left, tile_top, components = struct.unpack_from(
+        ">2H8IH", data, start + 4
+    )[1:]
+    each = list(struct.iter_unpack("BBB", data[start + 42 : start + 42 + 3 * components]))
+    if not tile_width or not tile_height or len(each) < components:
+        raise CodecError("the JPEG 2000 codestream does not say its size", "truncated")
+    deep = components == 1 and each[0] == (15, 1, 1)
+    if kind >> 14 or any((left, top, tile_left, tile_top)) or not (deep or set(each) == {(7, 1, 1)}):
+        raise unsupported("JPEG 2000 other than of 8 bits, or of grey of 16 bits, unsigned, without subsampling and offsets")
+    head = data[:start]
+    if b"ihdr" in head and struct.unpack_from(">II", head, head.index(b"ihdr") + 4) != (height, width):
+        raise CodecError("the JPEG 2000 file says two sizes", "undecodable")
+    if b"colr" in head and not JP2_COLORS.search(head):
+        raise unsupported("JPEG 2000 with colours other than RGB, grey and CMYK")
+    if b"pclr" in head:  # Pillow lets equal entries fall together
+        raise unsupported("JPEG 2000 with a palette")
+    if b"cdef" in head and not _channels_in_order(head, components):
+        raise unsupported("JPEG 2000 with these kinds of channels")
+    _check_tiles(data[start:], -(-width // tile_width) * -(-height // tile_height))
+
+
+def _channels_in_order(head: bytes, components: int) -> bool:
+    """Whether the channel definitions are the colours in their order and, behind them, straight alpha."""
+    start = head.index(b"cdef") + 4
+    size = struct.unpack_from(">H", head, start)[0]
+    found = sorted(struct.iter_unpack(">HHH", head[start + 2 : start + 2 + 6 * size]))
+    colors = components - (components in (2, 4) and len(found) == components and found[-1][1] == 1)
+    return found == [(k, 0, k + 1) for k in range(colors)] + [(k, 1, 0) for k in range(colors, components)]
+
+
+def _check_tiles(stream: bytes, tiles: int) -> None:
+    """Every tile-part has to end where the next or the end of the codestream begins, and no tile may be lacking."""
+    at, seen = 2, set[int]()
+    while (marker := struct.unpack_from(">H", stream, at)[0]) != SOT:
+        if marker < 0xFF00 or marker == EOC:
+            raise CodecError("the header of the JPEG 2000 codestream is damaged", "undecodable")
+        at += 2 + struct.unpack_from(">H", stream, at + 2)[0]
+    while (marker := struct.unpack_from(">H", stream, at)[0]) != EOC:
+        tile, size = struct.unpack_from(">HI", stream, at + 4)
+        seen.add(tile)
+        size = size or len(stream) - 2 - at  # the last one may leave its size open
+        if marker != SOT or size < 14:
+            raise CodecError("a tile of the JPEG 2000 codestream is damaged", "undecodable")
+        at += size
+    if len(seen) < tiles:
+        raise CodecError(f"the JPEG 2000 codestream has {len(seen)} of {tiles} tiles", "truncated")
+
+
+CHECKS: dict[str, Callable[[bytes], None]] = {"Ppm": check_pnm, "Sun": check_sun, "Sgi": check_sgi, "Jpeg2K": check_jp2}
