@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.arrays.chunks import Box, touched
-from fastdata.data.in_memory import HeldRecords, how_many
+from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.store import Store
 
@@ -44,7 +44,7 @@ class StoreArrays:
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._names: list[str] | None = None
-        self.held: HeldRecords | None = None
+        self.held: InMemoryRecords | None = None
 
     def __len__(self) -> int:
         return len(self.store)
@@ -55,7 +55,7 @@ class StoreArrays:
 
     def hold(self, sizes: Array) -> None:
         """Copy the first chunks, which have these sizes, into shared memory."""
-        self.held = HeldRecords(sizes, self._reader.get, "chunk")
+        self.held = InMemoryRecords(sizes, self._reader.get, "chunk")
 
     def _get(self, chunk: int) -> memoryview:
         return self.held.get(chunk) if self.held is not None and chunk < len(self.held) else self._reader.get(chunk)
@@ -96,10 +96,10 @@ class StoreArrays:
                 ) from None
             part[every + target] = values[every + wanted]
 
-    def __getstate__(self) -> tuple[Path, bool, str, HeldRecords | None]:
+    def __getstate__(self) -> tuple[Path, bool, str, InMemoryRecords | None]:
         return self.store.path, self.mask, self.store.manifest.fingerprint, self.held
 
-    def __setstate__(self, state: tuple[Path, bool, str, HeldRecords | None]) -> None:
+    def __setstate__(self, state: tuple[Path, bool, str, InMemoryRecords | None]) -> None:
         path, mask, fingerprint, held = state
         self.__init__(path, mask=mask)  # type: ignore[misc]
         self.held = held

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
 
-__all__ = ["checked", "part_of", "places", "told_apart"]
+__all__ = ["checked", "disambiguate", "part_of", "places"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -45,7 +45,7 @@ def places(indices: Any, count: int) -> Array:
     return chosen.astype(np.int64) % max(count, 1)
 
 
-def told_apart(keys: Array) -> Array:
+def disambiguate(keys: Array) -> Array:
     """Keys of samples: where a row stands several times, the bits above it count."""
     if len(np.unique(keys)) == len(keys):
         return keys

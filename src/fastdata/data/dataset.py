@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from torch.utils.data import Dataset
 
-from fastdata.data.choice import checked, part_of, places, told_apart
+from fastdata.data.choice import checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
 from fastdata.data.splitting import check_parts, check_split
 from fastdata.data.timing import Allocate, Timing
@@ -131,7 +131,7 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
 
         Samples keep their random numbers; where one stands several times, each time has its own.
         """
-        return self._like(_chosen=SharedArray.of(told_apart(self._keys(places(indices, len(self))))))
+        return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
 
     def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
         """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.

@@ -13,7 +13,7 @@ from fastdata.errors import StoreError
 from fastdata.machine import available_cores, free_memory
 from fastdata.shared_memory import SharedArray
 
-__all__ = ["HeldRecords", "how_many", "progress_bar"]
+__all__ = ["InMemoryRecords", "how_many", "progress_bar"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,7 +44,7 @@ def how_many(sizes: Array, max_bytes: int | None, disk: str) -> int:
     return count
 
 
-class HeldRecords:
+class InMemoryRecords:
     """The first records of a source, held once in shared memory.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fastdata.gpu.links import CONVS, NORMS, is_biased_conv, is_norm, links
+from fastdata.gpu.conv_norm_graph import CONVS, NORMS, is_biased_conv, is_norm, links
 
 __all__ = ["dead_biases", "drop_dead_bias"]
 

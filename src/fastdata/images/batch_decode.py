@@ -15,14 +15,14 @@ from fastdata.images.jpeg import MAX_SIDE, decode_jpeg_into
 from fastdata.images.jpeg_cut import Cells, find_cells, joined
 from fastdata.images.pixels import LEAST_SHRUNK, Region, Window
 
-__all__ = ["Pile", "piled"]
+__all__ = ["JpegBatch", "jpeg_batches"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_PIXELS = 500_000  # of a pile, as decoded: more would leave the cache before they are used
+MOST_PIXELS = 500_000  # of a batch, as decoded: more would leave the cache before they are used
 
 
-class Pile(NamedTuple):
+class JpegBatch(NamedTuple):
     """Cells of one grid, width and scale. places: which of the records each belongs to."""
 
     shrink: int
@@ -46,18 +46,18 @@ class Pile(NamedTuple):
         return found
 
 
-def piled(
+def jpeg_batches(
     records: Sequence[memoryview], sizes: Sequence[tuple[int, int]], windows: Sequence[Window]
-) -> tuple[list[Pile], list[int]]:
+) -> tuple[list[JpegBatch], list[int]]:
     """JPEG records of which a part is wanted, to be decoded together; and the places of those that are better decoded alone.
 
     Args:
-        records: JPEGs; those with the index of docs/format.md can be piled up.
+        records: JPEGs; those with the index of docs/format.md can be.
         sizes: (height, width) that each should have.
         windows: what is wanted of each, perhaps nothing.
     """
-    piles: list[Pile] = []
-    open_piles: dict[Any, tuple[Pile, int]] = {}  # and the rows that each still takes
+    batches: list[JpegBatch] = []
+    open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # and the rows that each still takes
     alone = []
     for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
         part = window.height > 0 and window.width > 0 and window[2:4] != size
@@ -67,11 +67,11 @@ def piled(
             continue
         shrink = window.shrink if max(cells.height, cells.width) > LEAST_SHRUNK else 1
         kind = (cells.grid.before, cells.grid.after, cells.width, shrink, window.fast, place if cells.bounded else None)
-        pile, room = open_piles.get(kind, (None, 0))
-        if pile is None or cells.end > room:
-            pile, room = Pile(shrink, window.fast, [], []), min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
-            piles.append(pile)
-        pile.places.append(place)
-        pile.cells.append(cells)
-        open_piles[kind] = pile, room - cells.end
-    return piles, alone
+        batch, room = open_batches.get(kind, (None, 0))
+        if batch is None or cells.end > room:
+            batch, room = JpegBatch(shrink, window.fast, [], []), min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
+            batches.append(batch)
+        batch.places.append(place)
+        batch.cells.append(cells)
+        open_batches[kind] = batch, room - cells.end
+    return batches, alone

@@ -164,11 +164,11 @@ class ImageKind(Kind):
 
 @contextmanager
 def _adopted(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
-    from fastdata.sources.given import as_pile
+    from fastdata.sources.given import as_image_file
 
     if isinstance(labels, str | os.PathLike):
         raise ValueError(f"labels is {labels}, but of images in Python it is a sequence, one label for each, or part of the items")
-    with as_pile(source, labels) as path:
+    with as_image_file(source, labels) as path:
         yield path, None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.data.in_memory import HeldRecords, how_many, progress_bar
+from fastdata.data.in_memory import InMemoryRecords, how_many, progress_bar
 from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.images.form import PixelFormat
@@ -281,7 +281,7 @@ class MemoryImages:
         self.rest, self.form = rest, rest.form
         self.decoded = decoded and not rest.form.planes  # these are stored as they are used
         self.jpegs, self.indexed = (held and not self.decoded for held in (rest.jpegs, rest.indexed))
-        self.held = HeldRecords(sizes, self._pixels if self.decoded else rest.get, "img")
+        self.held = InMemoryRecords(sizes, self._pixels if self.decoded else rest.get, "img")
         self.sizes: dict[int | None, MemoryImages] = {}
 
     def _pixels(self, index: int) -> Array:

@@ -13,17 +13,17 @@ import numpy as np
 
 from fastdata.data.timing import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
-from fastdata.images.batch_decode import Pile, piled
+from fastdata.images.batch_decode import JpegBatch, jpeg_batches
 from fastdata.images.form import PixelFormat
 from fastdata.images.planes import BLACK, split_planes
 from fastdata.images.records import Images, Regions
-from fastdata.images.view import Sample, View, some
+from fastdata.images.view import Sample, View, shorten
 
 __all__ = ["render_batch", "render_each", "render_masks", "stack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LEAST_BYTES = 1 << 21  # of scratch memory: of the largest pile
+LEAST_BYTES = 1 << 21  # of scratch memory: of the largest batch
 _local = threading.local()
 
 
@@ -86,13 +86,13 @@ def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | No
 def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
     """Which sample, and pixels that hold its window, valid until the next are asked for; None: the window is empty."""
     with _scratch_memory() as scratch:
-        piles, alone, records = _piled(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), [])
-        for pile in piles:
+        batches, alone, records = _in_batches(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), [])
+        for batch in batches:
             started = perf_counter()
             try:
-                regions = pile.decode(gray=images.form.channels == 1, scratch=scratch)
+                regions = batch.decode(gray=images.form.channels == 1, scratch=scratch)
             except CodecError:  # of one of them, which says so when it is decoded by itself
-                regions, alone = [], [*alone, *pile.places]
+                regions, alone = [], [*alone, *batch.places]
             timing.decode_s += perf_counter() - started
             for k, region in regions:
                 yield k, (region,)
@@ -107,16 +107,18 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
             yield k, found
 
 
-def _piled(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> tuple[list[Pile], list[int], list[memoryview]]:
+def _in_batches(
+    images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
+) -> tuple[list[JpegBatch], list[int], list[memoryview]]:
     """What is decoded together, what alone, and the records of all."""
     started = perf_counter()
     records = [_read(images, row) for row in rows.tolist()]
     read = perf_counter()
     heights, widths = (sides.tolist() for sides in images.sides(rows))
-    piles, alone = piled(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
+    batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
     timing.read_s += read - started
     timing.decode_s += perf_counter() - read
-    return piles, alone, records
+    return batches, alone, records
 
 
 def _read(images: Images, row: int) -> memoryview:
@@ -165,5 +167,5 @@ def stack(samples: Sequence[Array], allocate: Allocate) -> Array:
     """Samples of one shape as a batch [n, H, W, C]."""
     shapes = {sample.shape for sample in samples}
     if len(shapes) > 1:
-        raise LoaderError(f"transform returned arrays of different shapes, {some(shapes)}: a batch needs one")
+        raise LoaderError(f"transform returned arrays of different shapes, {shorten(shapes)}: a batch needs one")
     return np.stack(samples, out=allocate((len(samples), *samples[0].shape), np.result_type(*samples)))

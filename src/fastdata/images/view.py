@@ -162,7 +162,7 @@ class View:
             what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop --upscale"
         else:
             what = f"{self.crop} keeps the aspect; use Resize((height, width)) or CenterCrop"
-        return LoaderError(f"a batch needs images of one size, but these have {some({f'{w} x {h}' for h, w in shapes})}: {what}")
+        return LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
 
 
 def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
@@ -190,6 +190,6 @@ def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
     return boxes
 
 
-def some(found: set[Any]) -> str:
+def shorten(found: set[Any]) -> str:
     """The first few of a set, for a message."""
     return ", ".join(map(str, sorted(found)[:4])) + (", ..." if len(found) > 4 else "")

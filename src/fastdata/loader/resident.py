@@ -12,7 +12,7 @@ from fastdata.gpu.crops import Stack
 from fastdata.gpu.streams import Home
 from fastdata.images.crops import CenterCrop, Crop
 from fastdata.images.dataset import ImageDataset
-from fastdata.images.view import some
+from fastdata.images.view import shorten
 from fastdata.loader.direct import Direct
 from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Request
@@ -69,7 +69,7 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
     if dataset.view.transform is not None:
         raise ValueError("transform works on numpy arrays in workers: transform batches on the device, or leave resident out")
     if len(found) > 1:
-        shapes = some({f"{width} x {height}" for height, width in found})
+        shapes = shorten({f"{width} x {height}" for height, width in found})
         raise ValueError(
             f"resident needs images of one size, these have {shapes}: prepare with --resize crop --upscale, or leave resident out"
         )

@@ -20,7 +20,7 @@ from fastdata.sources.archive import Chosen, Item, Kind, as_file, in_order, read
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value
 
-__all__ = ["KIND", "as_pile", "is_sequence"]
+__all__ = ["KIND", "as_image_file", "is_sequence"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,7 +34,7 @@ def is_sequence(source: Any) -> bool:
 
 
 @contextmanager
-def as_pile(source: Any, labels: Any = None) -> Iterator[Path]:
+def as_image_file(source: Any, labels: Any = None) -> Iterator[Path]:
     """A file of the images of a sequence, and of their labels.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.data.choice import checked, part_of, places, told_apart
+from fastdata.data.choice import checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
 from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.data.splitting import check_parts, check_split
@@ -196,7 +196,7 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
     def subset(self, indices: Any) -> TableDataset:
         """The rows at `indices`, or where a mask of booleans is True, in that order; the memory is the same."""
         other = copy.copy(self)
-        keys = told_apart(self._keys(places(indices, len(self))))
+        keys = disambiguate(self._keys(places(indices, len(self))))
         other._chosen = _held(len(keys), np.int64)
         other._chosen.array[...] = keys
         return other

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset
 from fastdata.errors import CodecError, FormatError
-from fastdata.images import batch_decode as pile
-from fastdata.images.batch_decode import piled
+from fastdata.images import batch_decode
+from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.images.pixels import Window
 from stores import square, store
@@ -35,17 +35,17 @@ def _cases(draw: st.DrawFn) -> Case:
 
 
 def _decoded(cases: list[Case], gray: bool, fast: bool) -> tuple[list[bytes], dict[int, Any], int, list[int]]:
-    """The records, the regions of those that were piled up, how many piles there were, and which were left alone."""
+    """The records, the regions of those that were batched, how many batches there were, and which were left alone."""
     images = [picture(number, *size) for number, size, *_ in cases]
     records = [encode_jpeg(i[:, :, 0].copy() if gray else i, quality=q) for i, (*_, q, _) in zip(images, cases, strict=True)]
     windows = [Window(*box, shrink, fast) for _, _, box, _, shrink in cases]
-    piles, alone = piled([memoryview(record) for record in records], [size for _, size, *_ in cases], windows)
+    batches, alone = jpeg_batches([memoryview(record) for record in records], [size for _, size, *_ in cases], windows)
     found = {}
-    for each in piles:
+    for each in batches:
         for place, region in each.decode(gray=gray, scratch=_fresh):
             assert place not in found
             found[place] = region
-    return records, found, len(piles), alone
+    return records, found, len(batches), alone
 
 
 ABOVE: Case = 0, (64, 64), (0, 20, 40, 20), 90, 1  # a box at the image's upper edge
@@ -75,7 +75,7 @@ def test_each_of_a_pile_is_what_it_is_by_itself(cases: list[Case], gray: bool, f
         np.testing.assert_array_equal(pasted[inner], whole[inner])
 
 
-def test_cells_of_equal_width_tables_and_scale_share_a_pile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _decoded([INSIDE] * 5, False, False)[2] == 1
     other_height, other_place = (4, (96, 64), (50, 20, 9, 20), 90, 1), (4, (64, 80), (20, 52, 20, 20), 90, 1)
     assert _decoded([INSIDE, other_height, other_place], False, False)[2] == 1
@@ -83,23 +83,23 @@ def test_cells_of_equal_width_tables_and_scale_share_a_pile(monkeypatch: pytest.
     assert _decoded([INSIDE, wider, coarser, smaller], False, False)[2] == 4
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, False)[2] == 3, "what depends on its image's edge stands alone"
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, True)[2] == 1, "of a fast decode, nothing does"
-    monkeypatch.setattr(pile, "MOST_PIXELS", 2 * 32 * 32)
+    monkeypatch.setattr(batch_decode, "MOST_PIXELS", 2 * 32 * 32)
     assert _decoded([INSIDE] * 5, False, False)[2] == 3
 
 
-def test_no_pile_is_higher_than_a_jpeg_can_be() -> None:
+def test_no_batch_is_higher_than_a_jpeg_can_be() -> None:
     data, window = memoryview(encode_jpeg(picture(1, 64, 64))), Window(20, 20, 9, 9, 8)
-    piles, alone = piled([data] * 5000, [(64, 64)] * 5000, [window] * 5000)  # of 80,000 rows together
-    regions = [region for pile in piles for _, region in pile.decode(gray=False, scratch=_fresh)]
-    assert len(piles) == 2 and not alone and len(regions) == 5000
+    batches, alone = jpeg_batches([data] * 5000, [(64, 64)] * 5000, [window] * 5000)  # of 80,000 rows together
+    regions = [region for batch in batches for _, region in batch.decode(gray=False, scratch=_fresh)]
+    assert len(batches) == 2 and not alone and len(regions) == 5000
     assert all(np.array_equal(region.pixels, regions[0].pixels) for region in regions)
 
 
 def test_a_whole_image_or_an_empty_window_is_left_alone() -> None:
     record = memoryview(encode_jpeg(picture(0, 40, 50)))
     for window in (Window(0, 0, 40, 50), Window(0, 0, 0, 10), Window(5, 5, 10, 0)):
-        assert piled([record], [(40, 50)], [window]) == ([], [0])
-    assert piled([record], [(50, 40)], [Window(1, 1, 5, 5)]) == ([], [0]), "nor is another image than it should be"
+        assert jpeg_batches([record], [(40, 50)], [window]) == ([], [0])
+    assert jpeg_batches([record], [(50, 40)], [Window(1, 1, 5, 5)]) == ([], [0]), "nor is another image than it should be"
 
 
 def test_batches_do_not_depend_on_what_is_decoded_together() -> None:
@@ -128,10 +128,10 @@ def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int
     start = records[harmed].index(b"\xff\xda") + 14
     for at, value in bytes_of_it:
         records[harmed][start + at % (len(records[harmed]) - start)] = value
-    piles, _ = piled([memoryview(bytes(record)) for record in records], [(64, 64)] * 4, [Window(20, 20, 20, 20)] * 4)
-    assert len(piles) == 1
+    batches, _ = jpeg_batches([memoryview(bytes(record)) for record in records], [(64, 64)] * 4, [Window(20, 20, 20, 20)] * 4)
+    assert len(batches) == 1
     try:
-        found = piles[0].decode(gray=False, scratch=_fresh)
+        found = batches[0].decode(gray=False, scratch=_fresh)
     except CodecError:
         return
     for place, region in found:
@@ -140,7 +140,7 @@ def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int
             np.testing.assert_array_equal(region.pixels[4:24, 4:24, :3], whole[20:40, 20:40])
 
 
-def test_one_damaged_record_is_named_and_the_others_of_its_pile_are_not() -> None:
+def test_one_damaged_record_is_named_and_the_others_of_its_batch_are_not() -> None:
     dataset = LMDBDataset(square("jpeg"), crop=CenterCrop(16))
     images = dataset._images
     good, _ = dataset.read_batch(np.arange(8), seed=0, epoch=0)
