@@ -17,7 +17,7 @@ from fastdata.images.crops import Crop
 from fastdata.images.pixels import Region, Window
 from fastdata.images.resample import pad, resample
 
-__all__ = ["Sample", "View", "some"]
+__all__ = ["Sample", "View", "shorten"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
