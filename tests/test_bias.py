@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from fastdata.gpu import bias, links
+from fastdata.gpu import bias, conv_norm_graph
 from fastdata.gpu.bias import dead_biases, drop_dead_bias
 
 CUDA = pytest.param(
@@ -433,7 +433,7 @@ def test_looking_has_no_effect() -> None:
 
 
 def test_nothing_is_traced_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "_copy", lambda model: pytest.fail("copied"))
+    monkeypatch.setattr(conv_norm_graph, "_copy", lambda model: pytest.fail("copied"))
     assert dead_biases(chain(conv(bias=False), bn())) == dead_biases(conv()) == []
 
 
