@@ -102,8 +102,8 @@ def measure(path: str, workers: int, method: str) -> dict[str, float]:
 def pss_but_data() -> int:
     """Bytes of all processes of this one, but for mapped files of the store and the Loader's shared memory (its slots, mostly)."""
     total, data = 0, False
-    for pid in tree():
-        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+    for process in tree():
+        for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
             first, *rest = line.split()
             if "-" in first and not first.endswith(":"):  # of a mapping: addresses, rights, offset, device, inode, path
                 data = len(rest) > 4 and ("/memfd:" in rest[4] or rest[4].endswith((".mdb", ".npy", ".txt")))

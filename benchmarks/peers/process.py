@@ -1,4 +1,4 @@
-"""A contestant's processes: asked over stdin, stopped (SIGSTOP) while others have their turn, measured through /proc."""
+"""A contestant's processes: asked over stdin, stopped (SIGSTOP) while others have their turn, measured by psutil."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fastdata.bench.harness import PROC, TICKS_PER_S, Run, process_stat, tree
+import psutil
+
+from fastdata.bench.harness import Run, tree, tree_cpu_s, tree_pss
 
 TIMEOUT_S = 300.0
 SAMPLE_S = 0.05  # between two looks at the memory
@@ -24,24 +26,6 @@ SAID = 400  # characters of what a program says when it fails
 
 class Failed(Exception):
     """A contestant ended, hung, or delivered something wrong."""
-
-
-def cpu_s(pids: Sequence[int]) -> float:
-    """CPU seconds of processes so far, with those of their children that have ended."""
-    stats = [fields for fields in map(process_stat, pids) if fields]
-    return sum(int(field) for fields in stats for field in fields[11:15]) / TICKS_PER_S
-
-
-def pss(pids: Sequence[int]) -> int:
-    """Bytes that processes hold together, shared pages counted once."""
-    total = 0
-    for pid in pids:
-        try:
-            lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue  # it has ended
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    return total
 
 
 class Contestant:
@@ -81,7 +65,7 @@ class Contestant:
 
         def look() -> None:
             while not over.wait(SAMPLE_S):
-                self.pss_bytes = max(self.pss_bytes, pss(tree(self._process.pid)))
+                self.pss_bytes = max(self.pss_bytes, tree_pss(self._process.pid) or 0)
 
         looking = threading.Thread(target=look)
         looking.start()
@@ -106,31 +90,34 @@ class Contestant:
 
     def measure(self) -> Run:
         """One counted epoch."""
-        before = cpu_s(tree(self._process.pid))
+        before = self._cpu_s()
         reply = self.ask("epoch")
         self.replies.append(reply)
-        return Run(reply["images"], reply["seconds"], cpu_s(tree(self._process.pid)) - before)
+        return Run(reply["images"], reply["seconds"], self._cpu_s() - before)
+
+    def _cpu_s(self) -> float:
+        return tree_cpu_s(tree(self._process.pid), ended=True)
 
     def close(self) -> None:
         """Let it end, and end what is left of it."""
-        pids = tree(self._process.pid)
+        processes = tree(self._process.pid)
         self._signal(signal.SIGCONT)
         _close(self._process.stdin)
         try:
             self._process.wait(END_S)  # it takes its workers and its shared memory with it
         except subprocess.TimeoutExpired:
-            pids = tree(self._process.pid)
-        for pid in pids:
-            if process_stat(pid)[3:4] == [str(self._process.pid)]:  # not a later process of the same number
-                _send(pid, signal.SIGKILL)
+            processes = tree(self._process.pid)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):  # psutil tells a later process of the same number apart
+                process.kill()
         self._process.wait()
         _close(self._process.stdout)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.poll() is None:
             _send(-self._process.pid, number)  # its group at once; then those that have a group of their own
-            for pid in tree(self._process.pid)[1:]:
-                _send(pid, number)
+            for process in tree(self._process.pid)[1:]:
+                _send(process.pid, number)
 
     def _reply(self) -> dict[str, Any]:
         pipe: Any = self._process.stdout

@@ -14,10 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
+
+import psutil
 
 from fastdata._version import __version__
 from fastdata.machine import available_cores
@@ -26,7 +29,6 @@ __all__ = [
     "Run",
     "interleave",
     "machine",
-    "process_stat",
     "summarize",
     "table",
     "tree",
@@ -36,8 +38,6 @@ __all__ = [
     "write_markdown",
 ]
 
-PROC = Path("/proc")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "lmdb")
 
 
@@ -108,43 +108,40 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": median(values), "min": min(values), "max": max(values), "rounds": list(values)}
 
 
-def tree(root: int | None = None) -> list[int]:
-    """A process, by default this one, and, behind it, all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for pid in (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()):
-        if fields := process_stat(pid):
-            children.setdefault(int(fields[1]), []).append(pid)
-    found = [os.getpid() if root is None else root]
-    for pid in found:
-        found.extend(children.get(pid, ()))
-    return found
-
-
-def process_stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the third on (man 5 proc); empty for a process that is gone."""
+def tree(root: int | None = None) -> list[psutil.Process]:
+    """List a process, by default this one, and all that descend from it. If it is gone, there are none."""
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
+        process = psutil.Process(root)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
         return []
 
 
-def tree_cpu_s(pids: Iterable[int] | None = None) -> float:
-    """CPU seconds that living processes have used so far, in steps of 1/100 s each; by default this one and its descendants."""
-    stats = (process_stat(pid) for pid in (tree() if pids is None else pids))
-    return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields) / TICKS_PER_S
+def tree_cpu_s(processes: Iterable[psutil.Process] | None = None, *, ended: bool = False) -> float:
+    """Add up the CPU seconds that living processes have used, in steps of 1/100 s each; by default this one and its descendants.
+
+    ended: also what children that have ended had used.
+    """
+    total = 0.0
+    for process in tree() if processes is None else processes:
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[: 4 if ended else 2])  # user, system, and the same of children
+    return total
 
 
-def tree_pss() -> int | None:
-    """Bytes that this process and its descendants hold, shared pages counted once (PSS); None where the kernel does not tell."""
+def tree_pss(root: int | None = None) -> int | None:
+    """Return the bytes that a process, by default this one, and its descendants hold, shared pages counted once (PSS).
+
+    None: the kernel does not tell.
+    """
     total = 0
-    for pid in tree():
+    for process in tree(root):
         try:
-            lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-        except OSError as error:
-            if isinstance(error, ProcessLookupError) or not (PROC / str(pid)).exists():
-                continue  # it has ended
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+        except (psutil.AccessDenied, AttributeError):  # another user's; not Linux
             return None
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     return total
 
 
@@ -182,7 +179,7 @@ def _version(library: str) -> str | None:
 
 
 def _cpu() -> str:
-    lines = (PROC / "cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
