@@ -515,7 +515,7 @@ def test_what_is_in_it(scans, store, tmp_path):
     assert 0.8 * true < found.bytes < 1.25 * true and found.rejected == {"header": 1}
     chunked = run(*PREP, *given, "--chunk", "50,40,30", "--max-reject-rate", "1")
     assert "24 of 25 arrays kept" in chunked.stdout and chunked.returncode == 0
-    assert Store(tmp_path / "x.fds", kind="arrays").manifest.arrays.chunk == (50, 40, 30)
+    assert Store(tmp_path / "x.fds", kind="arrays").manifest.section("arrays").chunk == (50, 40, 30)
     assert "no sides of a box" in run(*PREP, *given, "--chunk", "50,x").stderr
 
 
