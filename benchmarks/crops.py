@@ -21,7 +21,7 @@ from PIL import Image
 
 from fastdata.data.random import uniforms
 from fastdata.images import jpeg
-from fastdata.images.batch_decode import piled
+from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.crops import CenterCrop, RandomResizedCrop, Resize
 from fastdata.images.form import PixelFormat
 from fastdata.images.image_file import SourceImage
@@ -142,19 +142,17 @@ def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]]) -
         for k in batch:
             decode_window(views[k], RGB, *shapes[k], windows[k], scratch)
 
-    def in_piles(batch: list[int]) -> int:
-        piles, rest = piled([views[k] for k in batch], [shapes[k] for k in batch], [windows[k] for k in batch])
-        for pile in piles:
-            pile.decode(gray=False, scratch=scratch)
+    def in_batches(batch: list[int]) -> int:
+        together, rest = jpeg_batches([views[k] for k in batch], [shapes[k] for k in batch], [windows[k] for k in batch])
+        for each in together:
+            each.decode(gray=False, scratch=scratch)
         alone([batch[k] for k in rest])
-        return len(piles) + len(rest)
+        return len(together) + len(rest)
 
-    times = rates({"alone": alone, "in piles": in_piles}, batches)
-    each = statistics.mean(64 / in_piles(batch) for batch in batches)
+    times = rates({"alone": alone, "together": in_batches}, batches)
+    each = statistics.mean(64 / in_batches(batch) for batch in batches)
     print(
-        "  cut and decoded: "
-        + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items())
-        + f" us; {each:.1f} in a pile"
+        "  cut and decoded: " + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items()) + f" us; {each:.1f} together"
     )
 
 

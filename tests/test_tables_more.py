@@ -267,11 +267,11 @@ def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_that_changes_under_the_run(tmp_path: Path) -> None:
     """What a worker reads must be what the plan saw."""
     from fastdata.prepare import worker
-    from fastdata.prepare.build_plan import planned
+    from fastdata.prepare.build_plan import build_plan
 
     path = tmp_path / "t.csv"
     path.write_text("x,y\n1,1\n2,2\n")
-    work = planned(path, tmp_path / "o.fds", target="y")
+    work = build_plan(path, tmp_path / "o.fds", target="y")
     (work.out / "work").mkdir(parents=True)
     (work.out / "table").mkdir()
     job = worker.Job(str(tmp_path), "", str(work.out), work.plan.options, work.plan.fingerprint, work.plan.shared)

@@ -80,7 +80,7 @@ class ImageKind(Kind):
         found = dict[str, Any]()
         for key, value in options.items():
             if key == "mask":
-                found |= typed_masks(value) if value else {}
+                found |= typed_masks(value) if isinstance(value, dict) else {}
             else:
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found

@@ -150,7 +150,8 @@ def _first_reject(work: Work, rejected: list[dict[str, Any]]) -> str:
     if not rejected:
         return ""
     place, name, reason, detail = (rejected[0][key] for key in ("source", "name", "reason", "detail"))
-    in_archive = bool(getattr(work.plan.sources[place], "place", True))
+    source = next(iter(work.plan.sources[place : place + 1]), None)  # of a table, the place is a row
+    in_archive = bool(getattr(source, "place", ()))
     return f"{name}: {reason}: {detail}{'' if in_archive else tried_path(work.roots[0], reason, name)}"
 
 
