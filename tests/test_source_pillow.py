@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastdata.codec import pillow_source
 from PIL import Image, ImageFile
 
 from fastdata import LMDBDataset, prep
 from fastdata.errors import CodecError
+from fastdata.images import pillow_files
 from fastdata.images.image_file import SourceImage
 from fastdata.store.store import Store
 
@@ -296,7 +296,7 @@ def test_threads_put_the_settings_back() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert Image.MAX_IMAGE_PIXELS == limit and not pillow_source._users
+    assert Image.MAX_IMAGE_PIXELS == limit and not pillow_files._users
 
 
 def test_pillow_is_loaded_for_its_formats_only() -> None:
