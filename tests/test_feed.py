@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from corpora import store as corpus
 from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset, Trainer
-from fastdata.gpu.ahead import arrived
 from fastdata.loader.feed import Feed
+from fastdata.torch_private import arrived
 from stores import COUNT, once, sha, store
 from support import children, until
 from training import net, summed, values

@@ -31,6 +31,7 @@ from fastdata.images.planes import planes_to_rgb, split_planes
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import quiet_worker, ready_to_fork
 from fastdata.loader.loader import Loader
+from fastdata.torch_private import end_kept_workers
 
 __all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]
 
@@ -140,8 +141,8 @@ class Streamed:
         self._batches = iter(())
         if isinstance(self._loader, Loader):
             self._loader.close()
-        elif self._loader is not None and self._loader._iterator is not None:
-            self._loader._iterator._shutdown_workers()
+        elif self._loader is not None:
+            end_kept_workers(self._loader)
         self._loader = None
 
 

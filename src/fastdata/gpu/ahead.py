@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from torch.utils.data import dataloader
-
-__all__ = ["Ahead", "arrived"]
+__all__ = ["Ahead"]
 
 T = TypeVar("T")
-NEEDED = ("_data_queue", "_dataset_kind", "_rcvd_idx", "_task_info", "_tasks_outstanding", "_try_get_data")
 
 
 class Ahead(Generic[T]):
@@ -48,27 +45,3 @@ class Ahead(Generic[T]):
         self._drawn.clear()
         error, self._error = self._error, None
         return error
-
-
-def arrived(batches: Any) -> bool | None:
-    """Whether the next batch of an iterator is there; None: nobody can tell.
-
-    An iterator of torch's DataLoader with workers can, also of a batch that waits behind others in the workers' queue; without
-    workers, a batch is never there before it is asked for.
-    """
-    if isinstance(batches, dataloader._SingleProcessDataLoaderIter):
-        return False
-    if type(batches) is not dataloader._MultiProcessingDataLoaderIter or not all(hasattr(batches, name) for name in NEEDED):
-        return None
-    in_order = getattr(batches, "_in_order", True) and batches._dataset_kind == dataloader._DatasetKind.Map
-    while len(batches._task_info.get(batches._rcvd_idx, ())) < 2:
-        if batches._data_queue.empty():
-            return False
-        if not in_order:  # then the first in the queue is the next, or tells that a worker has no more
-            return True
-        there, message = batches._try_get_data()  # type: ignore[no-untyped-call]
-        if not there:
-            return False
-        batches._tasks_outstanding -= 1  # as its own `_next_data` does it
-        batches._task_info[message[0]] += (message[1],)
-    return True

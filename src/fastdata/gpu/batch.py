@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils import _pytree as pytree  # torch has no public name for it
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from fastdata.torch_private import pytree
 
 __all__ = ["Batch"]
 

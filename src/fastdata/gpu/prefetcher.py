@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from fastdata.gpu.ahead import Ahead, arrived
+from fastdata.gpu.ahead import Ahead
 from fastdata.gpu.copies import Copier, Copy
+from fastdata.torch_private import arrived
 
 __all__ = ["Prefetcher", "places", "set_epoch"]
 

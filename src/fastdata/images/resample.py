@@ -12,13 +12,12 @@ import cv2
 import numpy as np
 import torch
 
+from fastdata.torch_private import bilinear, bilinear_averaged
+
 __all__ = ["pad", "resample"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Box = tuple[float, float, float, float]
-
-_averaged = torch._C._nn._upsample_bilinear2d_aa  # as torch.nn.functional.interpolate calls them; torch.ops takes longer
-_bilinear = torch._C._nn.upsample_bilinear2d
 
 
 def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
@@ -41,7 +40,7 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
     same = pixels.shape[2] == out.shape[2]
     made = out if same else np.empty((*out.shape[:2], pixels.shape[2]), out.dtype)
     if averaged or pixels.shape[:2] != (height, width):
-        _resize(pixels, (height, width), made, _averaged if averaged else _bilinear)
+        _resize(pixels, (height, width), made, bilinear_averaged if averaged else bilinear)
     else:
         cv2.resize(pixels, made.shape[1::-1], dst=made, interpolation=cv2.INTER_LINEAR)
     if not same:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
 from fastdata.data.dataset import SlotDataset
@@ -22,6 +21,7 @@ from fastdata.data.timing import Timing
 from fastdata.errors import LoaderError
 from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
+from fastdata.torch_private import ExceptionWrapper, shared_storage
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
 
@@ -155,8 +155,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
     kind, size = torch.from_numpy(np.empty(0, dtype)).dtype, dtype.itemsize * int(np.prod(shape))
     if get_worker_info() is None:
         return torch.empty(shape, dtype=kind, device="cpu")
-    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=kind, device="cpu").set_(storage).view(shape)
+    return torch.empty(0, dtype=kind, device="cpu").set_(shared_storage(size)).view(shape)
 
 
 def as_is(data: Any) -> Any:

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data._utils import signal_handling
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
-from fastdata.gpu.ahead import arrived
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared_memory import SharedArray
+from fastdata.torch_private import arrived, end_workers, kill_workers, workers_of
 
 __all__ = ["Workers", "why_died"]
 
@@ -109,18 +108,12 @@ def _taken(batches: Any) -> bool:
 def _end(batches: Any) -> None:
     """End the workers, and then those that did not listen."""
     if _taken(batches):
-        batches._shutdown_workers()
-        for worker in batches._workers:
-            worker.kill()
+        end_workers(batches)
 
 
 def _kill(batches: Any) -> None:
     if _taken(batches):
-        signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]  # or torch would report an accident
-        batches._worker_pids_set = False
-        for worker in batches._workers:
-            worker.kill()
-        batches._shutdown_workers()
+        kill_workers(batches)
 
 
 def _kill_all() -> None:
@@ -281,7 +274,7 @@ class Workers:
 
     def died(self, error: BaseException) -> bool:
         """Whether this is how a dead worker shows: torch's own message, or a connection that broke while a batch was fetched."""
-        if error is self._told or not hasattr(self._batches, "_workers"):
+        if error is self._told or not workers_of(self._batches):
             return False
         try:
             return "DataLoader worker" in str(error) or (isinstance(error, OSError | EOFError) and not self.alive(within=1))
@@ -290,8 +283,7 @@ class Workers:
 
     def alive(self, within: float = 0) -> bool:
         """Whether no worker has ended, or ends within some seconds: its connections break a moment earlier."""
-        workers = getattr(self._batches, "_workers", ())
-        return not wait([worker.sentinel for worker in workers], within)
+        return not wait([worker.sentinel for worker in workers_of(self._batches)], within)
 
     def close(self) -> None:
         """End them now; not left to the garbage collector, since an error's traceback may hold the iterator."""

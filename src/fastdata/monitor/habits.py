@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fastdata.errors import warn_user
+from fastdata.torch_private import profiles
 
 __all__ = ["Habits"]
 
@@ -18,10 +19,6 @@ MARKED, LOOKED = 3, 5  # the update whose graph is marked, and the one after whi
 
 class _Mark:
     """Lives as long as the node of a graph that it is put on."""
-
-
-def _profiles() -> bool:
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # torch.profiler's, and autograd's own
 
 
 class Habits:
@@ -43,7 +40,7 @@ class Habits:
             return
         for on, text in (
             (torch.is_anomaly_enabled(), "anomaly detection is on, for which each operation records its traceback"),
-            (_profiles(), "a profiler is on, for which each operation is recorded"),
+            (profiles(), "a profiler is on, for which each operation is recorded"),
             (
                 torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
                 "a deterministic mode is on (torch.use_deterministic_algorithms or cudnn.deterministic), with slower operations",

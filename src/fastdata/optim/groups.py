@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+
+from fastdata.torch_private import NormBase
 
 __all__ = ["decay_groups"]
 
-NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)  # _NormBase: all of BatchNorm and InstanceNorm, lazy and synced too
+NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, MultiStepLR, OneCycleLR, ReduceLROnPlateau
 
 from fastdata.optim.rates import Curve, Factor, need
+from fastdata.torch_private import has_stepped
 
 __all__ = ["Schedule", "SchedulerLike"]
 
@@ -175,7 +176,7 @@ class Schedule:
                 if isinstance(part, MultiStepLR):
                     part.milestones = Counter(part.milestones)
             if self._update:  # else torch warns of a wrong order: it looks for steps in this process only
-                self.optimizer._opt_called = True  # type: ignore[attr-defined]
+                has_stepped(self.optimizer)
 
 
 def _when(scheduler: object, told: object) -> tuple[str, str]:
