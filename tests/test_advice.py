@@ -90,6 +90,7 @@ class Takes(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_a_perfect_loader_would_bring_when_that_is_news(capsys: pytest.CaptureFixture[str]) -> None:
     model = Takes(2, 1)
     trainer = Trainer(model, lambda model, x: model(x).square(), torch.optim.SGD(model.parameters(), 0.1), compile=False)

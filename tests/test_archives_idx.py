@@ -81,6 +81,7 @@ def test_labels_are_found_however_the_file_was_renamed(tmp_path: Path, between: 
     assert [s.label for s in list_sources(tmp_path / f"t10k-images{a}idx3{b}ubyte").sources] == labels.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_train_and_test_side_by_side_are_refused_with_commands_that_work(tmp_path: Path, packed: bool) -> None:
     for split, seed in (("t10k", 1), ("train", 2)):

@@ -205,6 +205,7 @@ def h5(path: Path, **datasets: Any) -> Path:
 SHAPES = [(5, 6, 7), (5, 6, 7, 1), (5, 6, 7, 3), (5, 1, 6, 7), (5, 3, 6, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, ">u2"])
 def test_datasets_of_pixels(tmp_path: Path, shape: tuple[int, ...], dtype: Any) -> None:

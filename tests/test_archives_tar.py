@@ -314,6 +314,7 @@ def test_another_classes_json_is_left_alone(tmp_path: Path) -> None:
     assert _labels(tmp_path / "x.tar") == (("c", "b", "a"), [2])
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path) -> None:
     for k in range(3):
         write_tar(tmp_path / f"part-{k:02d}.tar", [(f"{k}.png", png(k)[1])])

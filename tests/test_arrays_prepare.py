@@ -50,6 +50,7 @@ def header(shape: str, descr: str = "<u2") -> bytes:
 # What is refused
 
 
+@pytest.mark.slow
 def test_hostile_files_are_rejects(tmp_path):
     root, good = tmp_path / "in", noise((8, 9, 10), "uint16")
     data = packed(good)

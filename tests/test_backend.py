@@ -67,6 +67,7 @@ def generators():
     return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002
 
 
+@pytest.mark.slow
 def test_auto_measures_and_changes_nothing():
     pytest.importorskip("nvidia.dali")
     options = {"batch_size": 8, "shuffle": True, "seed": 5, "num_workers": 1}
@@ -119,6 +120,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_rank_0_decides_for_all():
     out = folder()
     (out / "script.py").write_text(RANKS)

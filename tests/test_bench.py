@@ -187,6 +187,7 @@ def test_contestants_must_agree() -> None:
         agree({"a": _check((120, 110, 90)), "b": _check((120, 110, 90), (3, 8, 8))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -284,6 +285,7 @@ def test_wrong_arguments(store: Path, wrong: dict[str, Any]) -> None:
         run_bench(store, echo=pytest.fail, **wrong)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_memory_is_refused(store: Path) -> None:
     done = run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 2)
     assert done.returncode == 2 and done.stdout == ""
@@ -294,6 +296,7 @@ def test_what_does_not_fit_into_memory_is_refused(store: Path) -> None:
     assert "fewer --workers" in run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 999).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "what"), [(stores.tokens, "tokens"), (stores.arrays, "arrays"), (stores.masked, "images with masks")]
 )

@@ -105,6 +105,7 @@ def test_wrong_use_is_said_in_one_place_and_exits_with_2(
     assert not (tmp_path / "o.fds").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["info", "verify", "export", "bench"])
 def test_a_missing_store_exits_with_2_and_an_unfinished_one_with_1(name: str, tmp_path: Path) -> None:
     more = [str(tmp_path / "x")] if name == "export" else []
@@ -225,6 +226,7 @@ def test_json_progress(large: Path, tmp_path: Path) -> None:
     assert again.returncode == 0 and again.stderr == ""
 
 
+@pytest.mark.slow
 def test_progress_off_is_silent_and_plain_is_without_a_terminal(small: Path, tmp_path: Path) -> None:
     for mode in ("off", "plain", "auto"):
         found = run(*PREP, small, tmp_path / f"{mode}.fds", "--progress", mode)
@@ -266,6 +268,7 @@ def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "size"), [("jpeg", 16), ("jpeg", 100), ("rgb", 8), ("rgb", 24), ("rgb", 40), ("png", 30), ("yuv420", 30)]
 )

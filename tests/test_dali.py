@@ -120,6 +120,7 @@ def gray_ramps(path, rows, columns):
     return path / "out.fds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("flip", [False, True])
 def test_boxes_lie_where_they_should(axis, flip, tmp_path):
@@ -261,6 +262,7 @@ print(loader.state_dict()["consumed"])
 """
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_a_loader_open():
     started = time.monotonic()
     assert script(OPEN, store("jpeg")) == 8

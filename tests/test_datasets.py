@@ -331,6 +331,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_torchs_dataloader_with_every_start_method_after_the_parent_has_read(method):
     assert script(TORCH, store("jpeg"), method) == {"disk": 5, "ram": 5}

@@ -9,6 +9,7 @@ from test_tables import make
 from test_tables_more import csv, from_csv
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_a_csv_of_a_table_may_have_commas_semicolons_or_tabs(delimiter: str) -> None:
     text = 'age,city,note,y\n39,Rome,"a, b; c",1\n40,Oslo,"d",0\n'.replace(",", delimiter)

@@ -49,6 +49,7 @@ def test_the_tour_makes_what_it_names(first: tuple[Path, subprocess.CompletedPro
         assert (folder / store / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_tour_prints_what_it_runs_and_learns(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, done = first
     commands = re.findall(r"^\$ (.*)$", done.stdout, re.MULTILINE)

@@ -106,6 +106,7 @@ start_pool()
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WORKS)
 def test_children_that_are_forked_beside_opencvs_threads(case: str) -> None:
     code, expected = WORKS[case]
@@ -142,6 +143,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "fork", "spawn"])
 def test_a_process_ends_though_it_has_left_a_loader_open(tmp_path, where):
     (tmp_path / "left.py").write_text(LEFT_OPEN)

@@ -59,6 +59,7 @@ def test_all_parts_run_to_their_end(rehearsed):
         assert f"## {part['name']}: " in text
 
 
+@pytest.mark.slow
 def test_what_is_asked_is_in_the_report(rehearsed):
     report, text, _ = rehearsed
     asked = {one["what"]: one for part in report["parts"] for one in part["result"]["asked"]}
@@ -155,6 +156,7 @@ run.main()
 """
 
 
+@pytest.mark.slow
 def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
     names = [word for name in ("copies", "normalize", "resident") for word in ("--only", name)]
     options = ["--device", "cpu", "--out", tmp_path, *names]
@@ -174,6 +176,7 @@ def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
     assert said.startswith("copies\n") and "it broke" in said and "resident" not in said
 
 
+@pytest.mark.slow
 def test_no_part_begins_when_the_time_is_over(tmp_path):
     options = ["--device", "cpu", "--quick", "--only", "copies", "--out", tmp_path, "--limit", "0"]
     done = run(sys.executable, GPU / "run.py", *options)

@@ -91,6 +91,7 @@ def kept(what: str) -> tuple[Callable[..., Any], list[Any]]:
     return loss_fn, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["losses", "outputs", "sums of outputs"])
 def test_kept_graphs_are_said_once(what):
     loss_fn, found = kept(what)

@@ -105,6 +105,7 @@ def test_what_is_no_share_is_no_backend():
 # ---------------------------------------------------------------------------------------------------- with DALI
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("share", ["0.5", "1/6", "0.7"])
 def test_every_batch_is_that_of_its_backend(share, workers):
@@ -172,6 +173,7 @@ def test_on_a_gpu_batches_of_both_are_there_and_equal_those_of_the_cpu():
         assert off.mean((1, 2, 3)).max() <= 2 if dali else off.max() == 0
 
 
+@pytest.mark.slow
 def test_auto_may_share_where_dali_has_a_device_of_its_own(monkeypatch):
     pytest.importorskip("nvidia.dali")
     monkeypatch.setattr(backends, "SHARED_ON", ("cpu",))

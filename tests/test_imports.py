@@ -154,6 +154,7 @@ def test_the_command_line_and_its_workers_never_load_torch(code: str) -> None:
     assert not {"torch", *OPTIONAL} & _loaded_by(code)
 
 
+@pytest.mark.slow
 def test_the_probe_sees_torch() -> None:
     assert "torch" in _loaded_by("import fastdata; fastdata.Loader")
 

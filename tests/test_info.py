@@ -53,6 +53,7 @@ def test_many_classes_are_summed_up(tmp_path: Path) -> None:
     assert Counter(entry["samples"] for entry in facts(out)["labels"]["classes"]) == {1: 29, 2: 1}
 
 
+@pytest.mark.slow
 def test_the_memory_that_a_store_would_take() -> None:
     path = stores.store()
     pixels = {size: sum(image.nbytes for image in stores.whole(path, size)) for size in stores.SIZES}

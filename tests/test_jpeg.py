@@ -100,6 +100,7 @@ def test_restart_interval(width: int, mcu: int, interval: int) -> None:
     assert restart_interval(width, mcu) == interval
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [2, 3])
 def test_a_long_index_chains_over_several_segments(chunks: int) -> None:
     """One segment holds 65,533 bytes, so a wide image needs more, which together give one list."""

@@ -132,6 +132,7 @@ def test_a_finished_shard_that_was_harmed_is_made_again(
     assert _is_untouched(others)
 
 
+@pytest.mark.slow
 def test_left_over_files_of_a_killed_run_vanish(
     begun: Path, large: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
 ) -> None:
@@ -166,6 +167,7 @@ def test_overwrite_starts_a_begun_store_again(begun: Path, photos: Path, tmp_pat
     assert tree(begun) == tree(tmp_path / "fresh.fds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["start", "workers start", "working", "later"])
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     large: Path, tmp_path: Path, moment: str, undisturbed: tuple[dict[str, bytes | None], float, float]
@@ -221,6 +223,7 @@ def test_workers_end_when_only_their_parent_is_killed(
     assert tree(out) == undisturbed[0]
 
 
+@pytest.mark.slow
 def test_a_second_run_on_the_same_folder_is_refused(
     large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
 ) -> None:
@@ -264,6 +267,7 @@ def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("marker", "reason"), [(b"crash the decoder", "crashed"), (b"hang the decoder", "timeout")])
 def test_an_image_that_takes_its_decoder_down_is_left_out(troubled: Path, marker: bytes, reason: str) -> None:
     paths = write_pictures(troubled / "in/a", 20) + write_pictures(troubled / "in/b", 20, seed=50)
@@ -340,6 +344,7 @@ def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp
     assert tree(out) == tree(tmp_path / "o.fds")
 
 
+@pytest.mark.slow
 def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp_path: Path) -> None:
     """The message says that what is finished is kept; the command that it prints has --overwrite in it."""
     out = tmp_path / "o.fds"

@@ -60,6 +60,7 @@ def test_defaults() -> None:
     assert sizes == [1, *(2**k for k in range(17))]
 
 
+@pytest.mark.slow
 def test_in_order() -> None:
     step, sizes = steps(11)
     assert largest_batch(step) == 11
@@ -94,6 +95,7 @@ def test_wrong_arguments(arguments: dict[str, int]) -> None:
         largest_batch(lambda size: pytest.fail("called"), **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [ValueError("out of memory"), RuntimeError("shape '[2]' is invalid"), KeyboardInterrupt(), RuntimeError()]
 )
@@ -107,6 +109,7 @@ def test_other_errors_pass(error: BaseException) -> None:
     assert caught.value is error
 
 
+@pytest.mark.slow
 def test_failed_steps_leave_nothing() -> None:
     seen: list[Exception] = []  # as a debugger or a logger keeps them
     alive: list[weakref.ref[torch.Tensor]] = []
@@ -155,6 +158,7 @@ print(largest_batch({"empty": empty, "train": train}[sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
 @pytest.mark.parametrize(("kind", "least", "most"), [("empty", 180, 256), ("train", 16, 200)])
 def test_memory_that_runs_out(kind: str, least: int, most: int) -> None:

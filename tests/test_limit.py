@@ -37,6 +37,7 @@ def test_the_first_documents_of_every_source(kind: str, limit: int, tmp_path: Pa
     assert made.inputs == made.kept == min(limit, 60) and list(verify(made.out)) == []
 
 
+@pytest.mark.slow
 def test_documents_of_several_files_and_pieces_count_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastdata.text.listing.LEAST_BYTES", 300)  # some documents to a piece
     (tmp_path / "in").mkdir()
@@ -68,6 +69,7 @@ def test_what_is_rejected_counts_as_it_does_among_images(tmp_path: Path) -> None
         assert tokens(made.out).tolist() == as_bytes(TEXTS[:kept]).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write_tokens", [write_nanogpt, write_llmc, write_megatron])
 @pytest.mark.parametrize("limit", [1, 8, 30])
 def test_the_first_documents_of_tokens(write_tokens: Any, limit: int, tmp_path: Path) -> None:
@@ -114,6 +116,7 @@ def as_source(kind: str, path: Path, table: pd.DataFrame) -> Any:
     return path / f"t.{kind}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 64, 100, 5000])
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 def test_the_first_rows_are_a_table_of_these_rows(kind: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

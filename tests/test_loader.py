@@ -108,6 +108,7 @@ list(Loader(TensorDataset(torch.arange(9)), 4, num_workers=1))
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     (tmp_path / "train.py").write_text(UNGUARDED)
     found = run(sys.executable, tmp_path / "train.py")
@@ -623,6 +624,7 @@ def test_the_garbage_collector_sees_all_objects_again_also_on_newer_pythons():
     assert script(SET_ASIDE, store()) == 0
 
 
+@pytest.mark.slow
 def test_workers_start_although_opencv_has_threads_in_this_process():
     assert script(POOL, store(), timeout=60) == [6, 4]
 
@@ -653,6 +655,7 @@ with Loader(dataset, 8, num_workers=2) as loader:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "works"), [(1, True), (99, False)])
 def test_a_worker_that_hangs_when_it_is_forked_is_replaced_once_and_then_an_error(times, works):
     found, error = script(STUCK, store(), times, timeout=60)
@@ -726,6 +729,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_of_torch_distributed_see_every_sample_once():
     path = folder() / "script.py"
     path.write_text(GLOO)

@@ -325,6 +325,7 @@ def test_kill_9_and_another_run_end_with_the_same_bytes(large: Path, scenes: Pat
         assert before.items() <= {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.rglob("*.mdb")}.items()
 
 
+@pytest.mark.slow
 def test_a_begun_store_refuses_other_masks(large: Path, scenes: Path, tmp_path: Path) -> None:
     out, options = tmp_path / "o.fds", ("--size", "256", "--workers", "2", "--progress", "off")
     process = start(*PREP, large, out, "--masks", scenes, *options)

@@ -42,6 +42,7 @@ def _pixels(store: Store, index: int, size: int | None = None) -> Array:
 # ------------------------------------------------------------------------------------------------------- the same bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"size": (96, 48)}, {"codec": "rgb", "size": 40, "resize": "crop", "gray": True}])
 def test_neither_workers_nor_place_change_a_byte(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     one = prep(photos, tmp_path / "one.fds", workers=1, **options)

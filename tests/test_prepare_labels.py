@@ -140,6 +140,7 @@ def pairs(root: Path, images: str, masks: str, suffix: str = "", image_ending: s
         put(root / masks / f"{k}{suffix}.png", encode(rng.integers(0, 3, (12, 16), np.uint8), ".png"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "masks", "suffix"),
     [("images", "masks", ""), ("imgs", "Annotations", ""), ("images", "labels", "_mask"), ("scenes", "scene-masks", "")],
@@ -199,6 +200,7 @@ def captioned(kind: str, root: Path) -> Path:
     return root / "in.csv"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet", "tar"])
 def test_captions_are_no_classes(tmp_path: Path, kind: str) -> None:
     source = captioned(kind, tmp_path)

@@ -27,6 +27,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "message"), WRONG)
 def test_messages_name_options_as_they_are_typed(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     write_pictures(tmp_path / "in", 2)
@@ -103,6 +104,7 @@ def test_every_command_has_a_short_help(command: str) -> None:
     assert found.returncode == 0 and found.stdout.startswith(f"Usage: fastdata {command}")
 
 
+@pytest.mark.slow
 def test_a_dry_run_ends_as_the_run_would(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 3)
     (tmp_path / "in/bad.png").write_bytes(b"no image")

@@ -167,6 +167,7 @@ def both_ranks():
     return json.loads(first.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_ranks_that_are_set_up_after_the_loader_is_made_share_the_data(both_ranks):
     assert both_ranks[0]["len before"] == 11 and [found["len"] for found in both_ranks] == [6, 6]
     assert once([ids[:valid] for found in both_ranks for ids, valid in found["batches"]], 41)

@@ -47,6 +47,7 @@ def in_loss(trainer: list[Trainer], values: list[float], kind: Any) -> Any:
     return loss_fn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [float, torch.tensor, lambda value: torch.tensor([value], requires_grad=True)])
 def test_the_mean_of_what_was_logged_is_in_the_next_record(tmp_path, kind):
     values, trainer = [float(k * k) for k in range(20)], list[Trainer]()
@@ -195,6 +196,7 @@ def test_a_job_s_log_has_a_line_a_minute(capsys, monkeypatch):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_lines_reach_a_pipe_at_once(tmp_path: Path) -> None:
     script = """
 import time, torch
@@ -300,6 +302,7 @@ def test_ctrl_c_saves_and_ends_in_one_line_and_the_resumed_epoch_is_labelled(tmp
     assert [record["update"] for record in records(tmp_path, "train")][-3:] == [13, 17, 20]
 
 
+@pytest.mark.slow
 def test_a_script_may_catch_the_interrupt(tmp_path: Path) -> None:
     done = signalled(tmp_path, signal.SIGINT, 3, "catch")
     assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "caught")

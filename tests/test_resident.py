@@ -113,6 +113,7 @@ crops = st.one_of(
 )
 
 
+@pytest.mark.slow
 @on_each_device
 @settings(max_examples=80, deadline=None)
 @given(

@@ -177,6 +177,7 @@ def test_a_finished_run_says_so_and_trains_nothing(tmp_path):
     assert again.update == 6
 
 
+@pytest.mark.slow
 def test_resume_false_starts_anew_and_loses_nothing(tmp_path, capsys):
     """Checkpoints and log of each run are kept aside; a second fit of the same Trainer goes on."""
     runs = []

@@ -40,6 +40,7 @@ def differing(one: Array, other: Array) -> list[int]:
     return np.flatnonzero((one != other).any(axis=(1, 2))).tolist()
 
 
+@pytest.mark.slow
 def test_the_sheet_shows_samples_with_their_classes(tmp_path: Path) -> None:
     colors = {"red": (250, 10, 10), "blue": (10, 10, 250)}
     for name, color in colors.items():
@@ -61,6 +62,7 @@ def test_the_sheet_shows_samples_with_their_classes(tmp_path: Path) -> None:
     assert rows and rows[-1] < TITLE, "the store's name stands above them"
 
 
+@pytest.mark.slow
 def test_names_of_samples_and_of_float_labels(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     sheets = []
@@ -84,6 +86,7 @@ MAKERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_pictures_of_other_stores(tmp_path: Path, kind: str) -> None:
     write_pictures(tmp_path / "in", 3, height=30, width=200)

@@ -65,6 +65,7 @@ def test_whatever_is_kept_of_a_batch_never_changes(name, workers):
     assert [content(k) for k in kept] == then, "and not when the loader is closed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_an_ordinary_loop_needs_no_copies_and_gets_every_slot_back(workers):
     with Loader(augmented(), 6, shuffle=True, num_workers=workers) as loader:
@@ -115,6 +116,7 @@ def bad(pixels):
     return pixels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_errors_of_workers_leak_no_slot(workers):
     gc.collect()
@@ -177,6 +179,7 @@ def test_slots_are_aligned_to_pages_and_apart_from_each_other():
     assert slots.place.array(0, Span(64, (2048, 2), np.dtype(np.uint16))) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_closed_loader_has_no_slots_left(workers):
     gc.collect()

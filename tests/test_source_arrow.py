@@ -94,6 +94,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         fastdata.prep(tmp_path / "c.arrow", tmp_path / "o.fds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "file"])
 def test_a_table_with_a_target(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "t.arrow", pa.table({"x": list(range(10)), "y": ["a", "b"] * 5}), kind)

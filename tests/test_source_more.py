@@ -146,6 +146,7 @@ def test_pnm_that_is_refused(data: bytes, reason: str) -> None:
     assert _reason(data) == reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"P2 5000 2000 999" + b" 123" * 10**7 + b"\n", b"P1 5000 2000 " + b"01" * (5 * 10**6)])
 def test_ten_megapixels_of_text_take_seconds(data: bytes) -> None:
     start = time.perf_counter()
@@ -541,6 +542,7 @@ def test_every_cut_is_noticed(name: str) -> None:
         _same(found, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_flipped_bytes_give_pixels_or_a_codec_error(name: str) -> None:
     data, rng = FILES[name](), np.random.default_rng(0)

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[bool, int, tuple[str, ...], list[Any]]] = {  # all of one
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_images_and_labels(tmp_path: Path, name: str) -> None:
     same, codes, names, labels = CASES[name]

@@ -116,6 +116,7 @@ def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path
     assert store.manifest.labels.names == ("cat", "empty class") and store.samples["label"].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".CSV"])
 @pytest.mark.parametrize("header", [True, False])
 def test_tables_of_classes(tmp_path: Path, ending: str, header: bool) -> None:
@@ -216,6 +217,7 @@ def test_wrong_label_files_are_errors(tmp_path: Path, text: str, message: str) -
     assert not (tmp_path / "o.fds").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("train", "val"), ("Train", "TEST"), ("dev", "training")])
 def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path, first: str, second: str) -> None:
     for split in (first, second):

@@ -297,6 +297,7 @@ def test_pickled_readers_read() -> None:
     assert _all(reader) == expected and len(pickle.dumps(reader)) < 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [True, False])
 def test_readers_work_after_a_fork(opened: bool) -> None:
     """A child reads, its own child too, and the parent goes on reading."""
@@ -411,6 +412,7 @@ def test_a_shard_has_the_same_bytes_across_several_commits(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------------------------------- verify
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_found_with_its_shard_and_sample(store: Path) -> None:
     opened = Store(store)
     variant, names = opened.variant(64), opened.names()
@@ -428,6 +430,7 @@ def test_a_flipped_bit_is_found_with_its_shard_and_sample(store: Path) -> None:
     assert found.returncode == 1 and str(shard) in found.stdout and repr(names[20]) in found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_structure_damage_never_takes_verify_down(store: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -488,6 +491,7 @@ def test_verify_counts_the_bytes(made: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- export
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"codec": "rgb"}, {"codec": "png", "bits": 16}, {"codec": "jpeg"}, {"codec": "rgb", "gray": True}]
 )

@@ -140,6 +140,7 @@ def _tables(draw: Any) -> pa.Table:
     return with_target(**columns)
 
 
+@pytest.mark.slow
 @given(table=_tables())
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_value_of_every_type_comes_back(table: pa.Table) -> None:
@@ -205,6 +206,7 @@ def _check_narrow(store: Path) -> None:
             assert not any(exact(values, dtype) for dtype in narrower)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [
@@ -235,6 +237,7 @@ def test_the_narrowest_dtype(values: list[Any], dtype: str) -> None:
     assert str(dataset.column("x").dtype) == f"torch.{dtype}"
 
 
+@pytest.mark.slow
 def test_a_null_and_a_nan_are_told_apart() -> None:
     table = with_target(x=pa.array([1.5, None, float("nan"), -0.0]))
     dataset = TableDataset(make(table))
@@ -279,6 +282,7 @@ def test_times_and_decimals() -> None:
 # -------------------------------------------------------------------------------------------------------------- targets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "kind", "classes", "first"),
     [

@@ -50,6 +50,7 @@ def from_csv(text: str | bytes, **options: Any) -> TableDataset:
 # ------------------------------------------------------------------------------------------------------------------ CSV
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "kind", "dtype", "values"),
     [
@@ -119,6 +120,7 @@ def test_a_csv_is_cut_where_rows_end(rows: list[tuple[str, str]], block: int) ->
     assert read == [list(row) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [16, 64, 8 << 20])
 def test_the_parts_of_a_csv_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [f"{k},{k / 8},{'red' if k % 3 else chr(34) + 'light' + chr(10) + 'blue' + chr(34)},{k % 4}\n" for k in range(300)]
@@ -313,6 +315,7 @@ def undisturbed(big: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return tree(out)
 
 
+@pytest.mark.slow
 def test_neither_workers_nor_place_change_a_byte(big: Path, undisturbed: dict[str, bytes | None], tmp_path: Path) -> None:
     assert tree(prep(big, tmp_path / "elsewhere" / "x.fds", target="y", workers=3).out) == undisturbed
     text = json.dumps(json.loads((tmp_path / "elsewhere" / "x.fds" / "manifest.json").read_bytes()))
@@ -337,6 +340,7 @@ def test_kill_9_at_random_moments(big: Path, undisturbed: dict[str, bytes | None
     assert unfinished >= 3 and kept >= 2
 
 
+@pytest.mark.slow
 def test_csv_and_frames_go_on_too(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(200_000), "c": np.where(np.arange(200_000) % 2, "odd", "even"), "y": 1.5})
     frame.loc[5, "c"] = None
@@ -364,6 +368,7 @@ def test_a_changed_table_is_noticed_even_if_its_size_is_the_same(tmp_path: Path)
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,city,score,y\n34,Rome,0.5,no\n,Oslo,,yes\n51,Rome,2.25,\n")
     done = run(*PREP, "t.csv", "--target", "y", "--max-reject-rate", "0.5", cwd=tmp_path)
@@ -461,6 +466,7 @@ def _with_manifest(store: Path, change: Any) -> Path:
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -214,6 +214,7 @@ def test_a_trained_bpe_is_the_library_s_own_and_is_not_trained_twice(tmp_path: P
     assert tree(tmp_path / "again.fds") == tree(tmp_path / "o.fds")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="the text lies beside the checkout")
 @pytest.mark.parametrize("options", [{"tokenizer": "bytes"}, {"train_bpe": 1000}])
 def test_tinyshakespeare(options: dict[str, Any], tmp_path: Path) -> None:
@@ -427,6 +428,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
     assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes([*sentences(50, seed=0), *sentences(50, seed=3)]))
 
 
+@pytest.mark.slow
 def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
     """Two seconds at a timeout of half a second: 400,000 characters may take four more."""
     (tmp_path / "a.txt").write_text("x" * 400_000)
@@ -459,6 +461,7 @@ def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:
     assert any("its checksum differs" in problem for problem in verify(tmp_path / "o.fds"))
 
 
+@pytest.mark.slow
 def test_what_the_command_says(tmp_path: Path) -> None:
     dry = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", "--dry-run")
     assert dry.returncode == 0 and re.match(r"50\d inputs: about", dry.stdout) and not (tmp_path / "o.fds").exists()

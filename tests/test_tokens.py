@@ -136,6 +136,7 @@ def test_documents_as_plain_loops_have_them(lengths: list[int], block: int, ende
             assert row.tolist() == padded(everything[k * block : k * block + block + 1])
 
 
+@pytest.mark.slow
 def test_next_token_leaves_out_what_is_no_target() -> None:
     tokens = torch.tensor([[5, 0, 7, NONE], [NONE - 1, 2, 3, 4]]).to(torch.uint16)
     inputs, targets = NextToken()(tokens)
@@ -360,6 +361,7 @@ def test_documents_mask_and_document_are_pairs() -> None:
     assert rows.shape == (8, 17) and lengths.dtype == torch.int64 and lengths.shape == (8,)
 
 
+@pytest.mark.slow
 def test_torch_s_own_dataloader_and_every_start_method() -> None:
     """Mapped files are mapped anew in each process."""
     dataset = TokenDataset(wide(), 100, mode="sequential")

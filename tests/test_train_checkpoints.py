@@ -145,6 +145,7 @@ SCHEDULERS: dict[str, Any] = {
 OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(max(len(SCHEDULERS), len(OPTIMIZERS))))
 def test_files_are_read_with_weights_only(tmp_path: Path, number: int) -> None:
     make, rate = list(SCHEDULERS.values())[number], np.float64(0.01)  # a rate from numpy, too
@@ -323,6 +324,7 @@ threading.Thread(target=trainer.fit, args=(Slow(),), kwargs={"epochs": 1}).start
 """
 
 
+@pytest.mark.slow
 def test_a_run_in_another_thread_saves_after_the_main_thread_has_ended(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", IN_A_THREAD, tmp_path).returncode == 0
     assert read(tmp_path, "update-00000003.pt")["update"] == 3

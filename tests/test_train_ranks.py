@@ -65,6 +65,7 @@ def test_ragged_shards_are_one_big_batch(size, accumulate):
         assert (rank[f"ragged {accumulate}"] - values(model)).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 @RANKS
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_ranks_that_have_nothing_left_add_nothing(size, accumulate):

@@ -105,6 +105,7 @@ def ranks(count: int, job: dict[str, Any]) -> int:
 SHARED = {"data": "loader", "together": 12, "accumulate": 1}
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_ends_both_at_the_same_update(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -88,6 +88,7 @@ def loader_of(kind: str, n: int, size: int, drop_last: bool) -> Any:
     return batches if kind == "torch" else Unsized(list(batches))
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["fastdata", "torch", "unsized"]), st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_every_batch_is_in_one_update_and_windows_end_with_the_epoch(kind, n, size, accumulate, drop_last):
