@@ -27,6 +27,7 @@ from fastdata.options import Said, as_option, options_of
 __all__ = ["main", "prep_main"]
 
 KINDS = [kinds.find(name) for name in kinds.names()]
+FORMATS = "; ".join(f"{kind.says}: {', '.join(kind.exports)}" for kind in KINDS)
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 RUN = "The run"
@@ -312,7 +313,7 @@ def verify(store: str, quick: bool) -> None:
 @click.option(
     "--to",
     type=click.Choice([to for kind in KINDS for to in kind.exports]),
-    help=f"{'; '.join(f'{kind.says}: {chr(44).join(kind.exports)}' for kind in KINDS)}. Default: the first.",
+    help=f"{FORMATS}. Default: the first.",
 )
 @click.option("--size", type=int, help="Which stored size. Default: the largest.")
 @click.option("--shard-size", type=_Bytes(), help="Of tars: none is larger, such as 500MB. Default: 1GB.")
