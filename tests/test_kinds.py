@@ -14,6 +14,7 @@ import fastdata
 from fastdata import PrepError, StoreError, kinds
 from fastdata.options import options_of
 from fastdata.prepare.estimate import estimate
+from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.info import store_facts
 from fastdata.store.info_lines import info_lines
@@ -48,6 +49,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_read(made: Path) -> None:
     dataset = fastdata.open(made)
     assert [dataset[k] for k in range(len(dataset))] == [(line, number) for number, line in LINES]
+
+
+def test_what_it_does_not_offer_is_said(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds lines, of which there is no contact sheet"):
+        draw_sheet(made, tmp_path / "x.png")
+    with pytest.raises(TypeError, match=r"there is no RAMDataset for .* holds lines: open it with LineDataset"):
+        fastdata.RAMDataset(made)
 
 
 def test_it_is_told_of(made: Path) -> None:

@@ -234,8 +234,9 @@ class Kind(Protocol):
         """Yield the first lines of `info`, for people."""
         yield f"{facts['path']}: {facts['samples']} samples, format {facts['format']}"
 
-    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw a contact sheet: a Canvas, how many things it shows, and the line below the store's name."""
+    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str] | None:
+        """Draw a contact sheet: a Canvas, how many things it shows, and the line below the store's name; None: there is none."""
+        return None
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
         """Write ordinary files into an empty folder and return how many samples, or files."""
@@ -246,7 +247,8 @@ class Kind(Protocol):
         """Return the class of the dataset that `fastdata.open` makes."""
 
     def in_memory(self) -> Any:
-        """Return the class that `RAMDataset` makes."""
+        """Return the class that `RAMDataset` makes; None: there is none."""
+        return None
 
 
 def register(name: str, module: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fastdata.errors import StoreError
 from fastdata.store.canvas import GAP, GREY
 from fastdata.store.store import Store
 
@@ -27,7 +28,10 @@ def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, siz
     store = Store(path, kind=None)
     if size is not None:
         store.variant(size)  # says what there is, if not this
-    canvas, count, said = store.kind.sheet(store, size)
+    drawn = store.kind.sheet(store, size)
+    if drawn is None:
+        raise StoreError(f"{path} holds {store.kind.says}, of which there is no contact sheet: leave --sheet out")
+    canvas, count, said = drawn
     canvas.text(GAP, 26, store.path.name, width=canvas.pixels.shape[1] - 2 * GAP, size=19, bold=True)
     canvas.text(GAP, 46, said, width=canvas.pixels.shape[1] - 2 * GAP, color=GREY)
     canvas.save(out)
