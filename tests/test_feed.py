@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from corpora import store as corpus
 from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset, Trainer
-from fastdata.loader.feed import Feed
+from fastdata.loader.device_prefetch import Feed
 from fastdata.torch_private import arrived
 from stores import COUNT, once, sha, store
 from support import children, until

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fastdata.gpu.ahead import Ahead
 from fastdata.gpu.copies import Copier, Copy
+from fastdata.gpu.lookahead import Ahead
 from fastdata.torch_private import arrived
 
 __all__ = ["Prefetcher", "places", "set_epoch"]

@@ -16,9 +16,9 @@ from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
 from fastdata.loader.counts import check_state
 from fastdata.loader.dali import Dali
+from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import Engine, let_go_after_fork
-from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import Part

@@ -13,8 +13,8 @@ from fastdata.gpu.streams import Home
 from fastdata.images.crops import CenterCrop, Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.view import shorten
+from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct
-from fastdata.loader.feed import Feed
 from fastdata.loader.fetch import Request
 from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.requests import Requests

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fastdata.gpu.ahead import Ahead
 from fastdata.gpu.copies import Copier, Copy
+from fastdata.gpu.lookahead import Ahead
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply
 
