@@ -89,6 +89,9 @@ class LineKind(kinds.Kind):
         _, name, k = source.place
         return (root / str(name)).read_text().splitlines()[int(k)].split("\t")[1]
 
+    def kept(self, table: dict[str, Any]) -> int:
+        return len(table["rows"])
+
     def tables(self, plan: Any, found: list[dict[str, Any]]) -> kinds.Tables:
         rows = [row for table in found for row in table["rows"]]
         samples = np.zeros(len(rows), self.samples_dtype(plan.labels, ["lines"]))

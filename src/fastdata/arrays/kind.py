@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.arrays.options import ArrayOptions
-from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.kinds import Kind, Planned, StrPath
 
 __all__ = ["KIND", "ArrayKind"]
 
@@ -20,6 +20,7 @@ class ArrayKind(Kind):
 
     name, says, item, reader = "arrays", "arrays", "array", "ArrayDataset"
     options = ArrayOptions
+    shards = "fastdata.arrays.shards"
     read = "an array", "arrays"
     exports = ("npy",)
     checksums = True
@@ -44,24 +45,6 @@ class ArrayKind(Kind):
         from fastdata.arrays.planning import plan_arrays
 
         return plan_arrays(source, options, limit)
-
-    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
-        """Cut the arrays of a task into chunks."""
-        from fastdata.arrays.shards import make_shard
-
-        return make_shard(job, task, writers, progress)
-
-    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
-        """Make a row for each array."""
-        from fastdata.arrays.shards import tables
-
-        return tables(plan, found)
-
-    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
-        """Prepare some arrays."""
-        from fastdata.arrays.shards import probe
-
-        return probe(plan, roots)
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Describe the records of a variant."""

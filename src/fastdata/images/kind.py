@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.images.options import ImageOptions
-from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.kinds import Kind, Planned, StrPath
 from fastdata.words import number_of
 
 __all__ = ["KIND", "ImageKind", "typed_masks"]
@@ -21,6 +21,7 @@ class ImageKind(Kind):
     name, says, item, reader = "images", "images", "image", "LMDBDataset"
     adopts = "a sequence of images"
     options = ImageOptions
+    shards = "fastdata.images.shards"
     read = "an image", "images"
     exports = "imagefolder", "webdataset"
     export_options: Mapping[str, str] = {"shard_size": "webdataset"}
@@ -42,24 +43,6 @@ class ImageKind(Kind):
         from fastdata.images.planning import plan_images
 
         return plan_images(source, options, limit)
-
-    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
-        """Make every size of the images of a task."""
-        from fastdata.images.shards import make_shard
-
-        return make_shard(job, task, writers, progress)
-
-    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
-        """Make a row for each image."""
-        from fastdata.images.shards import tables
-
-        return tables(plan, found)
-
-    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
-        """Prepare up to 32 images."""
-        from fastdata.images.shards import probe
-
-        return probe(plan, roots)
 
     def notes(self, store: Any) -> Iterator[str]:
         """Yield how many images are smaller than a size that was asked for."""

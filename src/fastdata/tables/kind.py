@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.kinds import Kind, Planned, StrPath
 from fastdata.tables.options import TableOptions
 
 __all__ = ["KIND", "TableKind"]
@@ -19,6 +19,7 @@ class TableKind(Kind):
     name, says, item, reader, held_by = "table", "a table", "row", "TableDataset", "TableDataset"
     adopts = "a DataFrame"
     options = TableOptions
+    shards = "fastdata.tables.shards"
     files = ()
     labels = ("class", "vector", "integer", "none")
     drawn = "columns"
@@ -52,30 +53,6 @@ class TableKind(Kind):
         from fastdata.tables.planning import plan_table
 
         return plan_table(Path(source), options, limit)
-
-    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
-        """Store the rows of a task."""
-        from fastdata.tables.shards import make_shard
-
-        return make_shard(job, task, writers, progress)
-
-    def kept(self, table: dict[str, Any]) -> int:
-        """Count the rows of a shard's table."""
-        from fastdata.tables.shards import kept
-
-        return kept(table)
-
-    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
-        """Count the rows and the missing values."""
-        from fastdata.tables.shards import tables
-
-        return tables(plan, found)
-
-    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
-        """Store some rows."""
-        from fastdata.tables.shards import probe
-
-        return probe(plan, roots)
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
         """Return the bytes of the file, and of the shards."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastdata.kinds import Kind, Planned, Probed, StrPath, Tables
+from fastdata.kinds import Kind, Planned, StrPath
 from fastdata.text.options import TokenOptions
 
 __all__ = ["KIND", "TokenKind"]
@@ -17,6 +17,7 @@ class TokenKind(Kind):
 
     name, says, item, reader = "tokens", "text or tokens", "document", "TokenDataset"
     options = TokenOptions
+    shards = "fastdata.text.shards"
     read = "text", "text"
     labels = ("none",)
     named = False
@@ -38,30 +39,6 @@ class TokenKind(Kind):
         from fastdata.text.planning import plan_text
 
         return plan_text(source, out, options, limit)
-
-    def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
-        """Tokenize the documents of a task."""
-        from fastdata.text.shards import make_shard
-
-        return make_shard(job, task, writers, progress)
-
-    def kept(self, table: dict[str, Any]) -> int:
-        """Count the documents of a shard's table."""
-        from fastdata.text.shards import kept
-
-        return kept(table)
-
-    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
-        """Make a row for each document."""
-        from fastdata.text.shards import tables
-
-        return tables(plan, found)
-
-    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
-        """Tokenize some documents."""
-        from fastdata.text.shards import probe
-
-        return probe(plan, roots)
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
         """Return the bytes of the text, and of the tokens."""
