@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fastdata
@@ -123,3 +124,9 @@ def test_wrong_values_are_told_by_name() -> None:
         fastdata.prep([image], "o.fds", resize="tall")
     with pytest.raises(TypeError, match="prep has no argument 'colour'"):
         fastdata.prep([image], "o.fds", colour="red")
+
+
+def test_labels_that_are_an_array_do_not_go_with_a_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1, 2, 3], "y": [0, 1, 0]})
+    with pytest.raises(ValueError, match=r"labels is about images, but SOURCE .* is a table here: leave it out"):
+        fastdata.prep(frame, tmp_path / "o.fds", target="y", labels=np.arange(3))

@@ -35,7 +35,7 @@ def own_options(kind: Kind, source: str | os.PathLike[str], given: dict[str, Any
         owners = [other for other, options in known.items() if name in options]
         if not owners and name != "kind":
             raise TypeError(f"prep has no argument {name!r}")
-        others = [kinds.find(other) for other in owners if value not in (known[other][name].default, None, ())]
+        others = [kinds.find(other) for other in owners if _is_given(value, known[other][name].default)]
         if name not in known[kind.name] and others:
             if found := others[0].suggest(source):
                 raise ValueError(
@@ -47,3 +47,8 @@ def own_options(kind: Kind, source: str | os.PathLike[str], given: dict[str, Any
                 f"{as_option(name)} is about {others[0].says}, but SOURCE {source} is {kind.says} here: leave it out{hint}"
             )
     return build(kind.options, given)
+
+
+def _is_given(value: Any, default: Any) -> bool:
+    """Whether a value is none of those that an option has when nobody gives it; arrays can't be compared as a whole."""
+    return not any(isinstance(value, type(other)) and value == other for other in (default, None, ()))
