@@ -151,7 +151,7 @@ def test_wrong_use(tmp_path: Path) -> None:
     train = tmp_path / "bin" / "train.bin"
     with pytest.raises(PrepError, match="are found in text, but here is none"):
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
-    again = fastdata.prep(train, tmp_path / "b.fds", tokenizer=str(path), end_token="none", workers=1)
+    again = fastdata.prep(train, tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert np.array_equal(tokens(again.out), np.fromfile(train, np.uint16)) and again.skipped == {}
     (path / "characters.json").write_text('["b", "a"]')
     with pytest.raises(PrepError, match="is not a sorted list of characters"):

@@ -118,7 +118,7 @@ def test_every_field_of_a_kind_s_options_is_an_option_of_the_command_and_of_prep
 
 def test_wrong_values_are_told_by_name() -> None:
     image = np.zeros((8, 8, 3), np.uint8)
-    with pytest.raises(TypeError, match=r"quality is 'high', but must be an int"):
+    with pytest.raises(TypeError, match=r"^quality is 'high', but must be an int"):
         fastdata.prep([image], "o.fds", quality="high")
     with pytest.raises(ValueError, match=r"resize is tall, but must be one of short, long, crop, stretch"):
         fastdata.prep([image], "o.fds", resize="tall")

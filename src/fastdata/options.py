@@ -91,7 +91,7 @@ def as_arguments(function: Callable[P, R], known: Callable[[], Container[str]]) 
     def called(*args: P.args, **given: P.kwargs) -> R:
         try:
             return function(*args, **given)
-        except (FastDataError, ValueError) as error:
+        except (FastDataError, TypeError, ValueError) as error:
             error.args = tuple(_in_python(text, known()) if isinstance(text, str) else text for text in error.args)
             raise
 

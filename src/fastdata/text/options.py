@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.options import option
+from fastdata.sources.options import StrPath
 
 __all__ = ["TokenOptions"]
 
@@ -14,9 +15,10 @@ __all__ = ["TokenOptions"]
 class TokenOptions:
     """Text"""
 
-    tokenizer: str | None = option(
+    tokenizer: StrPath | None = option(
         "SOURCE is text, and this its tokenizer. A tokenizer.json of Hugging Face's, a SentencePiece .model, a name of tiktoken's, "
         "a store whose tokenizer to use, bytes, or chars: each character of the text has an id.",
+        type="path",
         metavar="NAME_OR_FILE",
         common=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def plan_text(source: StrPath, out: Path, asked: TokenOptions, limit: int | None
 
 
 def _planned(source: StrPath, out: Path, asked: TokenOptions, limit: int | None) -> tuple[Plan, TextList]:
-    tokenizer, train_bpe, end_token, cutting = asked.tokenizer, asked.train_bpe, asked.end_token, asked.cutting
+    tokenizer = None if asked.tokenizer is None else os.fspath(asked.tokenizer)
+    train_bpe, end_token, cutting = asked.train_bpe, asked.end_token, asked.cutting
     if tokenizer is not None and train_bpe is not None:
         raise ValueError("give --tokenizer or --train-bpe, one of them")
     if train_bpe is not None and train_bpe < 257:
