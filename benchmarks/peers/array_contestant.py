@@ -117,8 +117,8 @@ def zarr(spec: dict[str, Any]) -> Batches:
 
 KINDS: dict[str, tuple[Callable[[dict[str, Any]], Batches], tuple[str, ...]]] = {
     "copy": (copy, ("numpy",)),
-    "fastdata": (fastdata, ("fastdata", "torch")),
-    "memory": (lambda spec: fastdata(spec, in_memory=True), ("fastdata", "torch")),
+    "fastdata": (fastdata, ("fastdata-torch", "torch")),
+    "memory": (lambda spec: fastdata(spec, in_memory=True), ("fastdata-torch", "torch")),
     "memmap": (memmap, ("numpy", "torch")),
     "zarr": (zarr, ("zarr", "torch")),
 }

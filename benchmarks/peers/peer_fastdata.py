@@ -31,4 +31,4 @@ def make(spec: Spec) -> Batches:
 
 
 if __name__ == "__main__":
-    main(make, ("fastdata", "torch", "simplejpeg", "lmdb"))
+    main(make, ("fastdata-torch", "torch", "simplejpeg", "lmdb"))

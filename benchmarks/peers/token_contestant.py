@@ -102,9 +102,9 @@ def streaming(spec: dict[str, Any]) -> Batches:
 CONTESTANTS: dict[str, tuple[Callable[[dict[str, Any]], Batches], tuple[str, ...]]] = {
     "copy": (copy, ("numpy",)),
     "nanogpt": (nanogpt, ("numpy", "torch")),
-    "fastdata": (fastdata, ("fastdata", "torch")),
-    "fastdata-memory": (lambda spec: fastdata(spec, in_memory=True), ("fastdata", "torch")),
-    "fastdata-next": (lambda spec: fastdata(spec, following=True), ("fastdata", "torch")),
+    "fastdata": (fastdata, ("fastdata-torch", "torch")),
+    "fastdata-memory": (lambda spec: fastdata(spec, in_memory=True), ("fastdata-torch", "torch")),
+    "fastdata-next": (lambda spec: fastdata(spec, following=True), ("fastdata-torch", "torch")),
     "litdata": (litdata, ("litdata", "torch")),
     "streaming": (streaming, ("mosaicml-streaming", "torch")),
 }
