@@ -1,4 +1,4 @@
-# Everything runs in one virtual environment, .venv, which is made on first use. PYTHON=python3.12 make ... picks another Python.
+# Everything runs in one virtual environment, .venv, created on first use. PYTHON=python3.12 make ... chooses another Python.
 
 PYTHON ?= python3
 RUN := .venv/bin/python
@@ -10,15 +10,15 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 .PHONY: help demo test test-all test-dali test-integrations check bench bench-peers gpu
 
 help:
-	@echo "make demo    a guided tour on real images: prepare, verify, look, train, measure; under two minutes, after the install"
-	@echo "make test    all tests but the slow ones"
+	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
+	@echo "make test    all tests except the slow ones"
 	@echo "make test-all   the slow ones too: trainings, many kills, ranks, an install in a clean environment"
-	@echo "make test-dali   the tests of Loader(backend=\"dali\"), without a GPU; installs NVIDIA DALI, 1 GB"
-	@echo "make test-integrations   the Loader under Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
-	@echo "make check   style (ruff), types (mypy), and which module may import which"
-	@echo "make bench   measure the rates of fastdata-prep on this machine"
-	@echo "make bench-peers   measure the Loader beside tf.data, DALI, FFCV and others; installs them, 8 GB"
-	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; with the Python that has its torch, not .venv"
+	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
+	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
+	@echo "make check   style (ruff), types (mypy) and the direction of imports"
+	@echo "make bench   measure the speed of fastdata-prep on this machine"
+	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
+	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
 
 demo: $(INSTALLED)
 	@rm -rf demo/digits.fds demo/photos.fds
@@ -48,13 +48,13 @@ bench: $(INSTALLED)
 bench-peers: $(INSTALLED)
 	$(RUN) benchmarks/peers/run.py
 
-gpu: # what PYTHON has stays as it is: only what it lacks is installed, from wheels in .whl, beside it
+gpu: # installs only what PYTHON lacks, from wheels in .whl, into a separate folder
 	@$(PYTHON) benchmarks/gpu/wheels.py .whl build/gpu-site
 	@PYTHONPATH=$(CURDIR)/src:$(CURDIR)/build/gpu-site $(PYTHON) benchmarks/gpu/run.py $(if $(OUT),--out $(OUT)) $(GPU_OPTIONS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
-	@echo "installing fastdata and what it needs into .venv; PyTorch is large, so the first time takes some minutes"
+	@echo "installing fastdata and its dependencies into .venv; PyTorch is large, so the first time takes some minutes"
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
 	@touch $@
 
@@ -64,6 +64,6 @@ $(DALI): $(INSTALLED)
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt
 	@test -x $(CLIENTS)/bin/python || { echo "making $(CLIENTS) with $(PYTHON)"; $(PYTHON) -m venv $(CLIENTS); }
-	@echo "installing fastdata and its clients into $(CLIENTS); the first time takes some minutes"
+	@echo "installing fastdata and these packages into $(CLIENTS); the first time takes some minutes"
 	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/integrations/requirements.txt -e .
 	@touch $@

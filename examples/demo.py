@@ -1,7 +1,7 @@
 """python examples/demo.py [--out demo]      (`make demo` installs first, then runs this)
 
-A guided tour on real images that come with scikit-learn, from image files to a trained model:
-1,797 handwritten digits (8 x 8 pixels) and two photographs. It takes about a minute and needs no GPU and no network.
+A guided tour, from image files to a trained model, with real images from scikit-learn: 1,797 handwritten digits (8 x 8 pixels)
+and two photographs. It takes about a minute and needs no GPU and no network.
 """
 
 import argparse
@@ -25,35 +25,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes")
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--at-least", type=float, default=0.97, help="the accuracy that it has to exceed")
+    parser.add_argument("--at-least", type=float, default=0.97, help="fail unless the accuracy exceeds this")
     parser.add_argument("--copies", type=int, default=200, help="rows in the table for each of the two photographs")
-    parser.add_argument("--bench-options", default="--seconds 0.5 --repeats 3", help="for `fastdata bench`")
+    parser.add_argument("--bench-options", default="--seconds 0.5 --repeats 3", help="options of `fastdata bench`")
     args = parser.parse_args()
     out = args.out
 
-    say("1. Images as people have them: a folder for each class, and a table of path,label")
+    say("1. Images in the two usual forms: a folder for each class, and a table of path,label")
     write_digits(out / "digits")
     write_photos(out / "photos", out / "photos.csv", args.copies)
 
-    say("2. Prepare them, once. Digits are so small that bare pixels are the best codec; photos become JPEG at the size needed")
+    say("2. Prepare them once. For small digits, raw pixels are the best codec; photos become JPEG of the size needed")
     shell("fastdata-prep", out / "digits", out / "digits.fds", "--gray", "--codec", "rgb")
     shell("fastdata-prep", out / "photos.csv", out / "photos.fds", "--size", "256")
 
-    say("3. Check every byte, and look at what is inside")
+    say("3. Check every byte, and look inside")
     shell("fastdata", "verify", out / "digits.fds")
     shell("fastdata", "info", out / "digits.fds", "--sheet", out / "digits.png")
 
-    say("4. Train a small network on four fifths of the digits, and test it on the others")
+    say("4. Train a small network on four fifths of the digits, and test it on the rest")
     accuracy = train(out / "digits.fds", args.epochs)
     if accuracy <= args.at_least:
-        sys.exit(f"the accuracy is {accuracy:.2%}, and should be above {args.at_least:.0%}: something is wrong")
+        sys.exit(f"the accuracy is {accuracy:.2%}, but should be above {args.at_least:.0%}: something is wrong")
 
     say("5. How fast do batches of photos arrive on this machine?")
     shell("fastdata", "bench", out / "photos.fds", *args.bench_options.split(), "--plot", out / "bench.png")
 
-    say("Done. Have a look at")
+    say("Done. Look at")
     print(f"{out / 'digits.png'}    the contact sheet: 48 of the digits, each above its label")
-    print(f"{out / 'bench.png'}     the chart: images/s of the Loader, beside a plain DataLoader and the limit of this machine")
+    print(f"{out / 'bench.png'}     the chart: images/s of the Loader, a plain DataLoader and the limit of this machine")
     print(f"{out / 'digits.fds'}/    the store; manifest.json says what is in it and how it was made")
 
 
@@ -62,7 +62,7 @@ def say(text: str) -> None:
 
 
 def shell(command: str, *arguments: object) -> None:
-    """Show a command as one would type it, and run it."""
+    """Print a command as it is typed, and run it."""
     words = [str(a) for a in arguments]
     print("$", shlex.join([command, *words]), flush=True)
     call = {"fastdata-prep": ["fastdata", "prep"]}.get(command, [command])
@@ -71,7 +71,7 @@ def shell(command: str, *arguments: object) -> None:
 
 
 def write_digits(folder: Path) -> None:
-    """One PNG file a digit, in folders 0 to 9. Their grey levels go from 0 to 16; those of a PNG to 255."""
+    """Write one PNG per digit, in folders 0 to 9. The grey levels of the digits go from 0 to 16, those of a PNG to 255."""
     digits = sklearn.datasets.load_digits()
     for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         path = folder / str(label) / f"{number:04d}.png"
@@ -81,7 +81,7 @@ def write_digits(folder: Path) -> None:
 
 
 def write_photos(folder: Path, table: Path, copies: int) -> None:
-    """Two photographs, and a table that names them many times, so that there is something to measure."""
+    """Write two photographs, and a table that names them many times, to have enough to measure."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("china.jpg", "flower.jpg"):
         shutil.copyfile(Path(sklearn.datasets.__file__).parent / "images" / name, folder / name)
@@ -91,16 +91,16 @@ def write_photos(folder: Path, table: Path, copies: int) -> None:
 
 
 def train(store: Path, epochs: int) -> float:
-    """Train, print a line an epoch, and return the accuracy on the digits that were held out."""
-    torch.manual_seed(0)  # the loaders have their own seed; with both, every run gives the same numbers
-    torch.set_num_threads(1)  # so small a network gains nothing from more, and the numbers do not depend on the cores
+    """Train, print a line per epoch, and return the accuracy on the held-out digits."""
+    torch.manual_seed(0)  # together with the loaders' own seed, this makes every run give the same numbers
+    torch.set_num_threads(1)  # more gain nothing for such a small network; the numbers then do not depend on the cores
 
-    # Training digits are shifted by up to a pixel, the held-out ones are left as they are.
+    # Only training digits are shifted, by up to a pixel.
     train_set, held_out = fastdata.LMDBDataset(store).split(0.8, seed=0, stratify=True)
     train_set = train_set.with_crop(fastdata.RandomCrop(8, padding=1))
     print(f"{len(train_set)} digits to train on, {len(held_out)} held out")
 
-    normalize = fastdata.GPUNormalize(mean=0.305, std=0.376)  # uint8 batches become floats here; on a GPU if the batch is there
+    normalize = fastdata.GPUNormalize(mean=0.305, std=0.376)  # makes floats of uint8 batches, on their device
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
@@ -137,7 +137,7 @@ def network() -> nn.Module:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, normalize: nn.Module, tests: fastdata.Loader) -> float:
-    """The share of images whose class is found."""
+    """Return the accuracy."""
     model.eval()
     hits = sum(int((model(normalize(images)).argmax(1) == targets).sum()) for images, targets in tests)
     model.train()

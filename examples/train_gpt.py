@@ -1,9 +1,9 @@
-"""A small GPT learns to write like Shakespeare, in 75 seconds on two CPU cores.
+"""Train a small GPT to write like Shakespeare, in 75 seconds on two CPU cores.
 
     python examples/train_gpt.py TEXT [--steps 1200] [--out gpt-demo]
 
-Prepares TEXT (one .txt file), holds out a tenth of its speeches, fits a bigram model for comparison, trains the GPT, and prints the
-loss of both on the held-out text, and a sample.
+Prepares TEXT (one .txt file), holds out a tenth of its speeches, fits a bigram model for comparison and trains the GPT. Prints the
+loss of both models on the held-out text, and a sample.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK, BATCH, WIDTH, HEADS, LAYERS = 64, 16, 128, 4, 4
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a small network for each place."""
+    """Causal self-attention, then an MLP for each position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Pre-norm transformer; the embedding is also the output layer."""
+    """A pre-norm transformer; the embedding is also the output layer."""
 
     def __init__(self, vocab: int) -> None:
         super().__init__()
@@ -52,36 +52,36 @@ class GPT(nn.Module):
 
 @torch.no_grad()
 def loss_on(data: TokenDataset, logits: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Mean cross-entropy of every token of a sequential dataset, in nats."""
-    total, count, following = 0.0, 0, NextToken()
+    """Return the mean cross-entropy over every token of a sequential dataset, in nats."""
+    total, count, next_token = 0.0, 0, NextToken()
     with Loader(data, 64) as loader:
         for tokens in loader:
-            inputs, targets = following(tokens[: tokens.valid])
+            inputs, targets = next_token(tokens[: tokens.valid])
             total += float(F.cross_entropy(logits(inputs).flatten(0, 1), targets.flatten(), reduction="sum"))
             count += int((targets >= 0).sum())
     return total / count
 
 
 def bigram(data: TokenDataset, vocab: int) -> torch.Tensor:
-    """Log-probabilities [vocab, vocab] of the next token, by counting pairs, a tenth added to each: no network at all."""
-    counts, following = torch.full((vocab, vocab), 0.1), NextToken()
+    """Return log-probabilities [vocab, vocab] of the next token: counts of pairs, with 0.1 added to each."""
+    counts, next_token = torch.full((vocab, vocab), 0.1), NextToken()
     with Loader(data, 64) as loader:
         for tokens in loader:
-            inputs, targets = following(tokens)
+            inputs, targets = next_token(tokens)
             real = targets >= 0
             counts.index_put_((inputs[real], targets[real]), torch.ones(int(real.sum())), accumulate=True)
     return (counts / counts.sum(1, keepdim=True)).log()
 
 
 def fit(model: GPT, data: TokenDataset, steps: int) -> None:
-    """AdamW with a warm-up and a cosine; rows begin anywhere, and an epoch is as many as make the text once."""
+    """Train with AdamW, warm-up and cosine. Rows begin anywhere; an epoch has as many tokens as the text."""
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, betas=(0.9, 0.99), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.1, cycle_momentum=False)
-    following, step, started = NextToken(), 0, time.perf_counter()
+    next_token, step, started = NextToken(), 0, time.perf_counter()
     with Loader(data, BATCH, shuffle=True, seed=0, drop_last=True) as loader:
         while step < steps:
             for tokens in loader:  # uint16 [B, BLOCK + 1]
-                inputs, targets = following(tokens)
+                inputs, targets = next_token(tokens)
                 loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -98,7 +98,7 @@ def fit(model: GPT, data: TokenDataset, steps: int) -> None:
 
 @torch.no_grad()
 def write(model: GPT, data: TokenDataset, count: int) -> str:
-    """A text of so many tokens, begun with the end of another."""
+    """Return a generated text of `count` tokens, starting after an end token."""
     generator, ids = torch.Generator().manual_seed(1), [data.end or 0]
     for _ in range(count):
         likely = model(torch.tensor([ids[-BLOCK:]]))[0, -1].topk(40)
@@ -107,15 +107,14 @@ def write(model: GPT, data: TokenDataset, count: int) -> str:
 
 
 def main() -> None:
-    """From a text to a model that writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--out", type=Path, default=Path("gpt-demo"))
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.manual_seed(0)
-    store = given.out / "text.fds"
-    made = prep(given.text, store, tokenizer="bytes", split_on="\n\n")
+    store = args.out / "text.fds"
+    made = prep(args.text, store, tokenizer="bytes", split_on="\n\n")
     print(f"{made.kept} speeches, {made.tokens} tokens in {store}")
 
     train, held_out = TokenDataset(store, BLOCK).split(0.9, seed=0)
@@ -124,7 +123,7 @@ def main() -> None:
     table = bigram(pairs, train.vocab_size)
     baseline = loss_on(whole, lambda inputs: table[inputs])
     model, started = GPT(train.vocab_size), time.perf_counter()
-    fit(model, train, given.steps)
+    fit(model, train, args.steps)
     loss = loss_on(whole, model)
     print(
         f"held-out loss {loss:.3f} nats a token after {time.perf_counter() - started:.0f} s; the bigram model's is {baseline:.3f}"

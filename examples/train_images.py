@@ -1,12 +1,12 @@
-"""A ResNet learns to tell images apart, with most switches of the Trainer on the command line.
+"""Train a ResNet to classify images, with most switches of the Trainer on the command line.
 
     python examples/train_images.py TRAIN [TEST]
     python -m torch.distributed.run --nproc-per-node 2 examples/train_images.py TRAIN [TEST]
 
-TRAIN and TEST are stores that fastdata-prep made, or folders with a folder of images for each class, which are prepared first;
-without TEST a tenth of TRAIN is held out. As it stands it is made for small images, such as CIFAR-10's; photos want, say,
-`--side 224 --augment resized --stem 4 --stages 4 --depth 2`. With `--norm group` any number of ranks and micro-batches gives
-what one gives.
+TRAIN and TEST are stores made by fastdata-prep, or folders with a folder of images for each class, which are prepared first.
+Without TEST, a tenth of TRAIN is held out. The defaults suit small images, such as CIFAR-10; for photos try, for example,
+`--side 224 --augment resized --stem 4 --stages 4 --depth 2`. With `--norm group`, the result does not depend on the number of
+ranks and micro-batches.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from fastdata.optim import decay_groups, onecycle
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions beside a short cut."""
+    """Two convolutions and a shortcut."""
 
     def __init__(self, channels: int, out: int, stride: int, norm: str) -> None:
         super().__init__()
         self.first, self.second = conv(channels, out, stride, norm), conv(out, out, 1, norm)
-        nn.init.zeros_(self.second[1].weight)  # each block begins as its short cut
-        self.short = nn.Identity() if channels == out and stride == 1 else conv(channels, out, stride, norm, kernel=1)
+        nn.init.zeros_(self.second[1].weight)  # each block begins as its shortcut
+        self.shortcut = nn.Identity() if channels == out and stride == 1 else conv(channels, out, stride, norm, kernel=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.short(x) + self.second(self.first(x).relu())).relu()
+        return (self.shortcut(x) + self.second(self.first(x).relu())).relu()
 
 
 class ResNet(nn.Module):
-    """A stem, stages of blocks, each of half the side and twice the channels of the one before, and one linear layer."""
+    """A stem, stages of blocks, and one linear layer. Each stage has half the side and twice the channels of the one before."""
 
     def __init__(self, classes: int, *, width: int, depth: int, stages: int, stem: int, norm: str) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class ResNet(nn.Module):
 
 
 def conv(channels: int, out: int, stride: int, norm: str, kernel: int = 3) -> nn.Sequential:
-    """A convolution without a bias, which the norm behind it has."""
+    """Return a convolution and a norm. The convolution has no bias, because the norm has one."""
     layer = nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(layer, nn.BatchNorm2d(out) if norm == "batch" else nn.GroupNorm(math.gcd(8, out), out))
 
 
 def store_of(source: Path, args: argparse.Namespace) -> Path:
-    """The store itself, or one made of a folder, by the first rank of this machine."""
+    """Return the path of the store. The first rank of this machine makes it if `source` is a folder of images."""
     if (source / "manifest.json").is_file():
         return source
     folder = args.dir or Path()
@@ -75,13 +75,13 @@ def store_of(source: Path, args: argparse.Namespace) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         made = prep(source, store, size=side, upscale=True, codec="rgb" if side <= 64 else "jpeg")
         print(f"{made.kept} of {made.inputs} images in {store}")
-    while not (store / "manifest.json").is_file():  # what is written last
+    while not (store / "manifest.json").is_file():  # which is written last
         time.sleep(0.1)
     return store
 
 
 def datasets(args: argparse.Namespace) -> tuple[Any, Any]:
-    """Training images, cropped and flipped at random, and others, cropped in the middle."""
+    """Return the training images, cropped and flipped at random, and the test images, cropped at the centre."""
     kind = LMDBDataset if args.disk else RAMDataset
     crop = RandomCrop(args.side, padding=args.side // 8) if args.augment == "crop" else RandomResizedCrop(args.side)
     train = kind(store_of(args.train, args), crop=crop, hflip=0.5)
@@ -113,11 +113,11 @@ def main() -> None:
             return torch.optim.AdamW(groups, args.lr or 2e-3, fused=fused)
         return torch.optim.SGD(groups, args.lr or 0.1, momentum=0.9, nesterov=True, fused=fused)
 
-    rows = args.batch_size // args.accumulate  # of a micro-batch, on all ranks
+    rows = args.batch_size // args.accumulate  # of a micro-batch, over all ranks
     options = {"seed": args.seed, "num_workers": args.workers, "device": args.device if args.device != "cpu" else None}
     with (
-        Loader(train, global_batch_size=rows, shuffle=True, drop_last=args.norm == "batch", **options) as batches,
-        Loader(test, global_batch_size=rows, **options) as others,
+        Loader(train, global_batch_size=rows, shuffle=True, drop_last=args.norm == "batch", **options) as train_loader,
+        Loader(test, global_batch_size=rows, **options) as test_loader,
     ):
         trainer = Trainer(
             model,
@@ -134,7 +134,7 @@ def main() -> None:
             **{name: getattr(args, name) for name in SWITCHES},
         )
         started, cpu = time.perf_counter(), sum(os.times()[:4])
-        results = trainer.fit(batches, others, epochs=args.epochs, max_steps=args.max_steps, eval_every=args.eval_every)
+        results = trainer.fit(train_loader, test_loader, epochs=args.epochs, max_steps=args.max_steps, eval_every=args.eval_every)
     if trainer.world.rank == 0 and results:
         spent = f"{time.perf_counter() - started:.0f} s, {sum(os.times()[:4]) - cpu:.0f} CPU seconds"
         print(f"top1 {results['top1']:.1%} of {len(test)} images after {trainer.update} updates, in {spent}")
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def shard(model: nn.Module) -> nn.Module:
-    """Each rank keeps a part of every weight."""
+    """Let each rank keep a part of every weight."""
     from torch.distributed.fsdp import fully_shard
 
     for module in model.modules():
@@ -163,21 +163,21 @@ def arguments() -> argparse.Namespace:
     add, switch = parser.add_argument, argparse.BooleanOptionalAction
     add("train", type=Path, metavar="TRAIN")
     add("test", type=Path, metavar="TEST", nargs="?")
-    add("--side", type=int, default=32, help="of the images that the network sees")
-    add("--augment", choices=("crop", "resized"), default="crop", help="a shifted crop, or one of random area and aspect")
-    add("--disk", action="store_true", help="read the store from disk, and not from memory")
+    add("--side", type=int, default=32, help="side of the network's input, in pixels")
+    add("--augment", choices=("crop", "resized"), default="crop", help="a shifted crop, or a crop of random area and aspect ratio")
+    add("--disk", action="store_true", help="read the store from disk instead of memory")
     add("--workers", type=int, help="processes that make batches")
     add("--norm", choices=("batch", "group"), default="batch")
     add("--width", type=int, default=64, help="channels of the first stage")
-    add("--depth", type=int, default=1, help="blocks of a stage")
+    add("--depth", type=int, default=1, help="blocks per stage")
     add("--stages", type=int, default=3)
-    add("--stem", type=int, choices=(1, 2, 4), default=2, help="what the first layers divide the side by")
+    add("--stem", type=int, choices=(1, 2, 4), default=2, help="factor by which the first layers shrink the side")
     add("--epochs", type=int, default=30)
     add("--max-steps", type=int, metavar="UPDATES")
     add("--eval-every", type=int, metavar="UPDATES")
-    add("--batch-size", type=int, default=64, help="of an update: all ranks and micro-batches together")
+    add("--batch-size", type=int, default=64, help="per update, over all ranks and micro-batches")
     add("--optimizer", choices=("sgd", "adamw"), default="sgd")
-    add("--lr", type=float, help="the peak of one cycle")
+    add("--lr", type=float, help="peak learning rate of the cycle")
     add("--weight-decay", type=float, default=5e-4)
     add("--label-smoothing", type=float, default=0.1)
     add("--seed", type=int, default=0)
@@ -186,25 +186,25 @@ def arguments() -> argparse.Namespace:
     add("--accumulate", type=int, default=1, metavar="MICRO-BATCHES")
     add("--clip-norm", type=float)
     add("--clip-value", type=float)
-    add("--ema", type=float, metavar="DECAY", help="average the weights, and test the averages")
+    add("--ema", type=float, metavar="DECAY", help="evaluate an average of the weights")
     add("--channels-last", action=switch, default=True)
     add("--compile", action="store_true")
-    add("--recompute", action="store_true", help="keep no activations of blocks: less memory, more time")
+    add("--recompute", action="store_true", help="recompute the activations of blocks: less memory, more time")
     add("--shard", action="store_true", help="FSDP: each rank keeps a part of the weights")
     add("--tf32", action=switch)
     add("--no-cudnn-benchmark", action="store_true")
-    add("--dir", type=Path, help="for the log, checkpoints and prepared stores; a run that ended goes on from there")
-    add("--resume", choices=("auto", "never", "require"), default="auto", help="go on from what is in --dir")
+    add("--dir", type=Path, help="folder of the log, checkpoints and prepared stores; a later run resumes from it")
+    add("--resume", choices=("auto", "never", "require"), default="auto", help="whether to resume from --dir")
     add("--save-every", type=int, metavar="UPDATES")
     add("--keep-last", type=int, default=3, metavar="CHECKPOINTS")
     add("--log-every", type=int, default=50, metavar="UPDATES")
     add("--tensorboard", action="store_true")
-    add("--profile", type=int, metavar="UPDATES", help="say where the time of so many updates goes, and end")
+    add("--profile", type=int, metavar="UPDATES", help="profile so many updates, then stop")
     add("--cprofile", action="store_true")
     add("--quiet", action="store_true")
     args = parser.parse_args()
     if args.batch_size % args.accumulate:
-        parser.error(f"--batch-size is {args.batch_size}, which does not make {args.accumulate} micro-batches")
+        parser.error(f"--batch-size is {args.batch_size}, which is not a multiple of --accumulate {args.accumulate}")
     return args
 
 

@@ -1,7 +1,7 @@
 """python examples/train_segmentation.py IMAGES MASKS [--out segmentation]
 
-From a folder of street scenes (or anything else) and one of masks, a file of the same name for each, to a network that tells the
-classes of pixels: prepare, split, train, test on the images held out, and draw what it sees.
+Train a segmentation network on a folder of street scenes (or anything else) and a folder of masks with the same file names:
+prepare, split, train, test on the held-out images, and draw the predictions.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from fastdata import GPUNormalize, Loader, MaskDataset, RandomResizedCrop, Resize, prep
 
-IGNORE = 255  # the class of pixels outside of an image
+IGNORE = 255  # the class of pixels outside an image
 
 
 class Net(nn.Module):
-    """Down to an eighth in three steps and up again; each step up sees what the same step down saw."""
+    """A U-Net: down to an eighth in three steps and up again, with skip connections."""
 
     def __init__(self, classes: int, widths: tuple[int, ...] = (24, 48, 96, 128)) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Net(nn.Module):
         self.head = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        x, seen = self.normalize(images), []
+        x, skips = self.normalize(images), []
         for k, step in enumerate(self.down):
             x = step(x if k == 0 else nn.functional.max_pool2d(x, 2))
-            seen.append(x)
-        for step, beside in zip(self.up, reversed(seen[:-1]), strict=True):
-            x = step(torch.cat([interpolate(x, size=beside.shape[2:], mode="bilinear", align_corners=False), beside], 1))
+            skips.append(x)
+        for step, skip in zip(self.up, reversed(skips[:-1]), strict=True):
+            x = step(torch.cat([interpolate(x, size=skip.shape[2:], mode="bilinear", align_corners=False), skip], 1))
         scores: Tensor = self.head(x)
         return scores
 
@@ -63,7 +63,7 @@ def train(model: nn.Module, loader: Loader, epochs: int) -> None:
 
 @torch.no_grad()
 def test(model: nn.Module, loader: Loader, commonest: int) -> tuple[float, float]:
-    """Shares of pixels that are right: by the model, and by calling all of them the commonest class."""
+    """Return the pixel accuracy of the model, and that of always predicting the commonest class."""
     model.eval()
     right = plain = total = 0
     for images, masks in loader:
@@ -76,7 +76,7 @@ def test(model: nn.Module, loader: Loader, commonest: int) -> tuple[float, float
 
 @torch.no_grad()
 def draw(model: nn.Module, dataset: MaskDataset, path: Path, rows: int = 4) -> None:
-    """Images, their masks, and what the model says, side by side."""
+    """Draw images, their masks and the predictions side by side."""
     colors = cv2.applyColorMap((np.arange(256) * 41 % 256).astype(np.uint8), cv2.COLORMAP_HSV).reshape(256, 3)
     strips = []
     for k in range(min(rows, len(dataset))):
@@ -102,14 +102,14 @@ def main() -> None:
     training, held_out = MaskDataset(store, crop=RandomResizedCrop(128, scale=(0.2, 1.0)), hflip=0.5).split(0.75, seed=0)
     held_out = held_out.with_crop(Resize((176, 240)))
     pixels = training.class_pixels
-    print(f"{len(training)} scenes to learn from, {len(held_out)} held out; {len(pixels)} classes")
+    print(f"{len(training)} scenes to train on, {len(held_out)} held out; {len(pixels)} classes")
     model = Net(max(pixels) + 1)
     with Loader(training, 8, shuffle=True, drop_last=True, num_workers=1) as loader:
         train(model, loader, args.epochs)
     right, plain = test(model, Loader(held_out, 8, num_workers=0), max(pixels, key=lambda k: pixels[k]))
     draw(model, held_out, args.out / "scenes.png")
-    print(f"{right:.1%} of the pixels of held-out scenes are right; {plain:.1%} if all are called the commonest class")
-    print(f"{args.out / 'scenes.png'}: scene, mask, and what the network says")
+    print(f"{right:.1%} of the pixels of held-out scenes are correct; {plain:.1%} if all are predicted as the commonest class")
+    print(f"{args.out / 'scenes.png'}: scene, mask and prediction")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Read a store by docs/format.md alone, without fastdata's own code, and say whether it holds what the page promises.
+"""Check a store against docs/format.md, without fastdata's own code.
 
     python tools/check_format.py STORE
 
-Needs numpy, lmdb, xxhash and Pillow. Exit code 1 and a line for each thing that is wrong. Slow and simple on purpose: it is the
-second opinion on the format.
+Needs numpy, lmdb, xxhash and Pillow. Prints a line for each problem, and exits with 1 if there is one. It is slow and simple on
+purpose: it is the second opinion on the format.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def check(root: Path) -> Iterator[str]:
 
 
 def records_of(path: Path, total: dict[str, Any]) -> Iterator[Any]:
-    """First what is wrong with the file, as text; last its records."""
+    """Yield the problems of the file, as text, and then its records as a list."""
     data = path.read_bytes()
     if [len(data), xxhash.xxh3_128_hexdigest(data)] != [total["bytes"], total["xxh3_128"]]:
         yield f"{path.name}: size or checksum"
@@ -89,7 +89,7 @@ def check_tokens(root: Path, manifest: dict[str, Any], variant: dict[str, Any], 
 
 
 def chunks_of(manifest: dict[str, Any], row: Any, variant: dict[str, Any]) -> list[int]:
-    """The bytes of each record that an array must have."""
+    """Return the bytes that each record of an array must have."""
     arrays, dtype = manifest["arrays"], np.dtype(variant["form"]["dtype"])
     sides = row["shape"].tolist()
     dims = len(arrays["chunk"]) + arrays["channels"]
@@ -186,7 +186,7 @@ def check_table(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def check_missing(values: Any, column: dict[str, Any]) -> str:
-    """What stands where values are missing."""
+    """Check the placeholders of missing values; return the problem, or ""."""
     if column["kind"] == "float":
         return "" if np.isnan(values).all() else "a missing value is not NaN"
     stand_in = len(column["names"]) if column["kind"] == "category" else 0
@@ -271,7 +271,7 @@ def check_grid(record: bytes, channels: int, width: int) -> Iterator[str]:
 if __name__ == "__main__":
     count = 0
     for problem in check(Path(sys.argv[1])):
-        print(problem, flush=True)  # at once: LMDB may fail on what is damaged
+        print(problem, flush=True)  # at once: LMDB may crash on damage
         count += 1
     print(f"{sys.argv[1]}: {f'{count} problems' if count else 'as docs/format.md says'}")
     sys.exit(bool(count))

@@ -1,9 +1,9 @@
-"""Write the small datasets that tests read as others' packages wrote them: MosaicML Streaming's and LitData's.
+"""Write small datasets with MosaicML Streaming and LitData, for the tests to read.
 
     python tools/make_foreign.py tests/data/foreign
 
-Needs mosaicml-streaming and litdata, which bring a torch of their own: use another environment than this project's.
-What lies there was written by mosaicml-streaming 0.13.0 and litdata 0.2.76.
+Needs mosaicml-streaming and litdata, which install a torch of their own: use an environment other than this project's.
+The datasets in tests/data/foreign were written by mosaicml-streaming 0.13.0 and litdata 0.2.76.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ COUNT = 5
 
 
 def pixels(k: int, height: int = 16) -> Any:
-    """A smooth image, uint8 [height, 20, 3]."""
+    """Return a smooth image, uint8 [height, 20, 3]."""
     rows, columns = np.arange(height)[:, None, None] * 5, np.arange(20)[None, :, None] * 3
     return (rows + columns + np.array([0, 20, 40]) + 4 * k).astype(np.uint8)
 
 
 def opened(k: int, kind: str) -> Any:
-    """An image file of Pillow's, as a dataset's __getitem__ opens it."""
+    """Return an image file opened by Pillow, as a dataset's __getitem__ does."""
     file = io.BytesIO()
     Image.fromarray(pixels(k, 16 + k)).save(file, kind, quality=95)
     return Image.open(file)

@@ -1,9 +1,9 @@
-"""Write the golden store: a tiny store of generated images, by which a test sees that the format's bytes stay what they are.
+"""Write the golden store: a tiny store of generated images, with which a test checks that the format's bytes do not change.
 
     python tools/make_golden.py tests/data/golden.fds
 
-Raw pixels that are never resized: no version of a codec or of a resize filter can change them. Run it again only when the
-format changes on purpose, which makes a new format version.
+It holds raw pixels that are never resized, which no version of a codec or of a resize filter can change. Run this again only when
+the format changes on purpose, which makes a new format version.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 from fastdata.prepare import prep
 
-SPARE = 60_000  # zeros behind the pixels, which no reader minds: so much input makes two shards
+SPARE = 60_000  # zeros after the pixels, which every reader ignores: so much input makes two shards
 
 
 def write_inputs(root: Path) -> None:
-    """20 small PPM images in two classes, with names of all kinds, and two files that are none."""
+    """Write 20 small PPM images in two classes, with various names, and two files that are not images."""
     rng = np.random.Generator(np.random.PCG64(7))
     for k in range(20):
         height, width = 3 + k % 5, 4 + k % 7
@@ -34,7 +34,7 @@ def write_inputs(root: Path) -> None:
 
 
 def make(out: Path) -> None:
-    """The store: two variants, both of the images' own size, since nothing is enlarged."""
+    """Make the store: two variants, both of the images' own size, since nothing is enlarged."""
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(Path(folder) / "in")
         prep(Path(folder) / "in", out, size=(64, 32), codec="rgb", workers=1, overwrite=True)
