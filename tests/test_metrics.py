@@ -143,7 +143,7 @@ def test_what_is_no_number_stays_in_its_object():
 @pytest.mark.parametrize(
     ("metrics", "error", "said"),
     [
-        ({"acc": MulticlassAccuracy}, TypeError, "the class MulticlassAccuracy: make one"),
+        ({"acc": MulticlassAccuracy}, TypeError, "the class MulticlassAccuracy: pass an object"),
         ({"acc": 3}, TypeError, "is a int"),
         ({"loss": MulticlassAccuracy(3)}, ValueError, "'loss'"),
         ({"epoch": MulticlassAccuracy(3)}, ValueError, "'epoch'"),
@@ -224,7 +224,7 @@ def test_two_ranks_compute_what_one_does_or_say_why_not(tmp_path: Path) -> None:
         alone = trainer(net(), PLAIN, metrics=metrics).evaluate([whole])
         want = {"loss": alone["loss"], "mean": alone["all/acc"], "all/acc": alone["all/acc"], "all/auroc": alone["all/auroc"]}
         assert found == pytest.approx(want, rel=1e-6)
-    assert first[3] == [1, "rank 1 has no rows of this set, and so nothing for all: use smaller batches"]
+    assert first[3] == [1, "rank 1 has no rows of this dataset to update all: use smaller batches"]
     assert "on rank 0" in first[4][1] and "does not sum over the ranks" in first[4][1]
 
 

@@ -1,4 +1,4 @@
-"""What limits a run, and the first thing to change: said when it is news, and only if it can help."""
+"""What limits a run, and the first thing to change. Reported only when it changes, and only advice that can help."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from fastdata.machine import available_cores
 
 __all__ = ["Bottleneck", "untried"]
 
-WORTH, LIMIT = 1.02, 2.0  # what a perfect loader has to bring for advice, and to call the loader the bottleneck
-MOST = 100.0
+WORTH = 1.02  # speed-up by a perfect loader from which it is worth advising on the loader
+LIMIT = 2.0  # speed-up from which the loader is the bottleneck
+MOST = 100.0  # the largest speed-up that is reported
 SEVERAL_CORES = 2
 
 
 class Bottleneck:
-    """Looks at each epoch.
+    """Names the bottleneck of each epoch.
 
     Args:
-        switch: what to try where the model is the bottleneck; "": everything was tried.
+        switch: what to try if the model is the bottleneck; "" if there is nothing.
     """
 
     def __init__(self, switch: str) -> None:
-        self._switch, self._said = switch, ""
+        self._switch = switch
+        self._last = ""
         self._loader: Any = None
         self._before: Any = None
 
     def begin(self, loader: Any) -> None:
-        """An epoch begins; `loader` may have `stats()` with `advice(before)`, as fastdata's has."""
+        """Start an epoch. `loader` may have `stats()` with `advice(before)`, like fastdata's Loader."""
         self._loader = loader
         self._before = loader.stats() if hasattr(loader, "stats") else None
 
     def end(self, wait: float) -> str:
-        """What limited the epoch, of which a share was waiting for data; "" where that was the same before."""
+        """Return what limited the epoch, or "" if that has not changed. `wait` is the share of time spent waiting for data."""
         gain = 1 / max(1 - wait, 1 / MOST)
         advice = self._advice() if gain >= WORTH else self._switch
-        said = f"{gain >= WORTH} {gain >= LIMIT} {advice}"
-        if said == self._said:
+        found = f"{gain >= WORTH} {gain >= LIMIT} {advice}"
+        if found == self._last:
             return ""
-        self._said = said
+        self._last = found
         if gain < WORTH:
             return f"The model is the bottleneck: a perfect loader would bring {gain:.2f} x.{f' {advice}.' if advice else ''}"
         tried = f"{f': try {advice}' if advice else ''}."
@@ -61,7 +63,7 @@ class Bottleneck:
 
 
 def untried(model: nn.Module, device: torch.device, *, precision: str, channels_last: bool, compile: bool) -> str:
-    """The first thing to change where the model is the bottleneck; "" where nothing here is left."""
+    """Return the first thing to change if the model is the bottleneck; "" if nothing is left."""
     gpu = device.type == "cuda"
     if gpu and precision == "fp32":
         old = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
@@ -74,7 +76,7 @@ def untried(model: nn.Module, device: torch.device, *, precision: str, channels_
 
 
 def _compiles(device: torch.device) -> bool:
-    """Whether torch.compile finds what it needs: Triton, or a compiler of C++."""
+    """Return whether torch.compile finds Triton, or on the CPU a C++ compiler."""
     if device.type == "cuda":
         return find_spec("triton") is not None
     return any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++")))

@@ -1,4 +1,4 @@
-"""Habits from debugging that make a run slow or let its memory grow. Each is said once."""
+"""Warnings, once each, of leftovers from debugging that slow a run down or let its memory grow."""
 
 from __future__ import annotations
 
@@ -14,52 +14,54 @@ from fastdata.torch_private import profiles
 
 __all__ = ["Habits"]
 
-MARKED, LOOKED = 3, 5  # the update whose graph is marked, and the one after which it has to be gone
+MARKED = 3  # the update whose graph is marked
+CHECKED = 5  # the update after which this graph must be gone
 
 
 class _Mark:
-    """Lives as long as the node of a graph that it is put on."""
+    """Lives as long as the graph node to which it is attached."""
 
 
 class Habits:
-    """Looks at torch's switches when a run begins, and at what happens in its first few updates.
+    """Checks torch's switches at the start of a run, and its first few updates.
 
     Args:
-        looks: whether it does: one rank is enough to say it.
+        looks: False turns all checks off; one rank is enough.
     """
 
     def __init__(self, *, looks: bool) -> None:
-        self._looks, self._updates = looks, 0
+        self._looks = looks
+        self._updates = 0
         self._marks: list[weakref.ref[_Mark]] = []
-        self._calls = 0
-        self._empty_cache: Any = None  # torch's own, while it is watched
+        self._calls = 0  # of empty_cache
+        self._empty_cache: Any = None  # torch's own function, while ours replaces it
 
     def begin(self) -> None:
-        """Before the first update: which of torch's switches are on that nobody leaves on."""
+        """Before the first update, warn of switches of torch that were probably left on by mistake."""
         if self._updates or not self._looks:
             return
         for on, text in (
-            (torch.is_anomaly_enabled(), "anomaly detection is on, for which each operation records its traceback"),
-            (profiles(), "a profiler is on, for which each operation is recorded"),
+            (torch.is_anomaly_enabled(), "anomaly detection is on and records a traceback for each operation"),
+            (profiles(), "a profiler is on and records each operation"),
             (
                 torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
-                "a deterministic mode is on (torch.use_deterministic_algorithms or cudnn.deterministic), with slower operations",
+                "a deterministic mode is on (torch.use_deterministic_algorithms or cudnn.deterministic)",
             ),
         ):
             if on:
-                warn_user(f"{text}: the run is slower. Switch it off once you have found what you look for")
+                warn_user(f"{text}, so the run is slower. Switch it off when you have finished debugging")
 
     def see(self, losses: Tensor) -> None:
-        """The losses of a batch, before their backward pass: that of one update is marked in all its graph."""
+        """Take the losses of a batch, before their backward pass. Marks the whole graph of one update."""
         if self._updates != MARKED - 1 or not self._looks:
             return
         nodes, seen = [losses.grad_fn], set[Any]()
         while nodes:
             node = nodes.pop()
-            if node is not None and node not in seen and type(node).__name__ != "AccumulateGrad":  # those live with the weights
+            if node is not None and node not in seen and type(node).__name__ != "AccumulateGrad":  # lives with its weight
                 seen.add(node)
                 mark = _Mark()
-                node.metadata["fastdata"] = mark  # type: ignore[index]  # it is a dict, which lives with the node
+                node.metadata["fastdata"] = mark  # type: ignore[index]  # a dict that lives as long as the node
                 self._marks.append(weakref.ref(mark))
                 nodes.extend(next_node for next_node, _ in node.next_functions)
 
@@ -70,16 +72,16 @@ class Habits:
             return
         if self._updates == 1:
             self._watch_empty_cache()
-        if self._updates == LOOKED:
+        if self._updates == CHECKED:
             self.close()
-            if self._calls >= LOOKED - 2:
+            if self._calls >= CHECKED - 2:
                 warn_user(
                     "torch.cuda.empty_cache() is called in the loop: it waits for the GPU, and the next update has to "
-                    "allocate anew what it gave back. Take it out: it makes no more memory available to this process"
+                    "allocate the memory again. Remove the call: it makes no more memory available to this process"
                 )
-            if self._kept() and gc.collect() >= 0 and self._kept():  # not only by a cycle
+            if self._kept() and gc.collect() >= 0 and self._kept():  # not only kept by a reference cycle
                 warn_user(
-                    f"the graph of update {MARKED} still exists after update {LOOKED}: something collects losses or outputs with "
+                    f"the graph of update {MARKED} still exists after update {CHECKED}: the code collects losses or outputs with "
                     "their graphs, so memory grows with every batch. Collect loss.detach() instead"
                 )
             self._marks.clear()
@@ -97,6 +99,6 @@ class Habits:
         self._empty_cache, torch.cuda.empty_cache = own, counted
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._empty_cache is not None:
             torch.cuda.empty_cache, self._empty_cache = self._empty_cache, None

@@ -1,4 +1,4 @@
-"""The files of a run: log.jsonl, TensorBoard's, and train.png. None of them can end it."""
+"""The files of a run: log.jsonl, TensorBoard's and train.png. A failure to write them never ends the run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fastdata.monitor.plot import draw_log
 __all__ = ["Log"]
 
 NAME, PICTURE = "log.jsonl", "train.png"
-DRAW_S = 60.0  # between two pictures, at least
-SHARE = 100  # or so many times what one takes
+DRAW_S = 60.0  # least time between two pictures
+SHARE = 100  # or this multiple of the time that a picture takes
 
 
 class Log:
-    """What can't be written, on a full disk say, is told once, and left out; the run goes on.
+    """Writes the files of a run. A file that cannot be written, for example on a full disk, causes one warning; the run continues.
 
     Args:
-        folder: where the files are; None: there are none.
-        tensorboard: write its files too.
+        folder: the folder of the files; None: no files.
+        tensorboard: whether to write TensorBoard's files too.
     """
 
     def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
@@ -36,21 +36,22 @@ class Log:
                 from torch.utils.tensorboard import SummaryWriter
             self._writer = SummaryWriter
         self._board: Any = None
-        self._told, self._draws = set[str](), True
+        self._warned = set[str]()
+        self._draws = True
         self._next_picture = 0.0
 
     def write(self, record: dict[str, Any]) -> None:
-        """One line of the log, and a point on each of TensorBoard's curves."""
+        """Append a line to the log, and a point to each of TensorBoard's curves."""
         if self._folder is None:
             return
-        with self._told_once(NAME):
+        with self._errors_as_warnings(NAME):
             if self._file is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._file = _appended(self._folder / NAME)
+                self._file = _open_log(self._folder / NAME)
                 self._next_picture = self._next_picture or time.monotonic() + DRAW_S
             self._file.write(json.dumps({"time": time.time(), **record}) + "\n")
             self._file.flush()
-        with self._told_once("TensorBoard's file"):
+        with self._errors_as_warnings("TensorBoard's file"):
             if self._board is None and self._writer is not None:
                 self._board = self._writer(str(self._folder))
             for name, value in record.items() if self._board is not None else ():
@@ -58,26 +59,26 @@ class Log:
                     self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
 
     def due(self) -> bool:
-        """Whether it is time for a new picture: a minute has passed, or more where drawing takes long."""
+        """Return whether a new picture is due: after a minute, or later if drawing takes long."""
         return self._draws and self._file is not None and time.monotonic() >= self._next_picture
 
     def draw(self) -> None:
-        """The picture, of all that is in the log."""
+        """Draw the picture of the whole log."""
         if self._folder is None or not self._draws or not (self._folder / NAME).exists():
             return
         started = time.monotonic()
         try:
             draw_log(self._folder / NAME, self._folder / PICTURE)
-        except Exception as error:  # noqa: BLE001  a picture is not worth a run
+        except Exception as error:  # noqa: BLE001  a picture must not end a run
             self._draws = not isinstance(error, MissingExtraError)
-            self._tell(PICTURE, error)
+            self._warn(PICTURE, error)
         ended = time.monotonic()
         self._next_picture = ended + max(DRAW_S, SHARE * (ended - started))
 
     def close(self) -> None:
-        """Close the files, and draw the last picture, if there was a record."""
+        """Close the files, and draw the last picture if there was a record."""
         if self._board is not None:
-            with self._told_once("TensorBoard's file"):
+            with self._errors_as_warnings("TensorBoard's file"):
                 self._board.close()
             self._board = None
         if self._file is not None:
@@ -87,26 +88,26 @@ class Log:
     def _close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with self._told_once(NAME):
+            with self._errors_as_warnings(NAME):
                 file.close()
 
     @contextmanager
-    def _told_once(self, what: str) -> Iterator[None]:
+    def _errors_as_warnings(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if what == NAME:
-                self._close()  # the rest of the line is lost; the next record tries anew
-            self._tell(what, error)
+                self._close()  # the rest of the line is lost; the next record tries again
+            self._warn(what, error)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            warn_user(f"{what} could not be written into {self._folder}: {error}. The training goes on without it")
+    def _warn(self, what: str, error: Exception) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warn_user(f"{what} could not be written into {self._folder}: {error}. The training continues without it")
 
 
-def _appended(path: Path) -> TextIO:
-    """Open a log to append to it. A line that a killed run, or a full disk, cut off is ended."""
+def _open_log(path: Path) -> TextIO:
+    """Open a log to append to it. A last line that was cut off, by a killed run or a full disk, is ended."""
     file = path.open("a+b")
     try:
         if file.tell():

@@ -1,4 +1,4 @@
-"""Numbers that a user logs, by name, until the next line of the log."""
+"""Numbers that a user logs, summed by name until the next line of the log."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fastdata.monitor.metrics import RESERVED
 
 __all__ = ["NOTHING", "Logged", "Sums", "added", "means"]
 
-Sums = dict[str, tuple[float, float]]  # of each name: the sum of its numbers, and how many there were
+Sums = dict[str, tuple[float, float]]  # by name: the sum of the numbers, and their count
 TAKEN = {*RESERVED, "lr", "skipped", "wait", "samples_per_s", "samples_per_s_without_waiting", "resumed_at"}
-NOTHING = "nothing"  # for what is logged of rows that only fill a batch up
+NOTHING = "nothing"  # for rows that only fill up a batch
 
 
 class Logged:
-    """Sums of numbers by name, kept on their device: the host does not wait for a tensor until a line is written.
+    """Sums of numbers by name, kept on their device: the host waits for a tensor only when a line is written.
 
     Args:
-        metrics: names that `trainer.log` may not use, for they are metrics.
+        metrics: names of the metrics, which `trainer.log` must not use.
 
     Attributes:
-        kind: which record takes what is logged now: "train", "eval" or "epoch"; NOTHING: it is dropped; None: it is an error.
+        kind: the record for what is logged now: "train", "eval" or "epoch". NOTHING drops it; None makes it an error.
     """
 
     def __init__(self, metrics: tuple[str, ...]) -> None:
@@ -61,13 +61,14 @@ class Logged:
             sums[name] = total + number, count + 1
 
     def read(self, kind: str, world: Any) -> Sums:
-        """The sums since the last call, over all ranks. The host waits here. All ranks call it together."""
-        mine, self._sums[kind] = {name: (float(total), count) for name, (total, count) in self._sums[kind].items()}, {}
+        """Return the sums since the last call, over all ranks. The host waits here. All ranks must call it together."""
+        mine = {name: (float(total), count) for name, (total, count) in self._sums[kind].items()}
+        self._sums[kind] = {}
         return added(*world.gather(mine))
 
 
 def added(*parts: Sums) -> Sums:
-    """The sums of several."""
+    """Add up sums by name."""
     found: Sums = {}
     for part in parts:
         for name, (total, count) in part.items():
@@ -83,7 +84,7 @@ def means(sums: Sums) -> dict[str, float]:
 def _number(name: str, value: Any) -> Any:
     if isinstance(value, Tensor) and not value.is_complex():
         if value.numel() != 1:
-            raise ValueError(f"log({name!r}, ...) takes one number, but got a tensor {list(value.shape)}: log its mean(), say")
+            raise ValueError(f"log({name!r}, ...) takes one number, but got a tensor {list(value.shape)}: log its mean() instead")
         wide = torch.float32 if value.device.type == "mps" else torch.float64
         return value.detach().to(wide).reshape(())
     if isinstance(value, Real):

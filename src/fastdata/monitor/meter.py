@@ -1,4 +1,4 @@
-"""What a person sees of a run: one line that moves, one an epoch, and in a job's log one a minute."""
+"""The lines of a run: a progress bar, one line per epoch, and one per minute where there is no bar."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fastdata.monitor.logged import Sums, added, means
 
 __all__ = ["Meter"]
 
-LINE_S = 60.0  # between two lines, at most, where no line moves
+LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
 @dataclass
 class Span:
-    """What happened since some moment: of this rank, but rows of all."""
+    """Counts since `started`: of this rank, except `rows`, which are of all ranks."""
 
     started: float = field(default_factory=time.perf_counter)
     rows: int = 0
@@ -33,7 +33,7 @@ class Span:
     logged: Sums = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """The mean loss, updates skipped, samples a second, the same without waiting, the share of waiting, and what was logged."""
+        """Return the mean loss, skipped updates, samples/s with and without waiting, the share of waiting, and means of logs."""
         passed = max(time.perf_counter() - self.started, 1e-9)
         rates = {"samples_per_s": self.rows / passed, "samples_per_s_without_waiting": self.rows / max(passed - self.wait_s, 1e-9)}
         loss = self.losses / self.counts if self.counts else None
@@ -41,22 +41,23 @@ class Span:
 
 
 class Meter:
-    """Counts, and tells. On ranks other than 0 it counts only.
+    """Counts what a run does and prints its lines.
 
     Args:
-        shown: whether to draw the line and print epochs.
-        switch: what to try where the model is the bottleneck.
+        shown: whether to draw the bar and print lines; False on ranks other than 0.
+        switch: what to try if the model is the bottleneck.
 
     Attributes:
-        resumed_at: the update at which this process went on in the middle of the epoch; None: it trains the whole epoch.
+        resumed_at: the update at which this process resumed within the epoch; None: it trains the whole epoch.
     """
 
     def __init__(self, *, shown: bool, switch: str) -> None:
-        self._shown, self._bottleneck = shown, Bottleneck(switch)
+        self._shown = shown
+        self._bottleneck = Bottleneck(switch)
         self._bar: Any = None
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
         self._place = ""
-        self._known: dict[str, Any] = {}  # of the last record
+        self._latest: dict[str, Any] = {}  # loss and rate of the last record
         self.resumed_at: int | None = None
         self._start()
 
@@ -68,10 +69,12 @@ class Meter:
         return self.span, self.epoch_span, self._line_span
 
     def begin(self, epoch: int, done: int, updates: int | None, loader: Any) -> None:
-        """An epoch, the first is 0, begins, or goes on after `done` of its updates."""
+        """Start an epoch, counted from 0, or continue it after `done` of its updates."""
         self._bottleneck.begin(loader)
         self._start()
-        self._done, self._updates, self._place = done, updates, f"epoch {epoch + 1}"
+        self._done = done
+        self._updates = updates
+        self._place = f"epoch {epoch + 1}"
         if not done:
             self.resumed_at = None
         if self._shown:
@@ -79,7 +82,7 @@ class Meter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around what waits for data."""
+        """Measure the enclosed code as waiting for data."""
         started = time.perf_counter()
         try:
             yield
@@ -89,7 +92,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Around what is not training: evaluation, copies for a checkpoint, and pictures."""
+        """Leave out the time of the enclosed code: evaluation, copies for a checkpoint, pictures."""
         started = time.perf_counter()
         try:
             yield
@@ -110,12 +113,14 @@ class Meter:
         self._line_each_minute()
 
     def read(self, losses: float, counts: float, skipped: int, logged: Sums, *, lr: float) -> dict[str, Any]:
-        """Add what the device counted; returns a record of the time since the last one."""
+        """Add what the device counted, and return a record of the time since the last record."""
         for span in self._spans:
-            span.losses, span.counts, span.skipped = span.losses + losses, span.counts + counts, span.skipped + skipped
+            span.losses += losses
+            span.counts += counts
+            span.skipped += skipped
             span.logged = added(span.logged, logged)
         record = {**self.span.record(), "lr": lr}
-        self._known = {"loss": record["loss"], "lr": lr}
+        self._latest = {"loss": record["loss"], "lr": lr}
         self.span = Span()
         if self._bar is not None:
             self._bar.set_postfix_str(line(record), refresh=False)
@@ -126,16 +131,16 @@ class Meter:
         self.epoch_span.logged = added(self.epoch_span.logged, logged)
 
     def evaluating(self, batches: int) -> None:
-        """So many batches of an evaluation were used."""
+        """Report the number of batches that an evaluation has used so far."""
         self._line_each_minute(f"{batches} batches evaluated")
 
     def _line_each_minute(self, text: str = "") -> None:
-        """Where no line moves: how far it is."""
-        if not self._shown or (self._bar is not None and not self._bar.disable) or time.monotonic() - self._told < LINE_S:
+        """Print the progress at most once a minute, where there is no progress bar."""
+        if not self._shown or (self._bar is not None and not self._bar.disable) or time.monotonic() - self._last_line < LINE_S:
             return
         if not text:
             total = "" if self._updates is None else f" of {self._updates}"
-            text = f"{self._done}{total} updates, {line(self._line_span.record() | self._known)}"
+            text = f"{self._done}{total} updates, {line(self._line_span.record() | self._latest)}"
             self._line_span = Span()
         self.tell(f"{self._place}{self._resumed()}: {text}")
 
@@ -143,8 +148,8 @@ class Meter:
         return "" if self.resumed_at is None else f", resumed at update {self.resumed_at}"
 
     def end(self, epoch: int, results: dict[str, float]) -> dict[str, Any]:
-        """An epoch is over: one line of it, which names the bottleneck where that is news. Returns its record."""
-        self._close_bar()
+        """End an epoch: print its line, with the bottleneck if that has changed, and return its record."""
+        self.close()
         record = self.epoch_span.record()
         values = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
         evaluation = f"; evaluation: {values}" if values else ""
@@ -154,31 +159,29 @@ class Meter:
             limit = self._bottleneck.end(record["wait"])
             self.tell(f"epoch {epoch}{self._resumed()}: {line(record)}{evaluation}.{limit and ' '}{limit}")
         if self.resumed_at is not None:
-            record["resumed_at"], self.resumed_at = self.resumed_at, None
+            record["resumed_at"] = self.resumed_at
+            self.resumed_at = None
         return {**record, **{f"eval_{name}": value for name, value in results.items()}}
 
     def tell(self, text: str) -> None:
-        """A line for whoever looks, also through a pipe."""
-        self._told = time.monotonic()
+        """Print a line above the bar, and flush it for pipes."""
+        self._last_line = time.monotonic()
         if self._shown:
             tqdm.write(text)
             sys.stdout.flush()
 
-    def _close_bar(self) -> None:
+    def close(self) -> None:
+        """Close the progress bar."""
         if self._bar is not None:
             self._bar.close()
         self._bar = None
-
-    def close(self) -> None:
-        """Close the line that moves."""
-        self._close_bar()
 
 
 KNOWN = ("loss", "skipped", "samples_per_s", "samples_per_s_without_waiting", "wait", "lr")
 
 
 def line(record: dict[str, Any]) -> str:
-    """A record in words."""
+    """Return a record as text."""
     loss = "no loss" if record["loss"] is None else f"loss {record['loss']:.4g}"
     logged = "".join(f", {name} {value:.4g}" for name, value in record.items() if name not in KNOWN)
     rates = f"{record['samples_per_s']:,.0f} samples/s ({record['samples_per_s_without_waiting']:,.0f} without waiting)"

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: functions of a batch, and objects that see all batches, as torchmetrics has them."""
+"""Metrics of an evaluation: functions of a batch, and objects that are updated with all batches, like torchmetrics'."""
 
 from __future__ import annotations
 
@@ -15,50 +15,56 @@ from fastdata.errors import FastDataError
 
 __all__ = ["RESERVED", "Metrics"]
 
-RESERVED = ("loss", "kind", "update", "epoch", "time")  # the log has these already
+RESERVED = ("loss", "kind", "update", "epoch", "time")  # the log uses these names itself
 METHODS = ("update", "compute", "reset")
 HALVES = (torch.float16, torch.bfloat16)
-CLOSE = 1e-4  # of two ranks' values, relative: sums on a GPU may be taken in another order
+CLOSE = 1e-4  # relative tolerance between ranks: sums on a GPU may be taken in another order
 
 
 class Metrics:
     """The metrics of a run, by name.
 
     Args:
-        metrics: {name: metric}. A metric is a function(outputs, batch), which returns (sum, count), or a tensor with a value for
-            each row or token, or one float, the mean of the batch; or an object with `update`, `compute` and `reset`, which is
-            updated with the outputs and with the second part of the batch; or (object, function(outputs, batch)): the function
-            returns what the object is updated with. Over several ranks `compute` is to sum over them, as torchmetrics' does.
+        metrics: {name: metric}. A metric is one of these:
+            - a function(outputs, batch) that returns (sum, count), a tensor with a value for each row or token, or the batch's
+              mean as a float;
+            - an object with `update`, `compute` and `reset`, which is updated with the outputs and the second part of the batch;
+            - (object, function(outputs, batch)), where the function returns the arguments of `update`.
+            On several ranks, `compute` must sum over them, as in torchmetrics.
 
     Raises:
         TypeError: a metric is none of these.
-        ValueError: a name is one that the log uses.
+        ValueError: the log uses one of the names itself.
     """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
-        self._functions, self._objects, self._arguments = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-        self._batches, self._told = 0, set[str]()
+        self._functions = dict[str, Any]()
+        self._objects = dict[str, Any]()
+        self._arguments = dict[str, Any]()  # by name of an object: the function that returns the arguments of its update
+        self._batches = 0
+        self._warned = set[str]()
         for name, metric in dict(metrics).items():
             if name in RESERVED:
                 raise ValueError(f"metrics has a {name!r}, but the log uses this name itself: choose another")
-            given, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, None)
-            if not isinstance(given, type) and all(callable(getattr(given, method, None)) for method in METHODS):
-                self._objects[name], self._arguments[name] = given, arguments
+            target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, None)
+            if not isinstance(target, type) and all(callable(getattr(target, method, None)) for method in METHODS):
+                self._objects[name] = target
+                self._arguments[name] = arguments
             elif callable(metric) and not isinstance(metric, type):
                 self._functions[name] = metric
             else:
-                found = f"the class {metric.__name__}: make one of it" if isinstance(metric, type) else f"a {type(metric).__name__}"
+                found = f"the class {metric.__name__}: pass an object" if isinstance(metric, type) else f"a {type(metric).__name__}"
                 raise TypeError(
                     f"metrics[{name!r}] is {found}; a metric is a function, an object with {', '.join(METHODS)}, or a pair"
                 )
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Names of those that are functions."""
+        """The names of the metrics that are functions."""
         return tuple(self._functions)
 
     def reset(self, device: torch.device) -> None:
-        """Before the first batch of an evaluation."""
+        """Start an evaluation."""
         self._batches = 0
         for metric in self._objects.values():
             if hasattr(metric, "to"):
@@ -66,23 +72,23 @@ class Metrics:
             metric.reset()
 
     def pairs(self, outputs: Any, batch: Any, rows: int) -> list[tuple[Any, Any]]:
-        """Sum and count of each function, of a batch of so many rows."""
+        """Return (sum, count) of each function for a batch of `rows` rows."""
         return [_pair(name, function(outputs, batch), rows) for name, function in self._functions.items()]
 
     def see(self, outputs: Any, batch: Any) -> None:
-        """Update the objects, with floats of at least 32 bits."""
+        """Update the objects; floats have at least 32 bits."""
         self._batches += 1
         for name, metric in self._objects.items():
-            given = self._given(name, outputs, batch)
-            if isinstance(given, Mapping):
-                metric.update(**{key: _wide(value) for key, value in given.items()})
+            arguments = self._update_arguments(name, outputs, batch)
+            if isinstance(arguments, Mapping):
+                metric.update(**{key: _wide(value) for key, value in arguments.items()})
             else:
-                metric.update(*map(_wide, given))
+                metric.update(*map(_wide, arguments))
 
-    def _given(self, name: str, outputs: Any, batch: Any) -> Any:
-        if (arguments := self._arguments[name]) is not None:
-            given = arguments(outputs, batch)
-            return given if isinstance(given, tuple | list | Mapping) else (given,)
+    def _update_arguments(self, name: str, outputs: Any, batch: Any) -> Any:
+        if (function := self._arguments[name]) is not None:
+            arguments = function(outputs, batch)
+            return arguments if isinstance(arguments, tuple | list | Mapping) else (arguments,)
         if isinstance(batch, tuple | list) and len(batch) == 2:
             return outputs, batch[1]
         parts = f"of {len(batch)} parts" if isinstance(batch, tuple | list) else "without an order"
@@ -92,19 +98,19 @@ class Metrics:
         )
 
     def results(self, world: Any) -> dict[str, float]:
-        """What the objects compute of all batches, the same on every rank. One that has several numbers gives `name/part`.
+        """Return what the objects compute from all batches, the same on every rank. Several results of one object are `name/part`.
 
         Raises:
             FastDataError: a rank had no batch, or an object does not sum over the ranks.
         """
         if not self._objects:
             return {}
-        seen = world.gather(self._batches)
-        if not any(seen):
+        batches = world.gather(self._batches)
+        if not any(batches):
             return dict.fromkeys(self._objects, math.nan)
-        if not all(seen):  # compute() would wait for this rank for ever, or forget the others
+        if not all(batches):  # compute() would wait for this rank forever, or leave out the others
             raise FastDataError(
-                f"rank {seen.index(0)} has no rows of this set, and so nothing for {self._list()}: use smaller batches"
+                f"rank {batches.index(0)} has no rows of this dataset to update {', '.join(self._objects)}: use smaller batches"
             )
         found: dict[str, float] = {}
         for name, metric in self._objects.items():
@@ -119,9 +125,6 @@ class Metrics:
                 )
         return dict(ranks[0])
 
-    def _list(self) -> str:
-        return ", ".join(self._objects)
-
     def _add(self, found: dict[str, float], name: str, value: Any) -> None:
         if isinstance(value, Mapping):
             for key, part in value.items():
@@ -131,16 +134,16 @@ class Metrics:
         elif isinstance(value, Tensor) and value.dim() == 1:
             for place, part in enumerate(value.tolist()):
                 found[f"{name}/{place}"] = float(part)
-        elif name not in self._told:
-            self._told.add(name)
+        elif name not in self._warned:
+            self._warned.add(name)
             kind = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             warnings.warn(
-                f"metrics {name!r} computes {kind}, which is no number: it is not logged; ask the object for it", stacklevel=2
+                f"metrics {name!r} computes {kind}, not a number, so it is not logged; read it from the object", stacklevel=2
             )
 
 
 def _pair(name: str, value: Any, rows: int) -> tuple[Any, Any]:
-    """What a function returned, as a sum and a count."""
+    """Return the result of a function as (sum, count)."""
     if isinstance(value, tuple | list) and len(value) == 2:
         return value[0], value[1]
     if isinstance(value, Tensor) and value.dim():
@@ -149,7 +152,7 @@ def _pair(name: str, value: Any, rows: int) -> tuple[Any, Any]:
         return value * rows, rows
     kind = f"an integer, {value}" if isinstance(value, int | Tensor) else f"a {type(value).__name__}"
     raise TypeError(
-        f"metrics[{name!r}] returned {kind}; return (sum, count), a tensor of a value for each row, or the batch's mean as a float"
+        f"metrics[{name!r}] returned {kind}; return (sum, count), a tensor with a value per row, or the batch's mean as a float"
     )
 
 

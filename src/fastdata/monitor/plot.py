@@ -1,10 +1,9 @@
-"""train.png: what the log says, as a picture."""
+"""Draw the log as a picture, train.png."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ Record = dict[str, Any]
 
 FIELDS = {"time", "kind", "update", "epoch", "ema", "loss", "skipped", "lr", "resumed_at"}
 RATES = {"samples_per_s", "samples_per_s_without_waiting", "wait"}
-SMOOTHED = 30  # the average of the loss is over such a part of the points
-MOST_EPOCHS = 12  # that are numbered
-MOST_NAMES = 12  # that have a plot of their own
+SMOOTHED = 30  # the moving average of the loss is over 1/30 of the points
+MOST_EPOCHS = 12  # most epochs that are numbered
+MOST_NAMES = 12  # most metrics that are drawn
 
 
 def draw_log(log: Path, picture: Path) -> None:
-    """Losses, metrics, what was logged, learning rate, rates and share of waiting over the updates, from a log of the Trainer.
+    """Draw losses, metrics, logged numbers, learning rate, samples/s and the share of waiting over the updates of a Trainer's log.
 
-    The picture is complete whenever it is there.
+    The picture is replaced atomically.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -33,7 +32,7 @@ def draw_log(log: Path, picture: Path) -> None:
         from matplotlib.figure import Figure
         from matplotlib.ticker import EngFormatter
     train, evaluations, epochs = (_records(log, kind) for kind in ("train", "eval", "epoch"))
-    every = _names([*train, *evaluations])
+    every = sorted({name for record in (*train, *evaluations) for name in record} - FIELDS - RATES)  # metrics and logged numbers
     names = every[:MOST_NAMES]
     labels = ["loss", *names, "learning rate", "samples / s", "waiting, % of time"]
     figure = Figure(figsize=(8, 1.5 + 1.7 * len(labels)), layout="constrained")
@@ -74,7 +73,7 @@ def draw_log(log: Path, picture: Path) -> None:
 
 
 def _records(log: Path, kind: str) -> list[Record]:
-    """Those of a kind, by update. A killed run may have logged an update twice, or half: the later record counts."""
+    """Return the records of one kind, by update. A killed run may have logged an update twice, or half: the later record wins."""
     found: dict[int, Record] = {}
     for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -84,11 +83,6 @@ def _records(log: Path, kind: str) -> list[Record]:
         if isinstance(record, dict) and record.get("kind") == kind:
             found[record["update"]] = found.get(record["update"], {}) | record
     return [found[update] for update in sorted(found)]
-
-
-def _names(records: Sequence[Record]) -> list[str]:
-    """Metrics, and what the user logged."""
-    return sorted({name for record in records for name in record} - FIELDS - RATES)
 
 
 def _losses(axes: Any, train: list[Record], evaluations: list[Record]) -> None:
@@ -105,7 +99,7 @@ def _evaluation(records: list[Record]) -> str:
 
 
 def _smoothed(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """An exponential moving average, without the bias of its beginning."""
+    """Return an exponential moving average, corrected for the bias at its beginning."""
     keep = 1 - SMOOTHED / len(points) if len(points) > 2 * SMOOTHED else 0.5
     total, weight, found = 0.0, 0.0, list[tuple[int, float]]()
     for update, value in points:
@@ -125,7 +119,7 @@ def _curve(axes: Any, records: list[Record], name: str, *, scale: float = 1, **s
 
 
 def _epochs(plots: Any, epochs: list[Record]) -> None:
-    """Lines at the ends of epochs, and the epochs' numbers above."""
+    """Draw lines at the ends of epochs, and the epochs' numbers above."""
     every = math.ceil(len(epochs) / MOST_EPOCHS)
     shown = [record for record in epochs if record["epoch"] % every == 0] if epochs else []
     for axes in plots:

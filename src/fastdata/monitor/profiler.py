@@ -1,4 +1,4 @@
-"""Some updates under torch.profiler: where their time goes."""
+"""Profile some updates with torch.profiler."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ WARMUP = 3
 
 
 class StepProfiler:
-    """Watches `updates` updates after three others.
+    """Profiles updates after a warm-up of three.
 
     Args:
-        folder: where trace.json goes (and python.prof, with `python`); for chrome://tracing or Perfetto.
-        python: profile Python's functions too, by cProfile.
-        rank: those above 0 write into a folder of their own, such as rank1.
+        updates: number of updates to profile.
+        folder: folder of trace.json, for chrome://tracing or Perfetto, and with `python` of python.prof.
+        python: profile Python functions too, with cProfile.
+        rank: ranks above 0 write into a folder of their own, such as rank1.
     """
 
     def __init__(self, updates: int, folder: Path, *, python: bool, rank: int = 0) -> None:
-        self._left, self._folder = WARMUP + updates, folder / f"rank{rank}" if rank else folder
+        self._updates = updates
+        self._left = WARMUP + updates
+        self._folder = folder / f"rank{rank}" if rank else folder
         self._torch: Any = None
-        self._updates, self._python = updates, cProfile.Profile() if python else None
+        self._python = cProfile.Profile() if python else None
 
     def span(self, name: str) -> AbstractContextManager[Any]:
-        """Marks a part of an update in the trace, for NVIDIA's tools too."""
+        """Mark a part of an update in the trace, and as an NVTX range."""
         stack = ExitStack()
         stack.enter_context(record_function(name))
         if torch.cuda.is_available():
@@ -41,7 +44,7 @@ class StepProfiler:
         return stack
 
     def updated(self) -> str | None:
-        """After each update. The report, when the last one is done."""
+        """Count an update; return the report after the last one."""
         self._left -= 1
         if self._left == self._updates:
             gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
@@ -52,7 +55,7 @@ class StepProfiler:
         return self._finish() if self._left == 0 else None
 
     def close(self) -> None:
-        """Stop watching, if it does."""
+        """Stop profiling."""
         if self._torch is not None and self._left >= 0:
             self._left = -1
             if self._python:
@@ -66,7 +69,7 @@ class StepProfiler:
         events = self._torch.key_averages()
         gpu = torch.cuda.is_available()
         spent = {event.key: event.device_time_total if gpu else event.cpu_time_total for event in events if event.key in SPANS}
-        spent["data"] = sum(event.cpu_time_total for event in events if event.key == "data")  # the device has no part in it
+        spent["data"] = sum(event.cpu_time_total for event in events if event.key == "data")  # the device takes no part in it
         total = sum(spent.values()) or 1
         shares = ", ".join(f"{name} {spent.get(name, 0) / total:.0%}" for name in SPANS)
         by = "self_device_time_total" if gpu else "self_cpu_time_total"
