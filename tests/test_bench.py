@@ -437,9 +437,9 @@ def _row(kind: str, name: str, ratio: float, busy: float = 2.0, spread: float = 
             0.55,
             0.4,
             1.1,
-            "keeps but 0.4 cores busy; the disk, or other programs, are the limit: try RAMDataset, or a quieter",
+            "keeps only 0.4 cores busy; the disk or other programs are the limit: try RAMDataset, or a quieter",
         ),
-        (0.99, 0.97, 0.4, 1.1, "keeps but 0.4 cores busy; the disk is not the limit, .*: try a quieter machine"),
+        (0.99, 0.97, 0.4, 1.1, "keeps only 0.4 cores busy; the disk is not the limit, .*: try a quieter machine"),
         (0.93, 0.95, 1.9, 2.1, r"^Too noisy to tell: from round to round, LMDB made 93 to 195 images/s\. End other"),
     ],
 )

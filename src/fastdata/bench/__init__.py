@@ -1,1 +1,1 @@
-"""Measures all of it, beside the limits of the machine."""
+"""Measurements, compared with the limits of the machine."""

@@ -1,6 +1,6 @@
-"""The contestant that a person writes by hand: a torch Dataset with cv2, under torch's DataLoader as its manual recommends it.
+"""The hand-written contestant: a torch Dataset with cv2 in torch's DataLoader, used as its manual recommends.
 
-Its bytes come from the memory-mapped store, which saves opening a file for each image: that is to its advantage.
+It reads the memory-mapped store, which saves opening a file for each image: an advantage for it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ByHand(Dataset[tuple[torch.Tensor, Any]]):
-    """What a person writes: encoded bytes, cv2, a random crop, a flip, a tensor [C, H, W]."""
+    """A hand-written dataset: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W]."""
 
     def __init__(self, task: Task) -> None:
-        self.records, self.crop = StoreImages(task.path, task.size), task.crop
+        self.records = StoreImages(task.path, task.size)
+        self.crop = task.crop
 
     def __len__(self) -> int:
         return len(self.records)
@@ -54,7 +55,7 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
 
 
 def _random_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """torchvision.transforms.RandomResizedCrop.get_params with its defaults: top, left, height, width."""
+    """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params does with its defaults."""
     for _ in range(10):
         area = height * width * random.uniform(0.08, 1)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -66,7 +67,7 @@ def _random_box(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def by_hand(task: Task, workers: int, image_bytes: float) -> Streamed:
-    """torch's DataLoader, as its manual recommends it, over the hand-written dataset."""
+    """Return torch's DataLoader over the hand-written dataset, as a contestant."""
     dataset = ByHand(task)
 
     def make() -> DataLoader[Any]:

@@ -1,4 +1,4 @@
-"""`fastdata bench`: what the loader reaches on a store, beside the limit of the machine and a loader written by hand."""
+"""`fastdata bench`: the Loader's speed on a store, compared with the limit of the machine and a hand-written loader."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import torch
 
 from fastdata.bench.harness import machine, summarize
 from fastdata.bench.loaders import Task
-from fastdata.bench.plot import draw, require_matplotlib
+from fastdata.bench.plot import draw
 from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
 from fastdata.bench.trial import Trial
 from fastdata.data.opening import described
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, needs
 from fastdata.images.records import StoreImages
 from fastdata.machine import available_cores, free_memory
 from fastdata.store.format import read_manifest
 
 __all__ = ["run_bench"]
 
-CROP, BATCH = 224, 64  # or less, where the images are smaller or fewer
+CROP = 224  # default side; less if the images are smaller
+BATCH = 64  # default batch size; less if there are fewer images
 
 
 def run_bench(
@@ -43,35 +44,36 @@ def run_bench(
     """Measure, print a table, and name the bottleneck.
 
     Args:
-        store: made by `fastdata-prep`.
-        echo: prints a line.
+        store: path of a store of images.
+        echo: called with each line of output.
         size: stored size; None: the largest.
-        crop: pixels a side of the random crops; None: 224, or the shorter side of the store's median image if that is less.
-        batch_size: images; None: 64, or all if the store has fewer.
+        crop: side of the random crops in pixels; None: 224, or the shorter side of the store's median image if that is less.
+        batch_size: images per batch; None: 64, or all if the store has fewer.
         workers: numbers of workers to try; empty: 0, the powers of two and the number of cores.
-        seconds: of one measurement.
-        repeats: rounds that count.
-        plot: where to draw a chart of the result.
-        limit: seconds after which a contestant that does not answer is ended; the result says so, and the others go on.
+        seconds: length of one measurement.
+        repeats: number of rounds, without the warm-up.
+        plot: path of a PNG chart of the result.
+        limit: seconds after which a contestant that does not answer is ended; the others continue.
 
     Returns:
-        What was measured, as plain values: machine, store, settings, results (one dict a contestant), failed (reason by name)
-        and verdict.
+        Plain values: machine, store, settings, results (one dict per contestant), failed (reason by name) and verdict.
 
     Raises:
-        ValueError: an argument can't be: not positive, more than the store has, or more than fits into memory.
-        StoreError: the store has no images, or masks in place of labels.
-        LoaderError: a contestant delivers something else than the others, or no Loader delivers anything.
-        MissingExtraError: `plot` without matplotlib.
+        ValueError: an argument is not positive, larger than the store, or does not fit into memory.
+        StoreError: the store has no images, or masks but no labels.
+        LoaderError: contestants deliver different batches, or no Loader delivers anything.
+        MissingExtraError: `plot` needs matplotlib, which is not installed.
     """
     _positive(**{"crop": crop, "batch-size": batch_size, "seconds": seconds, "repeats": repeats, "limit": limit})
     if min(workers, default=0) < 0:
         raise ValueError(f"--workers is {min(workers)}, but must not be negative")
     if plot is not None:
-        require_matplotlib()  # now, and not after minutes
+        with needs("matplotlib"):  # fail now, not after minutes of measuring
+            import matplotlib  # noqa: F401
         if not Path(plot).absolute().parent.is_dir():
             raise ValueError(f"--plot is {os.fspath(plot)!r}, but its folder does not exist: make it first")
-    task, cores = _task(os.fspath(store), size, crop, batch_size), available_cores()
+    task = _task(os.fspath(store), size, crop, batch_size)
+    cores = available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     about = describe(task)
     most = max(cores, *counts)
@@ -82,8 +84,8 @@ def run_bench(
             f"{free_memory() / 1e6:,.0f} MB are free: choose a smaller --crop or --batch-size{fewer}"
         )
     ram = about["store_bytes"] < 0.5 * free_memory()  # a copy in memory is affordable
-    for said in byte_lines(about, counts, ram):
-        echo(said)
+    for line in byte_lines(about, counts, ram):
+        echo(line)
     number = 2 + len(counts) + ram + torch.cuda.is_available()
     echo(plan_line(number, seconds, repeats))
     with Trial(task, about, seconds, limit, total=number * (repeats + 2)) as trial:
@@ -114,7 +116,7 @@ def _positive(**values: float | None) -> None:
 
 
 def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
-    """What is to be done; what was not asked fits the images."""
+    """Return the task of each contestant, with defaults that fit the images."""
     manifest = read_manifest(Path(path))
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
         raise StoreError(f"bench measures stores of images without masks, not {described(path, manifest)}")
@@ -126,5 +128,5 @@ def _task(path: str, size: int | None, crop: int | None, batch_size: int | None)
     if crop is None:
         heights, widths = images.sides(np.arange(len(images)))
         side = int(np.median(np.minimum(heights, widths)))
-        crop = max(2, min(CROP, side - side % 2))  # even, as planes have to be
+        crop = max(2, min(CROP, side - side % 2))  # even, because planes must be
     return Task(path, size, crop, batch_size or min(BATCH, len(images)))

@@ -1,7 +1,7 @@
-"""Measuring contestants against each other, fairly: interleaved rounds, medians, ratios within a round, the machine beside them.
+"""Fair comparison of contestants: interleaved rounds, medians, ratios within a round, a description of the machine.
 
-Other programs, clocks and caches change over minutes. So contestants take turns, a ratio is formed within each round, and the
-median over the rounds is reported with the least and the greatest.
+Other programs, clock rates and caches change over minutes. So contestants take turns, each round gives a ratio, and the median of
+the rounds is reported with the minimum and the maximum.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "lmdb")
 
 
 class Run(NamedTuple):
-    """One measurement. seconds: of the wall clock; cpu_s: of all processes that took part; bytes: of compressed input."""
+    """One measurement. seconds: wall clock; cpu_s: CPU time of all processes involved; bytes: compressed input."""
 
     images: int
     seconds: float
@@ -65,14 +65,14 @@ def interleave(
     """Let each contestant measure itself once a round.
 
     Args:
-        contestants: by name; called with `seconds`.
-        seconds: how long a measurement shall take.
-        repeats: rounds that count.
-        warmup: rounds before, which do not: caches fill, memory is allocated.
-        failure: an exception with which a contestant leaves: it takes no further part.
+        contestants: functions by name, called with `seconds`.
+        seconds: length of a measurement.
+        repeats: number of rounds that count.
+        warmup: number of rounds before these, which fill caches and allocate memory.
+        failure: exception with which a contestant drops out.
 
     Returns:
-        One Run a round for each name that stayed to the end.
+        One Run per round for each contestant that did not drop out.
     """
     runs: dict[Key, list[Run]] = {name: [] for name in contestants}
     for number in range(-warmup, repeats):
@@ -89,7 +89,7 @@ def interleave(
 
 
 def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[str, Any]]:
-    """One plain dict a contestant: rates, cost, and the ratio of its rate to that of `reference`, formed within each round."""
+    """Return one plain dict per contestant: rates, cost, and the ratio of its rate to that of `reference` in the same round."""
     base = [run.images / run.seconds for run in runs[reference]]
     return [
         {
@@ -109,7 +109,7 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def tree(root: int | None = None) -> list[psutil.Process]:
-    """List a process, by default this one, and all that descend from it. If it is gone, there are none."""
+    """Return a process, by default this one, and all its descendants; empty if it is gone."""
     try:
         process = psutil.Process(root)
         return [process, *process.children(recursive=True)]
@@ -118,9 +118,11 @@ def tree(root: int | None = None) -> list[psutil.Process]:
 
 
 def tree_cpu_s(processes: Iterable[psutil.Process] | None = None, *, ended: bool = False) -> float:
-    """Add up the CPU seconds that living processes have used, in steps of 1/100 s each; by default this one and its descendants.
+    """Return the CPU seconds, in steps of 1/100 s, used by living processes: by default this one and its descendants.
 
-    ended: also what children that have ended had used.
+    Args:
+        processes: the processes.
+        ended: include the CPU seconds of children that have ended.
     """
     total = 0.0
     for process in tree() if processes is None else processes:
@@ -130,9 +132,9 @@ def tree_cpu_s(processes: Iterable[psutil.Process] | None = None, *, ended: bool
 
 
 def tree_pss(root: int | None = None) -> int | None:
-    """Return the bytes that a process, by default this one, and its descendants hold, shared pages counted once (PSS).
+    """Return the memory of a process, by default this one, and its descendants in bytes, with shared pages counted once (PSS).
 
-    None: the kernel does not tell.
+    None if the kernel does not report it.
     """
     total = 0
     for process in tree(root):
@@ -140,21 +142,22 @@ def tree_pss(root: int | None = None) -> int | None:
             total += process.memory_full_info().pss
         except psutil.NoSuchProcess:
             continue
-        except (psutil.AccessDenied, AttributeError):  # another user's; not Linux
+        except (psutil.AccessDenied, AttributeError):  # another user's process, or not Linux
             return None
     return total
 
 
 def _settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
-    """Wait until the descendants of this process are idle: what one contestant makes ahead shall not slow the next."""
-    end, before, now = time.monotonic() + limit_s, -1.0, tree_cpu_s(tree()[1:])
+    """Wait until the descendants of this process are idle: work that one contestant does ahead must not slow the next."""
+    end = time.monotonic() + limit_s
+    before, now = -1.0, tree_cpu_s(tree()[1:])
     while now != before and time.monotonic() < end:
         time.sleep(step_s)
         before, now = now, tree_cpu_s(tree()[1:])
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on, without what would name the machine."""
+    """Return what the numbers depend on, and nothing that identifies the machine."""
     import torch
 
     found = {
@@ -171,7 +174,7 @@ def machine() -> dict[str, Any]:
 
 
 def _version(library: str) -> str | None:
-    """None where it is not installed: not every benchmark needs all of them."""
+    """Return the version of a library; None if it is not installed, since not every benchmark needs all of them."""
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
@@ -184,7 +187,7 @@ def _cpu() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file belongs to, "-dirty" if something was changed; None when it is installed."""
+    """Return the commit of the checkout of this file, with "-dirty" if it has changes; None for an installed package."""
     here = Path(__file__)
     try:
         for command in ("ls-files --error-unmatch " + here.name, "describe --always --dirty --abbrev=12 --exclude=*"):
@@ -199,20 +202,17 @@ def _commit() -> str | None:
 def _command() -> str:
     program = Path(sys.argv[0])
     name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
-    arguments = [Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:]]  # where things lie is the machine's business
+    arguments = [Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:]]  # leave out the machine's folders
     return f"{name} {shlex.join(arguments)}".strip()
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table that also reads well in a terminal: names to the left, figures to the right."""
+    """Return a Markdown table that is also readable in a terminal: names on the left, numbers on the right."""
     widths = [max(len(line[k]) for line in (headers, *rows)) for k in range(len(headers))]
 
     def line(cells: Sequence[str]) -> str:
-        return (
-            "| "
-            + " | ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(cells, widths, strict=True)))
-            + " |"
-        )
+        first, *others = zip(cells, widths, strict=True)
+        return f"| {' | '.join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])} |"
 
     rule = "|" + "|".join("-" * (w + 2) if k == 0 else "-" * (w + 1) + ":" for k, w in enumerate(widths)) + "|"
     return [line(headers), rule, *map(line, rows)]
@@ -224,6 +224,6 @@ def write_json(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
 
 
 def write_markdown(path: str | os.PathLike[str], title: str, lines: Iterable[str], found: Mapping[str, Any]) -> None:
-    """Write lines as Markdown, below a title and above what `machine` found."""
+    """Write lines as Markdown, between a title and what `machine` found."""
     about = [f"- {name}: {value}" for name, value in found.items() if value is not None]
     Path(path).write_text("\n".join([f"# {title}", "", *lines, "", *about]) + "\n")

@@ -1,10 +1,10 @@
-"""Most contestants of `fastdata bench`: one store, RandomResizedCrop and a flip, three ways.
+"""Contestants of `fastdata bench`, which do the same work on one store: RandomResizedCrop and a flip.
 
-    the decode limit    bare processes that run the dataset's own code over their share; nothing is shuffled or handed over
-    Loader              fastdata's, from disk and from memory, with several numbers of workers
-    DataLoader + cv2    what a person writes by hand (fastdata.bench.by_hand)
+    the decode limit    bare processes that run the dataset's own code on their share; nothing is shuffled or handed over
+    Loader              fastdata's Loader, from disk and from memory, with several numbers of workers
+    DataLoader + cv2    hand-written (fastdata.bench.by_hand)
 
-All three take the same bytes from the same memory-mapped store, so a difference is one of decoding and of moving batches.
+All three read the same bytes from the same memory-mapped store, so they differ only in decoding and in moving batches.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
 AHEAD = 2  # batches that each worker makes ahead: torch's default, and ours
-SIGMAS, CODES = 6, 3  # how far apart mean colours may be: standard errors, and beyond that codes of 255, as decoders differ
+SIGMAS, CODES = 6, 3  # tolerance between mean colours: standard errors, plus codes of 255 because decoders differ
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every contestant has to do. size: the stored size; crop: pixels a side of the output."""
+    """The work of every contestant. size: the stored size; crop: side of the output in pixels."""
 
     path: str
     size: int | None
@@ -56,7 +56,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Check:
-    """What a pass outside the timed region delivered. complete: it went to its end; means: of each sample and channel, [n, C]."""
+    """The result of a pass outside the timed region. complete: it reached its end; means: per sample and channel, [n, C]."""
 
     complete: bool
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ class Check:
 
 
 class Contestant(Protocol):
-    """Keeps its processes over all rounds. kind: "limit", "ours" or "other"; workers: how many processes."""
+    """A contestant, which keeps its processes over all rounds. kind: "limit", "ours" or "other"; workers: number of processes."""
 
     name: str
     kind: str
@@ -75,20 +75,22 @@ class Contestant(Protocol):
         """Start, and return the milliseconds to the first batch."""
 
     def measure(self, seconds: float) -> Run:
-        """Deliver for that long; start what is not running."""
+        """Deliver batches for `seconds`; start first if needed."""
 
     def check(self, seconds: float) -> Check:
-        """Deliver one pass, or what of it fits into `seconds`, and look at it: LoaderError if it is not what it should be."""
+        """Deliver one pass, or as much as fits into `seconds`; raise LoaderError if the batches are wrong."""
 
     def close(self) -> None: ...
 
 
 class Streamed:
-    """A loader, made by `make`, that runs on from pass to pass of `samples` samples each, whose records have `image_bytes`."""
+    """A loader, made by `make`, that runs pass after pass over `samples` samples with `image_bytes` per record."""
 
     def __init__(self, name: str, kind: str, make: Callable[[], Any], workers: int, *, samples: int, image_bytes: float) -> None:
         self.name, self.kind, self.workers = name, kind, workers
-        self._make, self._samples, self._image_bytes = make, samples, image_bytes
+        self._make = make
+        self._samples = samples
+        self._image_bytes = image_bytes
         self._loader: Any = None
         self._batches: Iterator[Any] = iter(())
 
@@ -106,15 +108,17 @@ class Streamed:
     def measure(self, seconds: float) -> Run:
         if self._loader is None:
             self.start()
-        for _ in range(self.workers * (AHEAD + 1)):  # what lies ready was made before, and isn't counted
+        for _ in range(self.workers * (AHEAD + 1)):  # these may have been made before the clock started
             next(self._batches)
         images, cpu, started = 0, tree_cpu_s(), time.perf_counter()
-        while (taken := time.perf_counter() - started) < seconds or not images:
+        while (elapsed := time.perf_counter() - started) < seconds or not images:
             images += len(next(self._batches)[0])
-        return Run(images, taken, tree_cpu_s() - cpu, images * self._image_bytes)
+        return Run(images, elapsed, tree_cpu_s() - cpu, images * self._image_bytes)
 
     def check(self, seconds: float) -> Check:
-        end, complete, means, ids = time.monotonic() + seconds, False, list[Array](), list[int]()
+        end = time.monotonic() + seconds
+        complete = False
+        means, ids = list[Array](), list[int]()
         for batch in self._loader:
             images = _rgb(batch[0].permute(0, 2, 3, 1).numpy(), self._loader.dataset)
             if not means:
@@ -131,7 +135,7 @@ class Streamed:
         return Check(complete, images.shape[1:], str(images.dtype), np.concatenate(means))
 
     def _same_as_dataset(self, batch: Any) -> None:
-        """The pixels of one batch must be those that the dataset makes without any loader."""
+        """Raise LoaderError unless the batch has the pixels that the dataset makes without a loader."""
         if isinstance(self._loader, Loader):
             images, _ = self._loader.dataset.read_batch(batch.ids, seed=self._loader.seed, epoch=batch.position[0])
             if not np.array_equal(images, batch[0].permute(0, 2, 3, 1).numpy()):
@@ -147,23 +151,27 @@ class Streamed:
 
 
 class Bare:
-    """The decode limit: processes that read, decode, crop, resize and flip, each over its share of the store."""
+    """The decode limit: processes that read, decode, crop, resize and flip, each on its share of the store."""
 
     def __init__(self, task: Task, processes: int, image_bytes: float) -> None:
-        self.name, self.kind, self.workers = f"decode limit, {processes} bare processes", "limit", processes
-        self._task, self._image_bytes = task, image_bytes
+        self.name = f"decode limit, {processes} bare processes"
+        self.kind = "limit"
+        self.workers = processes
+        self._task = task
+        self._image_bytes = image_bytes
         self._running: list[tuple[Any, Any]] = []
 
     def start(self) -> float:
-        started, dataset = time.perf_counter(), self._task.dataset()
+        started = time.perf_counter()
+        dataset = self._task.dataset()
         for rows in np.array_split(np.arange(len(dataset)), self.workers):
-            ours, theirs = multiprocessing.Pipe()
+            pipe, child_pipe = multiprocessing.Pipe()
             share = rows if len(rows) else np.arange(len(dataset))
-            process = multiprocessing.Process(target=_serve, args=(theirs, dataset, share, self._task.batch_size), daemon=True)
+            process = multiprocessing.Process(target=_serve, args=(child_pipe, dataset, share, self._task.batch_size), daemon=True)
             with ready_to_fork():
                 process.start()
-            theirs.close()
-            self._running.append((process, ours))
+            child_pipe.close()
+            self._running.append((process, pipe))
         self._ask("run", 0.0)
         return 1e3 * (time.perf_counter() - started)
 
@@ -173,13 +181,13 @@ class Bare:
         try:
             return [pipe.recv() for _, pipe in self._running]
         except EOFError:
-            raise LoaderError("a process of the decode limit died; it says why above") from None
+            raise LoaderError("a process of the decode limit died; its error is printed above") from None
 
     def measure(self, seconds: float) -> Run:
         if not self._running:
             self.start()
         cpu, done = tree_cpu_s(), self._ask("run", seconds)
-        images, rate = sum(n for n, _ in done), sum(n / taken for n, taken in done)
+        images, rate = sum(n for n, _ in done), sum(n / elapsed for n, elapsed in done)
         return Run(images, images / rate, tree_cpu_s() - cpu, images * self._image_bytes)
 
     def check(self, seconds: float) -> Check:
@@ -196,29 +204,29 @@ class Bare:
 
 
 def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> None:
-    """A bare process. Only counts go back, and means when asked to check."""
+    """Run a bare process, which sends back only counts, and means if asked to check."""
     torch.set_num_threads(1)
     quiet_worker(0)
     parent = os.getppid()
-    batches = _rendered(dataset, [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)])
-    while os.getppid() == parent:  # so that a parent that was killed leaves nobody behind
+    batches = _render(dataset, [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)])
+    while os.getppid() == parent:  # ends this process if the parent was killed
         if pipe.poll(1.0):
             what, seconds = pipe.recv()
-            pipe.send(_checked(batches, dataset, len(rows), seconds) if what == "check" else _counted(batches, seconds))
+            pipe.send(_check_batches(batches, dataset, len(rows), seconds) if what == "check" else _count_images(batches, seconds))
 
 
-def _rendered(dataset: ImageDataset, chunks: list[Array]) -> Iterator[Array]:
+def _render(dataset: ImageDataset, chunks: list[Array]) -> Iterator[Array]:
     return (dataset.read_batch(chunk, seed=0, epoch=epoch)[0] for epoch in itertools.count() for chunk in chunks)
 
 
-def _counted(batches: Iterator[Array], seconds: float) -> tuple[int, float]:
+def _count_images(batches: Iterator[Array], seconds: float) -> tuple[int, float]:
     images, started = 0, time.perf_counter()
-    while (taken := time.perf_counter() - started) < seconds or not images:
+    while (elapsed := time.perf_counter() - started) < seconds or not images:
         images += len(next(batches))
-    return images, taken
+    return images, elapsed
 
 
-def _checked(batches: Iterator[Array], dataset: ImageDataset, samples: int, seconds: float) -> Check:
+def _check_batches(batches: Iterator[Array], dataset: ImageDataset, samples: int, seconds: float) -> Check:
     end, means = time.monotonic() + seconds, np.empty((0, 0))
     while len(means) < samples and (time.monotonic() < end or not len(means)):
         images = _rgb(next(batches), dataset)
@@ -227,7 +235,7 @@ def _checked(batches: Iterator[Array], dataset: ImageDataset, samples: int, seco
 
 
 def _rgb(images: Array, dataset: Any) -> Array:
-    """Pixels [n, H, W, C] also where a dataset emits planes."""
+    """Return pixels [n, H, W, C], also if the dataset returns planes."""
     if not (isinstance(dataset, ImageDataset) and dataset._images.form.planes):
         return images
     rows, width = images.shape[1:3]
@@ -235,18 +243,18 @@ def _rgb(images: Array, dataset: Any) -> Array:
 
 
 def _means(images: Array) -> Array:
-    """Of each sample and channel, [n, C], over every fourth pixel of every fourth row."""
+    """Return the mean of each sample and channel, [n, C], over every fourth pixel of every fourth row."""
     return np.asarray(images[:, ::4, ::4].mean((1, 2), dtype=np.float64))
 
 
 def agree(checks: dict[str, Check]) -> None:
-    """Raise LoaderError unless all contestants deliver the same kind of array, and the same colours within chance."""
+    """Raise LoaderError unless all contestants deliver the same shape and dtype, and mean colours that differ by chance only."""
     (first, a), *others = checks.items()
     for name, b in others:
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             raise LoaderError(f"{first} delivers {a.dtype} {a.shape}, {name} {b.dtype} {b.shape}: no comparison")
         if min(len(a.means), len(b.means)) < 16:
-            continue  # too few to tell
+            continue  # too few for a comparison
         chance = np.sqrt(a.means.var(0) / len(a.means) + b.means.var(0) / len(b.means))
         allowed = CODES * (np.iinfo(a.dtype).max / 255) + SIGMAS * chance
         if np.any(np.abs(a.means.mean(0) - b.means.mean(0)) > allowed):
@@ -254,7 +262,7 @@ def agree(checks: dict[str, Check]) -> None:
 
 
 def loader(task: Task, dataset: Any, workers: int, image_bytes: float, *, pin_memory: bool = False) -> Streamed:
-    """fastdata's Loader over `dataset`."""
+    """Return fastdata's Loader over `dataset`, as a contestant."""
     kind = "RAM" if isinstance(dataset, RAMDataset) else "LMDB"
     name = f"Loader, {kind}, {workers} worker{'s' * (workers != 1)}{', pinned' * pin_memory}"
     make = partial(

@@ -1,4 +1,4 @@
-"""Forward and backward of one function: timed, and looked into."""
+"""Time and profile forward and backward of one function."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["Call", "Operator", "Times", "looked_into", "timed"]
+from fastdata.torch_private import pytree
+
+__all__ = ["Call", "Operator", "Times", "profile_operators", "time_passes"]
 
 
 class Times(NamedTuple):
-    """Milliseconds, medians. host_ms: until the call returned; device_ms: until the GPU was done, gaps between kernels included."""
+    """Median milliseconds. host_ms: until the call returned; device_ms: until the GPU was done, including gaps between kernels."""
 
     host_ms: float
     device_ms: float | None
 
 
 class Operator(NamedTuple):
-    """One operator. ms: a call, its own time without that of the operators inside it; share: of all operators."""
+    """One operator. ms: its own time per call, without the operators inside it; share: of the time of all operators."""
 
     name: str
     calls: float
@@ -34,13 +36,14 @@ class Operator(NamedTuple):
 
 
 class Call:
-    """One forward and backward at a time, each as after ``zero_grad()``."""
+    """Runs forward and backward, each time as after ``zero_grad()``."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.fn, self.args = fn, _cut_off(args)
+        self.fn = fn
+        self.args = pytree.tree_map(_detached, args)
         self.outputs: list[Tensor] = []
         self.ones: list[Tensor] = []
-        self.grads = WeakTensorKeyDictionary()  # as they were; weak, as fn may make leaves of its own
+        self.grads = WeakTensorKeyDictionary()  # gradients from before; weak, because fn may make leaves of its own
 
     def __call__(self) -> None:
         self.clear()
@@ -53,7 +56,7 @@ class Call:
         self.outputs = list(_differentiable(self.fn(*self.args)))
 
     def seed(self) -> None:
-        """What backward starts from, where it will leave gradients, and none there yet."""
+        """Make the gradients that backward starts from, and clear those of the leaves."""
         self.ones = [torch.ones_like(output) for output in self.outputs]
         for leaf in _leaves(self.outputs):
             if leaf not in self.grads:
@@ -64,7 +67,7 @@ class Call:
         self.outputs, self.ones = [], []
 
     def clear(self) -> None:
-        """Frees what the call before left."""
+        """Free what the previous call left."""
         self.outputs, self.ones = [], []
         for leaf in list(self.grads):
             leaf.grad = None
@@ -75,13 +78,9 @@ class Call:
             leaf.grad = self.grads[leaf]
 
 
-def _cut_off(value: Any) -> Any:
-    """The same arguments, as leaves of the graph."""
-    if isinstance(value, Tensor) and value.requires_grad and not value.is_leaf:
-        return value.detach().requires_grad_()
-    if type(value) in (list, tuple):
-        return type(value)(map(_cut_off, value))
-    return {key: _cut_off(item) for key, item in value.items()} if type(value) is dict else value
+def _detached(value: Any) -> Any:
+    """Return a tensor as a leaf of the graph, and anything else as it is."""
+    return value.detach().requires_grad_() if isinstance(value, Tensor) and value.requires_grad and not value.is_leaf else value
 
 
 def _differentiable(output: Any) -> Iterator[Tensor]:
@@ -93,7 +92,7 @@ def _differentiable(output: Any) -> Iterator[Tensor]:
 
 
 def _leaves(outputs: list[Tensor]) -> set[Tensor]:
-    """The tensors whose `grad` a backward from these fills."""
+    """Return the tensors whose `grad` a backward from `outputs` fills."""
     found = {output for output in outputs if output.is_leaf}
     nodes = [output.grad_fn for output in outputs]
     seen = set(nodes)
@@ -103,14 +102,14 @@ def _leaves(outputs: list[Tensor]) -> set[Tensor]:
             continue
         if type(node).__name__ == "AccumulateGrad":
             found.add(node.variable)  # type: ignore[attr-defined]
-        ahead = {following for following, _ in node.next_functions} - seen
-        seen |= ahead
-        nodes.extend(ahead)
+        new = {next_node for next_node, _ in node.next_functions} - seen
+        seen |= new
+        nodes.extend(new)
     return found
 
 
-def timed(call: Call, steps: int, device: torch.device | None) -> tuple[Times, Times | None, int | None]:
-    """Median times of both passes, and CUDA's peak."""
+def time_passes(call: Call, steps: int, device: torch.device | None) -> tuple[Times, Times | None, int | None]:
+    """Return median times of both passes, and CUDA's peak memory."""
     passes: list[tuple[Times, Times | None]] = []
     start = 0
     call.clear()
@@ -149,29 +148,29 @@ def _median(times: list[Times]) -> Times:
     return Times(median(t.host_ms for t in times), median(device) if device else None)
 
 
-def looked_into(call: Call, calls: int, device: torch.device | None) -> tuple[tuple[Operator, ...], int | None]:
-    """The operators of `calls` calls, and on the CPU the most bytes that they held."""
-    call.clear()  # of memory that is freed while it looks, but was not taken, the profiler says that it does not know it
+def profile_operators(call: Call, calls: int, device: torch.device | None) -> tuple[tuple[Operator, ...], int | None]:
+    """Return the operators of `calls` calls, and on the CPU the peak memory."""
+    call.clear()  # or the profiler complains about memory that it sees freed but not allocated
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device is not None else [])]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with torch.profiler.profile(activities=activities, profile_memory=device is None) as seen:
+        with torch.profiler.profile(activities=activities, profile_memory=device is None) as prof:
             for _ in range(calls):
                 call()
             if device is not None:
                 torch.cuda.synchronize(device)
-    events = [event for event in seen.key_averages() if event.device_type.name == "CPU"]
+    events = [event for event in prof.key_averages() if event.device_type.name == "CPU"]
     own = [event.self_device_time_total for event in events]
-    if not any(own):  # no GPU, or one that may not be profiled
+    if not any(own):  # no GPU, or profiling it is not allowed
         own = [event.self_cpu_time_total for event in events]
     total = sum(own) or 1.0
     found = [Operator(e.key, e.count / calls, us / 1e3 / calls, us / total) for e, us in zip(events, own, strict=True) if us > 0]
-    return tuple(sorted(found, key=lambda o: -o.ms)), _peak(seen) if device is None else None
+    return tuple(sorted(found, key=lambda o: -o.ms)), _peak(prof) if device is None else None
 
 
-def _peak(seen: torch.profiler.profile) -> int | None:
-    """The greatest sum of what was allocated and freed so far."""
-    results = getattr(seen.profiler, "kineto_results", None)
+def _peak(prof: torch.profiler.profile) -> int | None:
+    """Return the greatest running sum of allocated minus freed bytes."""
+    results = getattr(prof.profiler, "kineto_results", None)
     if results is None:
         return None
     events = sorted((e for e in results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns())

@@ -1,50 +1,37 @@
-"""The chart of `fastdata bench`: images/s of each contestant as bars, and the decode limit as a line, all on one scale."""
+"""The chart of `fastdata bench`: a bar of images/s for each contestant, and the decode limit as a line, on one scale."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from fastdata.bench.report import limit_of, rate
-from fastdata.errors import MissingExtraError
+from fastdata.errors import needs
 
-__all__ = ["draw", "require_matplotlib"]
+__all__ = ["draw"]
 
 COLORS = {"limit": "#9aa0a6", "ours": "#1a73e8", "other": "#e8710a"}
-MEANINGS = {"limit": "decoding alone", "ours": "fastdata.Loader", "other": "torch DataLoader by hand"}
+MEANINGS = {"limit": "decoding alone", "ours": "fastdata.Loader", "other": "hand-written DataLoader"}
 DPI = 150
-
-
-def require_matplotlib() -> None:
-    """Raise MissingExtraError if it is absent: better before minutes of measuring than behind them."""
-    try:
-        if importlib.util.find_spec("matplotlib") is not None:
-            return
-    except ImportError:
-        pass
-    raise MissingExtraError("matplotlib")
 
 
 def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Draw the result of `fastdata bench` as a PNG.
 
-    A bar is a contestant's share of the limit, times the limit; its whiskers go from the least to the greatest round.
+    A bar is a contestant's share of the limit, times the limit; its whiskers show the minimum and maximum of the rounds.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure  # not pyplot: nothing of the caller's matplotlib is touched
-    from matplotlib.patches import Patch
+    with needs("matplotlib"):
+        from matplotlib.figure import Figure  # not pyplot, which has state that belongs to the caller
+        from matplotlib.patches import Patch
 
     limit = limit_of(result["results"])
     rows = sorted(result["results"], key=lambda row: row["ratio"]["median"])
     middle, least, most = ([rate(row, limit, which) for row in rows] for which in ("median", "min", "max"))
     figure = Figure(figsize=(9.0, 1.9 + 0.42 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     reach = [[m - low for m, low in zip(middle, least, strict=True)], [high - m for m, high in zip(middle, most, strict=True)]]
     axes.barh(range(len(rows)), middle, height=0.66, color=[COLORS[row["kind"]] for row in rows])
@@ -54,7 +41,7 @@ def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         share = "the limit" if row["kind"] == "limit" else f"{row['ratio']['median']:.2f} of the limit"
         axes.annotate(
             f"{middle[k]:,.0f}  ({share})",
-            (max(most[k], limit if middle[k] > 0.75 * limit else 0.0), k),  # not across the line
+            (max(most[k], limit if middle[k] > 0.75 * limit else 0.0), k),  # not on top of the line
             (6, 0),
             textcoords="offset points",
             va="center",
@@ -63,7 +50,7 @@ def draw(result: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         )
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.set_xlim(0, max(*most, limit) * 1.4)
-    axes.set_xlabel("images/s (median share of the limit, times the limit; whiskers: least and greatest round)", fontsize=9)
+    axes.set_xlabel("images/s (median share of the limit, times the limit; whiskers: min and max of the rounds)", fontsize=9)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -1,4 +1,4 @@
-"""What one function, loss or module costs, and where the host waits for it."""
+"""Measure what a function, loss or module costs, and where the host waits for the GPU."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.bench.harness import table
-from fastdata.bench.passes import Call, Operator, Times, looked_into, timed
+from fastdata.bench.passes import Call, Operator, Times, profile_operators, time_passes
 from fastdata.bench.syncs import Sync, find_syncs
 
 __all__ = ["Operator", "Profile", "Sync", "Times", "profile"]
 
-LOOKS = 5  # calls that are looked into, for operators and for waits; neither is timed
+PROFILED = 5  # calls that are profiled for operators, and as many for waits; these are not timed
 SHOWN = 10  # rows of a table
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What `profile` found; ``str(...)`` is a table.
+    """The result of `profile`; ``str(...)`` is a table.
 
     Attributes:
-        name: Of the function or the module's class.
-        device: That ran it: "cpu", "cuda:0", ...
-        steps: Timed calls.
-        forward, backward: Times; `backward` is None where the output does not require grad.
-        operators: By their own time, on the GPU if one ran them, the most expensive first.
-        peak_bytes: What a call held at most beyond what was there before it; None if PyTorch does not say.
-        syncs: Where the host waits for the GPU; on the CPU, where it would, if the tensors were on a GPU.
+        name: name of the function or of the module's class.
+        device: the device that ran it: "cpu", "cuda:0", ...
+        steps: number of timed calls.
+        forward, backward: times; `backward` is None if the output does not require grad.
+        operators: the operators with their own time, on the GPU if one ran them, the most expensive first.
+        peak_bytes: the most memory that a call held beyond what was allocated before; None if PyTorch does not report it.
+        syncs: where the host waits for the GPU; on the CPU, where it would wait if the tensors were on a GPU.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Profile:
 
     @property
     def syncs_per_call(self) -> float:
-        """Waits of the host, all places together."""
+        """Waits of the host per call, over all places."""
         return sum(sync.per_call for sync in self.syncs)
 
     def __str__(self) -> str:
@@ -54,25 +54,25 @@ class Profile:
 
 
 def profile(fn: Callable[..., Any], *args: Any, steps: int = 20, warmup: int = 3) -> Profile:
-    """Measures one function, loss or module on the arguments that it is given, and finds its host syncs.
+    """Measure a function, loss or module on the given arguments, and find its host syncs.
 
-    Where the output (a tensor, or tuples, lists and dicts with some) requires grad, backward is measured too, from ones; gradients
-    of before are put back. Arguments that were computed from parameters are cut off, so that a loss is measured without the
-    model in front of it. `fn` is called ``warmup + steps + 11`` times at most, just as it is: random numbers are drawn, a
-    BatchNorm in training mode moves its statistics, a function that steps an optimizer trains.
+    If the output (a tensor, or tuples, lists and dicts of tensors) requires grad, backward is measured too, starting from ones.
+    Gradients from before are restored. Arguments that were computed from parameters are detached, so that a loss is measured
+    without the model that feeds it. `fn` is called ``warmup + steps + 11`` times at most, with its side effects: it draws random
+    numbers, a BatchNorm in training mode updates its statistics, and a function that steps an optimizer trains.
 
-    On a GPU, each pass is timed alone, on an idle device: where `host_ms` is not below `device_ms`, the host is what it waits
-    for, and fewer, larger kernels help (torch.compile). Peak memory is CUDA's ``max_memory_allocated``, whose count is reset.
+    On a GPU, each pass is timed alone, on an idle device. If `host_ms` is not below `device_ms`, the host is the bottleneck, and
+    fewer, larger kernels help (torch.compile). Peak memory is CUDA's ``max_memory_allocated``, which is reset.
 
     Args:
-        fn: The function or module; call it with keyword arguments through a lambda.
-        *args: Its arguments, on the device that shall be measured.
-        steps: Calls that are timed; the medians are given.
-        warmup: Calls before: memory is allocated, kernels are chosen and compiled.
+        fn: the function or module. To pass keyword arguments, use a lambda.
+        *args: its arguments, on the device to be measured.
+        steps: number of timed calls, of which the medians are reported.
+        warmup: number of calls before these, which allocate memory, and choose and compile kernels.
 
     Raises:
         TypeError: `fn` is not callable.
-        ValueError: `steps` or `warmup` are out of range.
+        ValueError: `steps` is less than 1, or `warmup` is negative.
 
     Example:
         >>> import torch
@@ -88,22 +88,19 @@ def profile(fn: Callable[..., Any], *args: Any, steps: int = 20, warmup: int = 3
     try:
         for _ in range(warmup):
             call()
-        syncs, device = find_syncs(call, LOOKS)
-        forward, backward, peak = timed(call, steps, device)
-        operators, host_peak = looked_into(call, LOOKS, device)
+        syncs, device = find_syncs(call, PROFILED)
+        forward, backward, peak = time_passes(call, steps, device)
+        operators, host_peak = profile_operators(call, PROFILED, device)
     finally:
         call.restore()
     peak = host_peak if device is None else peak
-    return Profile(_name(fn), str(device or "cpu"), steps, forward, backward, operators, peak, syncs)
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    return Profile(name, str(device or "cpu"), steps, forward, backward, operators, peak, syncs)
 
 
 def _lines(found: Profile) -> Iterator[str]:
-    held = "" if found.peak_bytes is None else f", {found.peak_bytes / 1e6:,.1f} MB at most"
-    yield f"{found.name} on {found.device}: {found.host_ms:.3f} ms a call{held}"
+    memory = "" if found.peak_bytes is None else f", {found.peak_bytes / 1e6:,.1f} MB at most"
+    yield f"{found.name} on {found.device}: {found.host_ms:.3f} ms a call{memory}"
     passes = [("forward", found.forward), ("backward", found.backward)]
     yield ""
     yield from table(["median of " + str(found.steps), "host, ms", "GPU, ms"], [_times(name, t) for name, t in passes if t])

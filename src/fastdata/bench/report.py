@@ -1,4 +1,4 @@
-"""What `fastdata bench` says: the bytes beforehand, a table, and the bottleneck in one sentence."""
+"""The output of `fastdata bench`: memory needed, a table of results, and the bottleneck in one sentence."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fastdata.machine import available_cores
 
 __all__ = ["byte_lines", "describe", "limit_of", "plan_line", "rate", "result_lines", "verdict"]
 
-PROCESS_BYTES = 100 << 20  # what Python, torch and cv2 take in a worker, about
-NEAR = 0.85  # share of the decode limit above which moving batches is not worth a thought
-BUSY = 0.7  # share of the cores' time; below, decoding waits for something
-GAIN = 1.15  # of memory over disk, above which the disk matters
-NOISY = 2.0  # how far apart a contestant's rounds may be: the greatest rate over the least
+PROCESS_BYTES = 100 << 20  # approximate memory of Python, torch and cv2 in a worker
+NEAR = 0.85  # share of the decode limit above which moving batches does not matter
+BUSY = 0.7  # share of the cores' time below which decoding waits for something
+GAIN = 1.15  # gain of memory over disk above which the disk matters
+NOISY = 2.0  # largest ratio between the rates of a contestant's rounds
 
 
 def describe(task: Task) -> dict[str, Any]:
-    """What is in the store, and the bytes that follow from it."""
+    """Return what is in the store, and the memory that follows from it."""
     dataset = task.dataset()
     images, form = dataset._images, dataset._images.form
     heights, widths = images.sides(np.arange(len(dataset)))
@@ -46,47 +46,47 @@ def describe(task: Task) -> dict[str, Any]:
 
 
 def byte_lines(about: Mapping[str, Any], counts: Sequence[int], ram: bool) -> Iterator[str]:
-    """What will be held in memory: a batch, a worker, and all contestants at once; `ram`: a copy of the store too."""
+    """Yield the memory of a batch, of a worker and of all contestants together; `ram`: including a copy of the store."""
     shape, scratch = " x ".join(map(str, about["batch_shape"])), about["scratch_bytes"]
     processes = 2 * available_cores() + sum(counts) + max(counts) * (ram + torch.cuda.is_available())
     total = processes * about["worker_bytes"] + ram * about["store_bytes"]
     yield f"a batch:  {shape} {about['dtype']} = {about['batch_bytes'] / 1e6:.1f} MB"
     yield (
-        f"a worker: {AHEAD} batches + {scratch / 1e6:.1f} MB to decode into + about {PROCESS_BYTES / 1e6:.0f} MB of its own"
+        f"a worker: {AHEAD} batches + {scratch / 1e6:.1f} MB to decode into + about {PROCESS_BYTES / 1e6:.0f} MB for the process"
         f" = {about['worker_bytes'] / 1e6:.0f} MB"
     )
     yield f"in all:   up to {processes} processes{' and a copy of the store' * ram} = {total / 1e6:,.0f} MB"
 
 
 def plan_line(contestants: int, seconds: float, repeats: int) -> str:
-    """What will be measured, and how long it takes at least."""
-    alone = max(2 * seconds, 1.0) + min(seconds, 1.0) + 2.0  # checked and measured once; what it takes to start
-    took = contestants * (alone + (repeats + 1) * (seconds + 0.1))
-    about = f"{took:.0f} s" if took < 100 else f"{took / 60:.0f} minutes"
+    """Return a line that says what will be measured, and how long it takes at least."""
+    alone = max(2 * seconds, 1.0) + min(seconds, 1.0) + 2.0  # one check and one measurement; 2 s to start
+    total = contestants * (alone + (repeats + 1) * (seconds + 0.1))
+    about = f"{total:.0f} s" if total < 100 else f"{total / 60:.0f} minutes"
     rounds = f"{repeats + 1} rounds (the first is not counted), {seconds:g} s each"
     return f"measuring: {contestants} contestants, {rounds}; with starting and checking, about {about}"
 
 
 def limit_of(results: Sequence[Mapping[str, Any]]) -> float:
-    """Images/s of decoding alone, the median of its rounds: the scale of all rates that are shown."""
+    """Return the median images/s of decoding alone: the scale of all rates that are shown."""
     return float(next(row for row in results if row["kind"] == "limit")["images_per_s"]["median"])
 
 
 def rate(row: Mapping[str, Any], limit: float, which: str = "median") -> float:
-    """Images/s of a contestant on the scale of the limit: its share within each round, times the limit.
+    """Return images/s of a contestant on the scale of the limit: its share of the limit in the same round, times the limit.
 
-    Rates of different rounds are not comparable, as clocks and other programs change; so a share and a rate never disagree.
+    Rates of different rounds are not comparable, because clock rates and other programs change. This way, shares and rates agree.
     """
     return float(row["ratio"][which] * limit)
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
-    """The table, and who is not in it."""
-    headers = ["", "of the limit", "least - greatest", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
+    """Return the table, and a line for each contestant that was left out."""
+    headers = ["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
     limit, image_bytes = limit_of(result["results"]), result["store"]["image_bytes"]
     rows = [_cells(row, rate(row, limit), image_bytes) for row in result["results"]]
-    left = [f"{name}: left out ({why})" for name, why in result["failed"].items()]
-    return [*table(headers, rows), *left]
+    left_out = [f"{name}: left out ({why})" for name, why in result["failed"].items()]
+    return [*table(headers, rows), *left_out]
 
 
 def _cells(row: Mapping[str, Any], images_per_s: float, image_bytes: float) -> list[str]:
@@ -104,7 +104,7 @@ def _cells(row: Mapping[str, Any], images_per_s: float, image_bytes: float) -> l
 
 
 def verdict(results: Sequence[Mapping[str, Any]], cores: int) -> str:
-    """The bottleneck in a sentence; or that it can't be told, as the rounds differ too much."""
+    """Return the bottleneck in one sentence, or that the rounds differ too much to tell."""
     spread = {row["name"]: (row["images_per_s"]["min"], row["images_per_s"]["max"]) for row in results}
     name, (least, most) = max(spread.items(), key=lambda item: item[1][1] / item[1][0])
     if most > NOISY * least:
@@ -116,21 +116,21 @@ def verdict(results: Sequence[Mapping[str, Any]], cores: int) -> str:
 
 
 def _bottleneck(results: Sequence[Mapping[str, Any]], cores: int) -> str:
-    """One sentence: how far the best Loader is from the limit, what holds it back, and what to change."""
+    """Return one sentence: how close the best Loader is to the limit, what limits it, and what to change."""
     limit = next(row for row in results if row["kind"] == "limit")
     ours = [row for row in results if row["kind"] == "ours"]
     disk = max((row for row in ours if "LMDB" in row["name"]), key=lambda row: row["ratio"]["median"])
     memory = next((row["ratio"] for row in ours if "RAM" in row["name"]), None)
     share, count = disk["ratio"]["median"], disk["workers"]
     where = f"on {'this core' if cores == 1 else f'these {cores} cores'}"
-    said = f"The Loader with {count} worker{'s' * (count != 1)} reaches {share:.2f} of what decoding alone allows {where}: "
+    text = f"The Loader with {count} worker{'s' * (count != 1)} reaches {share:.2f} of what decoding alone allows {where}: "
     if memory and memory["median"] > GAIN * share and memory["min"] > disk["ratio"]["max"]:  # in every round
-        return said + f"reading the store is the limit; RAMDataset reaches {memory['median']:.2f}, and a faster disk would help."
+        return text + f"reading the store is the limit; RAMDataset reaches {memory['median']:.2f}, and a faster disk would help."
     if limit["cores_busy"] < BUSY * cores:
-        idle = f"decoding alone keeps but {limit['cores_busy']:.1f} cores busy; "
+        idle = f"decoding alone keeps only {limit['cores_busy']:.1f} cores busy; "
         if memory and memory["median"] <= share:
-            return said + idle + "the disk is not the limit, as RAMDataset is no faster: try a quieter machine."
-        return said + idle + f"the disk, or other programs, are the limit: try {'RAMDataset, or ' * bool(memory)}a quieter machine."
+            return text + idle + "the disk is not the limit, as RAMDataset is no faster: try a quieter machine."
+        return text + idle + f"the disk or other programs are the limit: try {'RAMDataset, or ' * bool(memory)}a quieter machine."
     if share >= NEAR:
-        return said + "decoding is the limit; more cores or a smaller --size help."
-    return said + "making batches and handing them over is the limit; other numbers of --workers or a larger --batch-size may help."
+        return text + "decoding is the limit; more cores or a smaller --size help."
+    return text + "making batches and handing them over is the limit; other numbers of --workers or a larger --batch-size may help."

@@ -1,4 +1,4 @@
-"""Lines that make the host wait for the GPU; on the CPU, those that would."""
+"""Find lines that make the host wait for the GPU or, on the CPU, would do so."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["Sync", "find_syncs"]
 
-# Their results, or shapes of results, are numbers that the host reads from the device. (PyTorch, "CUDA semantics", and the
-# kernels under aten/src/ATen/native/cuda, which copy to the host.) Masks as indices, and repeat_interleave, are seen to below.
+# The host reads the results of these operators, or their shapes, from the device. (PyTorch, "CUDA semantics", and the kernels
+# under aten/src/ATen/native/cuda, which copy to the host.) Masks as indices, and repeat_interleave, are handled below.
 _READ = {
-    "aten::_local_scalar_dense",  # item, bool, int, float, a tensor as an index or in a format
+    "aten::_local_scalar_dense",  # item, bool, int, float, a tensor as an index or in a format string
     *("aten::nonzero", "aten::masked_select", "aten::bincount", "aten::equal", "aten::allclose"),
     *("aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive"),
     *("aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd"),
 }
 _INDEX = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-# Copies that on the CPU are no operators: to the host, and of the host's numbers.
+# Copies to the host, and copies of the host's numbers to the device. On the CPU they are no operators.
 _COPIES = {Tensor.cpu, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__repr__}
 _MADE = {torch.tensor, torch.as_tensor, Tensor.new_tensor}
 _TO_CPU = re.compile(r"""\.to\(\s*(device\s*=\s*)?(torch\.device\(\s*)?["']cpu["']""")
 _ON_CPU = re.compile(r"""\bdevice\s*=\s*(torch\.device\(\s*)?["']cpu["']""")
-# Functions of Python that wait, or make the allocator wait.
+# Python functions that wait, or make the allocator wait.
 _WAITING = {
     function.__code__: name
     for name, function in {
@@ -54,7 +54,7 @@ _WARNING = "called a synchronizing CUDA operation"
 
 
 class Sync(NamedTuple):
-    """One place where the host waits. where: file:line, or the pass that it is in; what: the operator, or the line."""
+    """One place where the host waits. where: file:line, or the pass; what: the operator, or the line."""
 
     where: str
     what: str
@@ -62,12 +62,12 @@ class Sync(NamedTuple):
 
 
 def find_syncs(call: Callable[[], object], calls: int) -> tuple[tuple[Sync, ...], torch.device | None]:
-    """Calls `calls` times, or once more where that turns out to use a GPU.
+    """Find host syncs in `calls` calls, or in one more call if these turn out to use a GPU.
 
-    On a GPU the waits are those that ``torch.cuda.set_sync_debug_mode`` knows, and calls of ``synchronize`` and ``empty_cache``. On
-    the CPU they are what would wait on a GPU, if all tensors were there but those that were copied to the host. (Optimizers of
-    PyTorch keep numbers on the CPU, so what they read does not count, but for LBFGS.) What was compiled runs as eager code while
-    it is looked at on the CPU, and stays compiled.
+    On a GPU, syncs are those that ``torch.cuda.set_sync_debug_mode`` reports, and calls of ``synchronize`` and ``empty_cache``. On
+    the CPU, they are what would wait if all tensors were on a GPU, except those that were copied to the host. (Except for LBFGS,
+    PyTorch's optimizers keep numbers on the CPU, so what they read does not count.) While it is observed on the CPU, compiled code
+    runs as eager code; it stays compiled.
 
     Returns:
         The places, those with the most waits first, and the CUDA device of the first operator that used one.
@@ -86,7 +86,7 @@ def find_syncs(call: Callable[[], object], calls: int) -> tuple[tuple[Sync, ...]
 
 
 def _eager() -> AbstractContextManager[Any]:
-    """What torch.compile made is left alone: a frame that Dynamo meets under modes such as ours, it never compiles again."""
+    """Run compiled code as eager code: a frame that Dynamo meets under our modes would never be compiled again."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
@@ -96,10 +96,10 @@ def _repeat(call: Callable[[], object], calls: int) -> None:
 
 
 class _Seen:
-    """What was counted, by place.
+    """Counts of waits by place.
 
     Attributes:
-        quiet: within a function that reads numbers on the CPU only.
+        quiet: True inside a function that reads numbers on the CPU only.
         host: tensors that would be on the host if the others were on a GPU.
     """
 
@@ -110,7 +110,7 @@ class _Seen:
         self.host = WeakTensorKeyDictionary()
 
     def add(self, operator: str | None) -> None:
-        """Counts a wait in the line that runs now; without an operator, the line itself is what is shown."""
+        """Count a wait at the current line; without an operator, the line itself is shown."""
         frames = list(_stack())
         user = _users(frames)
         if self.quiet or (operator and _on_the_host([f.f_code.co_filename for f in frames[:user]])):
@@ -124,7 +124,7 @@ class _Seen:
 
 
 def _stack() -> Iterator[FrameType]:
-    """The frames from here out to the call that is looked at, without those of the measurement itself."""
+    """Yield the frames from here to the observed call, without those of the measurement itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code not in (_repeat.__code__, find_syncs.__code__):
         if frame.f_code.co_filename not in _OWN:
@@ -133,7 +133,7 @@ def _stack() -> Iterator[FrameType]:
 
 
 def _users(frames: list[FrameType]) -> int:
-    """The index of the first frame that is not PyTorch's own; their number if there is none."""
+    """Return the index of the first frame outside PyTorch; the number of frames if there is none."""
     return next((k for k, f in enumerate(frames) if not f.f_code.co_filename.startswith((_TORCH, "<"))), len(frames))
 
 
@@ -142,7 +142,7 @@ def _line(frame: FrameType) -> str:
 
 
 def _on_the_host(files: list[str]) -> bool:
-    """Whether an optimizer reads its own numbers, its count of steps."""
+    """Return whether an optimizer reads its own numbers, such as its step count."""
     inside = {Path(file).name for file in files if file.startswith(_OPTIMIZERS)}
     return bool(inside) and "lbfgs.py" not in inside
 
@@ -152,30 +152,30 @@ def _short(file: str) -> str:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees the copies between host and GPU, which on the CPU are no operators."""
+    """Counts copies between host and GPU, which are no operators on the CPU."""
 
     def __init__(self, seen: _Seen) -> None:
         super().__init__()
         self.seen = seen
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, seen = kwargs or {}, self.seen
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        on_host = bool(given) and all(value in seen.host for value in given)
+        kwargs = kwargs or {}
+        seen = self.seen
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        on_host = bool(tensors) and all(value in seen.host for value in tensors)
         copied = not on_host and _copies(func, args, kwargs)
         if copied:
             seen.add(f"torch.{func.__name__}" if func in (torch.tensor, torch.as_tensor) else f"Tensor.{func.__name__}")
         seen.quiet = on_host and func is not Tensor.backward
-        if func is functional.one_hot:  # on the CPU it looks whether the classes are in range
+        if func is functional.one_hot:  # on the CPU it reads whether the classes are in range
             seen.quiet |= kwargs.get("num_classes", args[1] if len(args) > 1 else -1) > 0
         try:
             result = func(*args, **kwargs)
         finally:
             seen.quiet = False
         if isinstance(result, Tensor) and (on_host or (copied and func not in _MADE)):
-            result = (
-                result.view_as(result) if any(result is value for value in given) else result
-            )  # as a copy from a GPU is another
+            if any(result is value for value in tensors):
+                result = result.view_as(result)  # a copy from a GPU would be another tensor
             seen.host[result] = True
         return result
 
@@ -183,22 +183,22 @@ class _Functions(TorchFunctionMode):
 def _copies(func: Any, args: Any, kwargs: Any) -> bool:
     if func in _COPIES:
         return True
-    if func is Tensor.__format__:  # of one number it is an operator that reads it
+    if func is Tensor.__format__:  # for a single number, an operator reads it
         return bool(args[0].dim())
-    if func is Tensor.to:  # .to(device) names the CPU where there is no GPU: only in the line itself one sees what is meant
+    if func is Tensor.to:  # without a GPU, device is the CPU anyway, so only the source line tells
         return _written(_TO_CPU)
     return func in _MADE and not isinstance(args[-1] if args else None, Tensor) and not _written(_ON_CPU)
 
 
 def _written(pattern: re.Pattern[str]) -> bool:
-    """Whether the line of the user that runs now has it."""
+    """Return whether the current line of the user's code matches."""
     frames = list(_stack())
     user = _users(frames)
     return user < len(frames) and bool(pattern.search(_line(frames[user])))
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator, in forward and in backward."""
+    """Counts operators that read from the device, in forward and in backward."""
 
     supports_higher_order_operators = True
 
@@ -229,7 +229,7 @@ def _reads(name: str, args: Any, kwargs: Any) -> bool:
 
 @contextmanager
 def _called(seen: _Seen) -> Iterator[None]:
-    """Sees calls of functions that wait."""
+    """Count calls of functions that wait."""
     before = sys.getprofile()
 
     def see(frame: FrameType, event: str, _: Any) -> None:
@@ -245,7 +245,7 @@ def _called(seen: _Seen) -> Iterator[None]:
 
 @contextmanager
 def _warned(seen: _Seen) -> Iterator[None]:
-    """PyTorch warns of each wait, in the line where it is."""
+    """Count PyTorch's warnings of waits, which come from the waiting line."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if _WARNING in str(message):

@@ -1,4 +1,4 @@
-"""The contestants of `fastdata bench`: each runs alone once and is looked at, then all take turns."""
+"""The contestants of `fastdata bench`: each runs alone once and is checked, then all take turns."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ __all__ = ["Trial"]
 
 
 class Trial:
-    """All contestants of one store, from their start to their end; a context manager that ends them.
+    """All contestants of one store; a context manager that ends them.
 
     Args:
-        task: what each has to do.
-        about: the store, as `fastdata.bench.report.describe` has it.
-        seconds: of one measurement.
+        task: the work of each contestant.
+        about: the description of the store by `fastdata.bench.report.describe`.
+        seconds: length of one measurement.
         limit: seconds after which a contestant that does not answer is ended.
-        total: steps of the progress bar, which a terminal shows.
+        total: steps of the progress bar in a terminal.
 
     Attributes:
-        found: what is known of each contestant beside its rate, by name.
-        failed: why a contestant takes no further part, by name.
+        found: results of each contestant besides its rate, by name.
+        failed: why a contestant dropped out, by name.
     """
 
     def __init__(self, task: Task, about: dict[str, Any], seconds: float, limit: float, *, total: int) -> None:
-        self._task, self._about, self._seconds, self._limit = task, about, seconds, limit
+        self._task = task
+        self._about = about
+        self._seconds = seconds
+        self._limit = limit
         self._bar = tqdm(total=total, disable=None, leave=False, bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed}")
         self._stack = ExitStack()
         self._contestants: list[Watched] = []
@@ -55,25 +58,26 @@ class Trial:
         self._bar.close()
 
     def enter(self, counts: Sequence[int], ram: bool) -> str:
-        """Let each contestant run alone once: that shows its memory, its first batch, and whether it delivers what it should.
+        """Let each contestant run alone once, to measure its memory and its first batch, and to check its batches.
 
-        The number of workers that does best then is used for what is compared with it.
+        The best number of workers is then used for the other variants of the Loader.
 
         Args:
             counts: numbers of workers to try.
-            ram: whether a copy of the store in memory takes part.
+            ram: whether to include a copy of the store in memory.
 
         Returns:
             The name of the decode limit.
 
         Raises:
-            LoaderError: contestants disagree; the decode limit failed, or every Loader did.
+            LoaderError: contestants disagree, or the decode limit or every Loader failed.
         """
-        task, size, cores, dataset = self._task, self._about["image_bytes"], available_cores(), self._task.dataset()
+        task, size, cores = self._task, self._about["image_bytes"], available_cores()
+        dataset = task.dataset()
         limit = self._attempt(Bare(task, cores, size))
         ours = [self._attempt(loader(task, dataset, count, size)) for count in counts]
-        self._needed({limit.name}, "the decode limit")
-        self._needed({one.name for one in ours}, "no Loader")
+        self._require_any({limit.name}, "the decode limit")
+        self._require_any({one.name for one in ours}, "every Loader")
         best = max(ours, key=lambda one: self._rates.get(one.name, 0.0)).workers
         self._attempt(by_hand(task, cores, size))
         if torch.cuda.is_available():
@@ -83,9 +87,9 @@ class Trial:
         agree(self._checks)
         return limit.name
 
-    def _needed(self, names: set[str], what: str) -> None:
+    def _require_any(self, names: set[str], what: str) -> None:
         if names <= set(self.failed):
-            raise LoaderError(f"nothing to compare, as {what} could run: " + "; ".join(f"{n}: {self.failed[n]}" for n in names))
+            raise LoaderError(f"there is nothing to compare: {what} failed: " + "; ".join(f"{n}: {self.failed[n]}" for n in names))
 
     def _attempt(self, contestant: Contestant) -> Contestant:
         watched = Watched(contestant, self._limit)
@@ -110,17 +114,18 @@ class Trial:
             "whole_pass_checked": check.complete,
         }
         self._contestants.append(watched)
-        self._checks[contestant.name], self._rates[contestant.name] = check, run.images / run.seconds
+        self._checks[contestant.name] = check
+        self._rates[contestant.name] = run.images / run.seconds
         return contestant
 
     def rounds(self, repeats: int) -> dict[str, list[Run]]:
-        """Let all take turns. Where their processes don't fit at once, they start anew each time, outside the timed region."""
+        """Let all take turns. If their processes do not fit at once, each restarts for its turn, outside the timed region."""
         need = sum(one.workers for one in self._contestants) * self._about["worker_bytes"]
         keep = need < 0.5 * free_memory() and need < 0.8 * shutil.disk_usage("/dev/shm").free
         measures = {one.name: self._measure(one, keep) for one in self._contestants}
         runs = interleave(measures, seconds=self._seconds, repeats=repeats, failure=Failed)
-        self._needed({self._contestants[0].name}, "the decode limit")
-        self._needed({one.name for one in self._contestants if one.kind == "ours"}, "no Loader")
+        self._require_any({self._contestants[0].name}, "the decode limit")
+        self._require_any({one.name for one in self._contestants if one.kind == "ours"}, "every Loader")
         return runs
 
     def _measure(self, one: Watched, keep: bool) -> Callable[[float], Run]:

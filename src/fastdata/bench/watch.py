@@ -1,4 +1,4 @@
-"""A watchdog for contestants: one that fails, or does not answer in time, is ended, and the others go on."""
+"""A watchdog that ends contestants which fail or do not answer in time; the others continue."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ T = TypeVar("T")
 
 
 class Failed(LoaderError):
-    """A contestant takes no further part; the message says why."""
+    """A contestant drops out; the message says why."""
 
 
 class Watched:
-    """A contestant that gets `limit` seconds for each answer, beyond the seconds that it is told to measure.
+    """A contestant that has `limit` seconds for each answer, in addition to the seconds of the measurement.
 
-    When they are over, its processes are killed. This takes an alarm signal, so only the main thread watches.
+    After that its processes are killed. This uses an alarm signal, so it works in the main thread only.
     """
 
     def __init__(self, contestant: Contestant, limit: float) -> None:
         self.name, self.kind, self.workers = contestant.name, contestant.kind, contestant.workers
-        self._contestant, self._limit = contestant, limit
-        self._processes: set[Any] = set()  # its own
+        self._contestant = contestant
+        self._limit = limit
+        self._processes: set[Any] = set()  # of this contestant
 
     def start(self) -> float:
         return self._answer(self._contestant.start, 0.0)
@@ -40,7 +41,7 @@ class Watched:
         return self._answer(lambda: self._contestant.measure(seconds), seconds)
 
     def check(self, seconds: float) -> Check:
-        """As the contestant's: what it delivers wrongly is a LoaderError, not a Failed."""
+        """Check the contestant. Wrong batches raise its LoaderError, not Failed."""
         return self._in_time(lambda: self._contestant.check(seconds), seconds)
 
     def close(self) -> None:
@@ -72,8 +73,8 @@ class Watched:
 
 @contextmanager
 def _alarm(seconds: float, ring: Callable[[], object]) -> Iterator[None]:
-    """Call `ring` in this thread, whatever it waits for, after so many seconds, and each second from then on."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    """Call `ring` in this thread after `seconds`, even while it waits, and again each second."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda *_: ring())
