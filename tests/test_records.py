@@ -227,7 +227,7 @@ def test_the_picture_is_drawn_as_the_run_goes(tmp_path, monkeypatch):
 
 def test_a_full_disk_ends_no_training(tmp_path):
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
-    with pytest.warns(UserWarning, match=r"log\.jsonl could not be written .*No space left.*goes on") as said:
+    with pytest.warns(UserWarning, match=r"log\.jsonl could not be written .*No space left.*continues") as said:
         made(tmp_path, log_every=1).fit(BATCHES, epochs=2)
     assert sum("log.jsonl" in str(warning.message) for warning in said) == 1
     assert (tmp_path / "checkpoints" / "update-00000010.pt").exists()
