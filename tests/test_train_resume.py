@@ -221,7 +221,7 @@ def test_of_two_signals_the_second_goes_to_the_handler_before() -> None:
     try:
         with Termination() as termination:
             signal.raise_signal(signal.SIGTERM)
-            assert termination.asked and not heard
+            assert termination.received and not heard
             signal.raise_signal(signal.SIGTERM)
             assert heard == [signal.SIGTERM]
     finally:
