@@ -122,7 +122,7 @@ class Copier:
 
     def reclaim(self, enough: Callable[[], bool] = lambda: True) -> None:
         """Release the memory of finished copies. Until `enough()` is true, wait for the oldest copy (host sync)."""
-        while self._under_way and (_done(self._under_way[0][0]) or not enough()):
+        while self._under_way and (self._under_way[0][0].query() or not enough()):  # type: ignore[no-untyped-call]
             self._under_way[0][0].synchronize()
             self._under_way.popleft()
 
@@ -166,10 +166,6 @@ def _within(block: Tensor, like: Tensor, start: int) -> Tensor:
     """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, so it has its own version."""
     empty = torch.empty(0, dtype=like.dtype, device=block.device)
     return empty.set_(block.untyped_storage(), start // like.itemsize, like.size(), like.stride())
-
-
-def _done(event: cuda.Event) -> bool:
-    return bool(event.query())  # type: ignore[no-untyped-call]
 
 
 def _send(block: Tensor, source: Tensor) -> None:

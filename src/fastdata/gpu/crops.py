@@ -25,27 +25,25 @@ class Stack:
         dtype: torch.uint8 or torch.uint16.
         outside: value of the border. None: no border, because boxes never reach beyond the image.
         device: device of the images.
+
+    Attributes:
+        memory: the tensor that holds the pixels.
     """
 
     def __init__(self, count: int, shape: Shape, dtype: torch.dtype, outside: int | None, device: torch.device) -> None:
         self.shape, self.dtype = shape, dtype
         self._sides = (shape[0], shape[1]) if outside is None else (shape[0] + 1, shape[1] + 1)
         size = (count, *self._sides, shape[2])
-        self._pixels = torch.empty(size, dtype=_INDEXABLE[dtype], device=device)
+        self.memory = torch.empty(size, dtype=_INDEXABLE[dtype], device=device)
         if outside is not None:
-            beyond = torch.tensor(outside, dtype=torch.int32, device=device).to(dtype).view(self._pixels.dtype)
-            self._pixels[:, -1] = beyond
-            self._pixels[:, :, -1] = beyond
-
-    @property
-    def memory(self) -> Tensor:
-        """The tensor that holds the pixels."""
-        return self._pixels
+            beyond = torch.tensor(outside, dtype=torch.int32, device=device).to(dtype).view(self.memory.dtype)
+            self.memory[:, -1] = beyond
+            self.memory[:, :, -1] = beyond
 
     @property
     def pixels(self) -> int:
-        """Number of pixels of all images, including borders. Every place is below it."""
-        return self._pixels.numel() // self.shape[2]
+        """Number of pixels of all images, including borders. Positions in the stack are below it."""
+        return self.memory.numel() // self.shape[2]
 
     @staticmethod
     def nbytes(count: int, shape: Shape, dtype: torch.dtype, outside: int | None) -> int:
@@ -56,12 +54,12 @@ class Stack:
     def put(self, start: int, images: Tensor) -> None:
         """Write images [n, H, W, C] of any device from number `start` on, without waiting if they are page-locked."""
         height, width, _ = self.shape
-        target = self._pixels[start : start + len(images), :height, :width]
-        target.copy_(images.view(self._pixels.dtype), non_blocking=True)
+        target = self.memory[start : start + len(images), :height, :width]
+        target.copy_(images.view(self.memory.dtype), non_blocking=True)
 
     def whole(self, numbers: Tensor) -> Tensor:
         """Return images by number, [n, H, W, C]. The stack must have no border."""
-        return self._pixels.index_select(0, numbers).view(self.dtype)
+        return self.memory.index_select(0, numbers).view(self.dtype)
 
     def lines(self, numbers: Tensor, boxes: Tensor, size: tuple[int, int], flips: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the rows of boxes start in the stack, [n, height], and the offsets of their columns, [n, width]; int64.
@@ -85,5 +83,5 @@ class Stack:
     def cut(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the boxes with these lines, int32 or int64, as [n, height, width, C], by one addition and one gather."""
         places = rows[:, :, None] + columns[:, None, :]
-        pixels = self._pixels.view(-1, self.shape[2]).index_select(0, places.view(-1))
+        pixels = self.memory.view(-1, self.shape[2]).index_select(0, places.view(-1))
         return pixels.view(*places.shape, self.shape[2]).view(self.dtype)

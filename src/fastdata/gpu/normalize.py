@@ -81,9 +81,9 @@ class GPUNormalize(nn.Module):
         super().__init__()
         self.mean = _numbers("mean", mean)
         self.std = _numbers("std", std)
-        lengths = {len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}
-        if len(lengths) > 1:
-            raise ValueError(f"mean has {_count(self.mean)} and std has {_count(self.std)} numbers: pass one per channel in both")
+        lengths = [len(v) for v in (self.mean, self.std) if isinstance(v, tuple)]
+        if len({*lengths}) > 1:
+            raise ValueError(f"mean has {lengths[0]} and std has {lengths[1]} numbers: pass one per channel in both")
         if min(self.std if isinstance(self.std, tuple) else (self.std,)) <= 0:
             raise ValueError(f"std must be above 0, found {self.std}: use 1.0 for a channel that is not to be scaled")
         if dtype not in _OUTPUT:
@@ -96,7 +96,7 @@ class GPUNormalize(nn.Module):
                     f"{name} is {value}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if mean and std are in codes "
                     "(0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
                 )
-        self.channels: int | None = lengths.pop() if lengths else None
+        self.channels = lengths[0] if lengths else None
         if yuv420 and self.channels not in (None, 3):
             raise ValueError(f"yuv420 planes become 3 channels, found {self.channels} means or stds: pass 3, or one for all")
         self.dtype = dtype
@@ -215,7 +215,3 @@ def _numbers(name: str, value: float | Iterable[float]) -> float | tuple[float, 
     if numbers == () or not all(map(math.isfinite, numbers if isinstance(numbers, tuple) else (numbers,))):
         raise ValueError(f"{name} must be finite numbers, found {numbers}: pass one per channel, or one for all channels")
     return numbers
-
-
-def _count(value: float | tuple[float, ...]) -> int:
-    return len(value) if isinstance(value, tuple) else 1

@@ -18,12 +18,12 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         TypeError: if `optimizer` is neither, or calls the model itself.
         ValueError: if it has parameters that are not the model's.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer) and not callable(optimizer):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
-            "partial(AdamW, lr=1e-3); to alternate between several, write a loop of your own"
-        )
     if not isinstance(optimizer, torch.optim.Optimizer):
+        if not callable(optimizer):
+            raise TypeError(
+                f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
+                "partial(AdamW, lr=1e-3); to alternate between several, write a loop of your own"
+            )
         defaults = {name: argument.default for name, argument in inspect.signature(optimizer).parameters.items()}
         fuse = device.type == "cuda" and "fused" in defaults and defaults["fused"] is None and not defaults.get("foreach")
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))

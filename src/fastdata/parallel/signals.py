@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from typing import Any
 
-__all__ = ["Interrupted", "Termination", "interruption"]
+__all__ = ["Interrupted", "Termination"]
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
 
@@ -44,8 +43,3 @@ class Termination:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-def interruption() -> KeyboardInterrupt:
-    """Return the exception that ends a script quietly, but not an interactive session."""
-    return KeyboardInterrupt() if hasattr(sys, "ps1") else Interrupted()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
 
 from fastdata.errors import warn_user
-from fastdata.parallel.signals import Termination, interruption
+from fastdata.parallel.signals import Interrupted, Termination
 from fastdata.train.arguments import check_counts
 from fastdata.train.training import Training
 
@@ -25,14 +26,7 @@ class Run:
     """One run of a trainer. `Trainer.fit` documents the arguments."""
 
     def __init__(
-        self,
-        trainer: Training,
-        train: Any,
-        val: Any,
-        *,
-        epochs: int | None,
-        max_steps: int | None,
-        eval_every: int | None,
+        self, trainer: Training, train: Any, val: Any, *, epochs: int | None, max_steps: int | None, eval_every: int | None
     ) -> None:
         check_counts(epochs=epochs, max_steps=max_steps, eval_every=eval_every)
         if epochs is None and max_steps is None:
@@ -77,7 +71,9 @@ class Run:
             "continues from there."
         )
         trainer.world.leave()
-        raise interruption() if interrupted else SystemExit(TERMINATED)
+        if not interrupted:
+            raise SystemExit(TERMINATED)
+        raise KeyboardInterrupt if hasattr(sys, "ps1") else Interrupted  # an interactive session does not end
 
     def _count_updates(self) -> float:
         """Return the number of updates of the whole run, including those before a resume; math.inf if it is not known."""
