@@ -22,7 +22,7 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         if not callable(optimizer):
             raise TypeError(
                 f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
-                "partial(AdamW, lr=1e-3); to alternate between several, write a loop of your own"
+                "partial(AdamW, lr=1e-3); several optimizers that take turns need a loop of your own"
             )
         defaults = {name: argument.default for name, argument in inspect.signature(optimizer).parameters.items()}
         fuse = device.type == "cuda" and "fused" in defaults and defaults["fused"] is None and not defaults.get("foreach")
