@@ -49,15 +49,15 @@ class Schedule:
     """
 
     def __init__(self, scheduler: SchedulerLike, optimizer: Optimizer) -> None:
-        made, option = scheduler if isinstance(scheduler, tuple) and len(scheduler) == 2 else (scheduler, None)
-        self.every, self.metric = _when(made, option)
+        base, option = scheduler if isinstance(scheduler, tuple) and len(scheduler) == 2 else (scheduler, None)
+        self.every, self.metric = _when(base, option)
         self.optimizer = optimizer
         self._update = 0
-        self._scheduler = made
-        if isinstance(made, LRScheduler) and made.optimizer is not optimizer:
-            raise ValueError(f"the {_name(made)} is of another optimizer: make it with the one whose rates it is to set")
-        self._arguments = dict(_arguments(made)) if isinstance(made, LRScheduler) else {}
-        self._own_total = isinstance(made, Curve) and made.total is not None
+        self._scheduler = base
+        if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
+            raise ValueError(f"the {_name(base)} is of another optimizer: make it with the one whose rates it is to set")
+        self._arguments = dict(_arguments(base)) if isinstance(base, LRScheduler) else {}
+        self._own_total = isinstance(base, Curve) and base.total is not None
         if not self._waits:
             self._set(0)
 

@@ -80,7 +80,7 @@ class Epoch:
     def _go_to(self, place: Mapping[str, Any]) -> None:
         if self.used:
             if self._stateful != (place["loader"] is not None):
-                raise FastDataError("this epoch was begun with another kind of loader: use one like that to continue")
+                raise FastDataError("this epoch was started with another kind of loader: use that kind to continue it")
             if self._stateful:
                 self._loader.load_state_dict(place["loader"])
             else:
@@ -124,7 +124,7 @@ class Epoch:
             restore_random(self._random_now)
         yield from self._looking_ahead(ahead, batches) if self.left is None else self._counted(batches)
         if not self.used:
-            raise FastDataError("the loader gave no batches; a generator does so once only: pass what makes a new one each epoch")
+            raise FastDataError("the loader gave no batches; a generator can be read only once: pass an iterable that starts again")
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
         for count, batch in enumerate(batches, 1):
@@ -156,8 +156,8 @@ def to_device(batch: Any, device: torch.device, *, channels_last: bool) -> tuple
         if spare and tensor.dim():
             if len(tensor) != rows:
                 raise FastDataError(
-                    f"the last batch of this rank repeats {spare} of {rows} samples, but a tensor {[*tensor.shape]} of it has not "
-                    "one row for each, so what is repeated can't be left out: give the Loader drop_last=True"
+                    f"the last batch of this rank repeats {spare} of {rows} samples, but a tensor {[*tensor.shape]} in it does not "
+                    "have one row per sample, so the repeated rows cannot be removed: give the Loader drop_last=True"
                 )
             tensor = tensor[:valid]
         return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor

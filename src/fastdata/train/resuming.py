@@ -45,9 +45,7 @@ class Resuming:
         if state is None:
             if self._mode == "require":
                 folder = self._checkpoints.folder.parent
-                raise FastDataError(
-                    f"resume is 'require', but {folder} has no checkpoint: look for the right dir, or leave resume out"
-                )
+                raise FastDataError(f"resume is 'require', but {folder} has no checkpoint: pass the right dir, or leave resume out")
             return False
         try:
             into(state)
