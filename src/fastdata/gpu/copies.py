@@ -114,7 +114,7 @@ class Copier:
         return Copy(data, memory, home, done)
 
     def _locked(self, tensor: Tensor) -> Tensor:
-        """Return the tensor, or a copy if it has holes or is not page-locked."""
+        """Return the tensor if it is page-locked without holes, otherwise a copy that is."""
         whole = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) == tensor.numel()
         if whole and (tensor.is_pinned() or not self._pin):
             return tensor
