@@ -327,7 +327,7 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
         schedule.evaluated({"loss": 0.0, "accuracy": accuracy})
         schedule.epoch_ended()
         assert schedule.rates() == [pytest.approx(rate)]
-    with pytest.raises(ValueError, match=r"the plateau is to see 'accuracy', found \['loss'\]: pass \(scheduler, one"):
+    with pytest.raises(ValueError, match=r"ReduceLROnPlateau needs the metric 'accuracy', found \['loss'\]: pass \(scheduler, one"):
         schedule.evaluated({"loss": 1.0})
 
 
@@ -341,7 +341,7 @@ def test_a_plateau_sees_the_loss_if_none_is_named() -> None:
     [
         (lambda o: lrs.StepLR(adam(), 3), ValueError, "the StepLR is of another optimizer: make it with"),
         (lambda o: lrs.ReduceLROnPlateau(adam()), ValueError, "the ReduceLROnPlateau is of another optimizer"),
-        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "the second beside StepLR is 'batch', but must be 'update' or 'epoch'"),
+        (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "the pair's second is 'batch', but must be 'update' or 'epoch'"),
         (lambda o: (lrs.ReduceLROnPlateau(o), "epoch"), ValueError, "is 'epoch', but must be the name of a metric"),
         (lambda o: (lrs.ReduceLROnPlateau(o), 3), ValueError, "is 3, but must be the name of a metric"),
         (lambda o: (cosine(3), "epoch"), ValueError, "is 'epoch', but must be left out: a function is"),

@@ -291,10 +291,10 @@ def test_ctrl_c_saves_and_ends_in_one_line_and_the_resumed_epoch_is_labelled(tmp
     assert done.returncode == 130 and done.stderr == ""
     epoch, last, caught = done.stdout.splitlines()
     assert epoch.startswith("epoch 1: ") and caught == "caught"
-    assert last == f"interrupted: saved at update 13 in {tmp_path}; the same command goes on from there."
+    assert last == f"interrupted: saved at update 13 in {tmp_path}; the same command continues from there."
     done = signalled(tmp_path, signal.SIGTERM, 17)
     assert done.returncode == 75 and done.stderr == ""
-    assert done.stdout.splitlines()[-1] == f"SIGTERM: saved at update 17 in {tmp_path}; the same command goes on from there."
+    assert done.stdout.splitlines()[-1] == f"SIGTERM: saved at update 17 in {tmp_path}; the same command continues from there."
     done = signalled(tmp_path, signal.SIGINT, 0)
     assert done.returncode == 0
     assert "epoch 2, resumed at update 17: loss" in done.stdout

@@ -61,7 +61,7 @@ def test_what_is_asked_of_the_optimizer_counts_and_is_said(tmp_path, makes):
     trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, makes[1])
     with pytest.warns(
-        UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 asked.*: what is asked counts"
+        UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 now.*: the new values are used"
     ) as said:
         again.fit(BATCHES, epochs=2)
     assert "weight_decay" in str(said[0].message) and said[0].filename == __file__
@@ -80,7 +80,7 @@ def test_a_rate_of_a_function_counts_as_it_is_asked(tmp_path):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             again.fit(BATCHES, epochs=3)
-        assert ["lr 0.05 saved, 0.005 asked" in str(warning.message) for warning in caught] == [True] * (end == 5)
+        assert ["lr 0.05 saved, 0.005 now" in str(warning.message) for warning in caught] == [True] * (end == 5)
     assert seen == [pytest.approx(0.005 * cosine(9)(update)) for update in range(2, 9)]
 
 
@@ -95,7 +95,7 @@ def test_adam_and_adamw_go_on_with_each_other(tmp_path):
     makes = [partial(torch.optim.Adam, lr=0.05), partial(AdamW, lr=0.05)]
     trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, makes[1])
-    with pytest.warns(UserWarning, match="optimizer Adam saved, AdamW asked"):
+    with pytest.warns(UserWarning, match="optimizer Adam saved, AdamW now"):
         again.fit(BATCHES, epochs=2)
     assert (values(again.model) - values(by_hand(makes))).abs().max() < 1e-12
 
@@ -107,7 +107,7 @@ def test_each_group_has_its_own(tmp_path):
 
     trainer(tmp_path, partial(grouped, 0.1)).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, partial(grouped, 0.2))
-    with pytest.warns(UserWarning, match=r"epoch 2\. lr of group 1 0\.1 saved, 0\.2 asked: what is asked counts"):
+    with pytest.warns(UserWarning, match=r"epoch 2\. lr of group 1 0\.1 saved, 0\.2 now: the new values are used"):
         again.fit(BATCHES, epochs=2)
     assert again.schedule.rates() == [0.05, 0.2]
 
@@ -115,7 +115,7 @@ def test_each_group_has_its_own(tmp_path):
 def test_a_rate_that_is_a_tensor_stays_the_same_tensor(tmp_path):
     trainer(tmp_path, lambda p: SGD(p, lr=torch.tensor(0.5))).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, lambda p: SGD(p, lr=torch.tensor(0.25)))
-    with pytest.warns(UserWarning, match="lr 0.5 saved, 0.25 asked"):
+    with pytest.warns(UserWarning, match="lr 0.5 saved, 0.25 now"):
         again.fit(BATCHES, epochs=2)
     assert again.optimizer.param_groups[0]["lr"] == 0.25
 
@@ -124,10 +124,10 @@ def test_a_scheduler_of_torch_goes_on_with_its_own_and_that_is_said(tmp_path):
     """Weight decay is not its own."""
     trainer(tmp_path, scheduler=lambda o: StepLR(o, 1, gamma=0.5)).fit(BATCHES, epochs=1)
     again = trainer(tmp_path, partial(SGD, lr=0.4, weight_decay=0.1), lambda o: StepLR(o, 1, gamma=0.1))
-    with pytest.warns(UserWarning, match="weight_decay 0 saved, 0.1 asked: what is asked counts. ") as said:
+    with pytest.warns(UserWarning, match="weight_decay 0 saved, 0.1 now: the new values are used. ") as said:
         again.fit(BATCHES, epochs=2)
     text = str(said[0].message)
-    assert "lr 0.05 saved, 0.4 asked; StepLR: gamma 0.5 saved, 0.1 asked: what was saved counts, for StepLR goes on with it" in text
+    assert "lr 0.05 saved, 0.4 now; StepLR: gamma 0.5 saved, 0.1 now: the saved values are used, since StepLR continues" in text
     assert again.schedule.rates() == [pytest.approx(0.05 * 0.5**2)]
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.1
 
@@ -150,12 +150,12 @@ def test_other_options_are_named_too(tmp_path):
     loaders = [Loader(TensorDataset(*data(12)), size, num_workers=0) for size in (4, 6)]
     trainer(tmp_path, scheduler=lambda o: cosine(warmup=1), clip_norm=1.0).fit(loaders[0], epochs=1)
     again = trainer(tmp_path, scheduler=lambda o: cosine(warmup=2), accumulate=2, precision="bf16", ema=0.9)
-    with pytest.warns(UserWarning, match="what is asked counts") as said:
+    with pytest.warns(UserWarning, match="the new values are used") as said:
         again.fit(loaders[1], epochs=4)
     for text in (
-        *("precision fp32 saved, bf16 asked", "accumulate 1 saved, 2 asked", "clip_norm 1.0 saved, None asked"),
-        *("ema None saved, 0.9 asked", "batch_size 4 saved, 6 asked"),
-        "scheduler cosine(total=3, warmup=1, final=0.0) saved, cosine(total=6, warmup=2, final=0.0) asked",
+        *("precision fp32 saved, bf16 now", "accumulate 1 saved, 2 now", "clip_norm 1.0 saved, None now"),
+        *("ema None saved, 0.9 now", "batch_size 4 saved, 6 now"),
+        "scheduler cosine(total=3, warmup=1, final=0.0) saved, cosine(total=6, warmup=2, final=0.0) now",
     ):
         assert text in str(said[0].message)
 
@@ -187,7 +187,7 @@ def test_resume_false_starts_anew_and_loses_nothing(tmp_path, capsys):
         made.fit(BATCHES, BATCHES, epochs=2)
         assert made.update == 6
         runs.append(made)
-    assert f"left in {tmp_path} is in {tmp_path / 'earlier-2'} now" in capsys.readouterr().out
+    assert f"an earlier run in {tmp_path} are in {tmp_path / 'earlier-2'} now" in capsys.readouterr().out
     for made, folder in zip(runs, ("earlier-1", "earlier-2", "."), strict=True):
         checkpoints = tmp_path / folder / "checkpoints"
         assert sorted(path.name for path in checkpoints.iterdir()) == ["best.pt", "update-00000003.pt", "update-00000006.pt"]
@@ -218,7 +218,7 @@ def test_a_loop_of_ones_own_that_does_not_resume_destroys_no_checkpoints(tmp_pat
     trainer(tmp_path).fit(BATCHES, epochs=3)
     before = (tmp_path / "checkpoints/update-00000009.pt").read_bytes()
     run = trainer(tmp_path)
-    with pytest.warns(UserWarning, match=r"nobody went on from them: they are in .*earlier-1 now.*trainer.resume\(\)"):
+    with pytest.warns(UserWarning, match=r"was not resumed; they are in .*earlier-1 now.*trainer.resume\(\)"):
         list(run.steps(BATCHES))
     run.save()
     run.close()

@@ -221,7 +221,7 @@ def test_of_two_signals_the_second_goes_to_the_handler_before() -> None:
     try:
         with Termination() as termination:
             signal.raise_signal(signal.SIGTERM)
-            assert termination.asked and not heard
+            assert termination.received and not heard
             signal.raise_signal(signal.SIGTERM)
             assert heard == [signal.SIGTERM]
     finally:
@@ -230,7 +230,7 @@ def test_of_two_signals_the_second_goes_to_the_handler_before() -> None:
 
 def test_a_generator_has_no_second_epoch(tmp_path: Path) -> None:
     batches = ((torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)) for _ in range(2))
-    with pytest.raises(FastDataError, match="no batches; a generator does so once only"):
+    with pytest.raises(FastDataError, match="no batches; a generator can be read only once"):
         linear(tmp_path).fit(batches, epochs=2)
 
 

@@ -211,6 +211,6 @@ def test_the_total_of_a_run_that_goes_on_with_more_micro_batches_an_update():
     optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
     second = trainer(model, optimizer, scheduler=cosine(), accumulate=2)
     second.load_state_dict(first.state_dict())
-    with pytest.warns(UserWarning, match="accumulate 1 saved, 2 asked"):
+    with pytest.warns(UserWarning, match="accumulate 1 saved, 2 now"):
         second.fit(batches, epochs=2)
     assert second.update == 3 + 2 + 4 and seen[-1] == cosine(9)(8)

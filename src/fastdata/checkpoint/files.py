@@ -24,33 +24,35 @@ __all__ = ["Checkpoints"]
 
 NAME = re.compile(r"update-(\d{8,})\.pt")
 BEST = "best.pt"
-LEFT = ("checkpoints/*.pt", "log.jsonl", "train.png", "events.out.tfevents.*")  # what a run leaves in its folder
+RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "train.png", "events.out.tfevents.*")  # that a run writes into its folder
 
 
 class Checkpoints:
-    """The files of one run: the last few, and the best.
+    """The checkpoint files of one run: the last few, and the best.
 
-    A file is written beside its place, synced, and renamed: whatever bears the name `update-NNNNNNNN.pt` is complete. Rank 0
-    writes, in a thread, a copy that it took while the training waited; the next save waits for it, and raises its error.
+    A file is written under another name, synced, and renamed, so every `update-NNNNNNNN.pt` is complete. Rank 0 copies the state
+    while training waits, then writes the copy in a thread. The next save waits for that thread and raises its error.
 
     Attributes:
-        read: the file of the state that `newest` gave.
+        read: the file of the state that `newest` returned.
     """
 
     def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
-        self.folder, self._world, self._keep = folder, world, keep_last
+        self.folder = folder
+        self._world = world
+        self._keep = keep_last
         self._written: Future[None] | None = None
         self._then: Callable[[], None]
         self.read: Path | None = None
         if world.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob("*.part"):
-                left.unlink(missing_ok=True)
+            for part in folder.glob("*.part"):
+                part.unlink(missing_ok=True)
 
     def numbers(self) -> list[int]:
-        """Updates after which there is a checkpoint, the newest first."""
+        """Return the updates that have a checkpoint, the newest first."""
         found = (NAME.fullmatch(path.name) for path in self.folder.iterdir()) if self.folder.is_dir() else ()
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
@@ -58,9 +60,9 @@ class Checkpoints:
         return self.folder / f"update-{update:08}.pt"
 
     def set_aside(self) -> Path | None:
-        """Move what an earlier run left, its log too, into a folder of its own. Returns that folder; None: there was nothing."""
+        """Move the files of an earlier run, also its log, into a new folder. Returns that folder, or None if there were none."""
         run = self.folder.parent
-        found = [path for pattern in LEFT for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
+        found = [path for pattern in RUN_FILES for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
         if not found:
             return None
         number = 1
@@ -72,7 +74,7 @@ class Checkpoints:
         return aside
 
     def save(self, update: int, state: dict[str, Any], *, best: bool, then: Callable[[Path], None]) -> None:
-        """Write a state, which may change as soon as this returns; `then` is told, in this thread, when it is complete."""
+        """Write a state, which may change once this returns. `then` is called in this thread after the write is complete."""
         self.wait()
         if self._world.rank == 0:
             self._then = lambda: then(self.path(update))
@@ -80,7 +82,7 @@ class Checkpoints:
             threading.Thread(target=self._write, args=(self._written, update, _copied(state), best), name="checkpoint").start()
 
     def wait(self) -> None:
-        """Until what is being written is complete."""
+        """Wait until the current write is complete, and raise its error."""
         if self._written is None:
             return
         error, self._written = self._written.exception(), None
@@ -90,22 +92,22 @@ class Checkpoints:
 
     def _write(self, written: Future[None], update: int, state: dict[str, Any], best: bool) -> None:
         try:
-            if best:  # first: whoever goes on from the other takes it for written
+            if best:  # first, because a run that resumes from the other file takes this one for written
                 _replace(self.folder / BEST, state)
             _replace(self.path(update), state)
             numbers = self.numbers()
-            newer = numbers.index(update)  # damaged, or of a run that went back
+            newer = numbers.index(update)  # newer files are damaged, or from a run that resumed from an older one
             for other in numbers[:newer] + numbers[newer + self._keep :]:
                 self.path(other).unlink(missing_ok=True)
             written.set_result(None)
-        except BaseException as error:  # noqa: BLE001  raised by wait()
+        except BaseException as error:  # noqa: BLE001  wait() raises it
             written.set_exception(error)
 
     def newest(self) -> dict[str, Any] | None:
-        """The state to go on from, the same on all ranks, or None. One that can't be read is passed over, with a warning."""
+        """Return the newest readable state, the same on all ranks, or None. Warn about files that cannot be read."""
         chosen, state, trouble = self._newest() if self._world.rank == 0 else (None, None, None)
         chosen, trouble = self._world.gather((chosen, trouble))[0]
-        if trouble:  # on all ranks: none waits for another
+        if trouble:  # raise on all ranks, so that none waits for another
             raise FastDataError(trouble)
         if chosen is None:
             return None
@@ -113,10 +115,10 @@ class Checkpoints:
         try:
             return _read(self.read) if state is None else state  # type: ignore[no-any-return]
         except FileNotFoundError:
-            raise FastDataError(f"rank 0 goes on from {self.read}, which this rank does not see: share the folder") from None
+            raise FastDataError(f"rank 0 resumes from {self.read}, which this rank does not see: share the folder") from None
 
     def _newest(self) -> tuple[int | None, Any, str | None]:
-        """Its update, it, and what is wrong."""
+        """Return the update of the newest readable state, the state, and an error message."""
         numbers = self.numbers()
         for update in numbers:
             path = self.path(update)
@@ -126,8 +128,8 @@ class Checkpoints:
                         raise FastDataError(f"{part} is damaged")
                 return update, _read(path), None
             except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
-                warnings.warn(f"{path} can't be read ({error}): going on from an older one", stacklevel=3)
-        return None, None, f"no checkpoint in {self.folder} can be read: remove them to start anew" if numbers else None
+                warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)
+        return None, None, f"no checkpoint in {self.folder} can be read: remove them to start a new run" if numbers else None
 
 
 def _read(path: Path, **options: Any) -> Any:
@@ -135,14 +137,14 @@ def _read(path: Path, **options: Any) -> Any:
 
 
 def _replace(path: Path, state: dict[str, Any]) -> None:
-    """Write a file that is there completely, so that it can be read, or not at all."""
+    """Write a file completely and readable, or not at all."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        _read(part, mmap=True)  # its tensors are left alone; but a kind of object that can't be loaded is found now
+        _read(part, mmap=True)  # fails now if an object cannot be loaded; mmap leaves the tensors unread
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)  # the disk may be full
@@ -155,13 +157,13 @@ def _replace(path: Path, state: dict[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """The same on the CPU, in memory of its own."""
+    """Return a copy on the CPU, in its own memory."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         return {_copied(key): _copied(part) for key, part in value.items()}
     if type(value) is str:
-        return sys.intern(value)  # pickle writes one string once: equal states then make equal files
+        return sys.intern(value)  # pickle writes one string object once, so equal states make equal files
     if isinstance(value, np.generic):
-        return value.item()  # torch.load(weights_only=True) knows no numbers of numpy, such as a rate from np.logspace
+        return value.item()  # torch.load(weights_only=True) refuses numpy's numbers, such as a rate from np.logspace
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value

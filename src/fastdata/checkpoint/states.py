@@ -1,4 +1,4 @@
-"""States as tensors, numbers and text: of a model and its optimizer, also where they are sharded, and of random generators."""
+"""States as tensors, numbers and text: of models and optimizers, sharded or not, and of random generators."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def _is_sharded(model: nn.Module) -> bool:
 
 
 def states(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """State of a plain model, and of its optimizer if given; sharded parameters are put together, on rank 0."""
+    """Return the state of a model, and of its optimizer if given. Sharded parameters are put together on rank 0."""
     if _is_sharded(model):
         parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
         return list(parts)[: 1 + len(optimizers)]
     return [dict(model.state_dict()), *(optimizer.state_dict() for optimizer in optimizers)]
 
 
-def load_states(found: Sequence[dict[str, Any]], model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
-    """The opposite of `states`."""
+def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Load what `states` returned."""
     if _is_sharded(model):
-        rest = found[1] if optimizers else {}
-        sharded.set_state_dict(model, optimizers, model_state_dict=found[0], optim_state_dict=rest, options=FULL)
+        rest = saved[1] if optimizers else {}
+        sharded.set_state_dict(model, optimizers, model_state_dict=saved[0], optim_state_dict=rest, options=FULL)
         return
-    model.load_state_dict(found[0])
-    for optimizer, state in zip(optimizers, found[1:], strict=True):
+    model.load_state_dict(saved[0])
+    for optimizer, state in zip(optimizers, saved[1:], strict=True):
         optimizer.load_state_dict(state)
 
 
 def random_state() -> dict[str, Any]:
-    """Of the generators that a model or a loader may draw from, as tensors and numbers."""
+    """Return the state of the generators that a model or a loader may draw from, as tensors and numbers."""
     legacy: Any = np.random.get_state()  # noqa: NPY002
     _, keys, place, has_gauss, gauss = legacy
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None

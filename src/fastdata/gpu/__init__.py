@@ -1,1 +1,1 @@
-"""What runs on the device, or feeds it: copies ahead, integers to floats, boxes of images that stay there, augmentation."""
+"""Work on the device, and copies to it: prefetching, normalization, crops of resident images, augmentation."""

@@ -1,4 +1,4 @@
-"""Augmentations of other packages, on the device: how a sample looks depends on (seed, epoch, id), not on its batch."""
+"""Augmentations of other packages on the device. A sample's result depends on (seed, epoch, id), not on its batch."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from fastdata.gpu.batch import Batch
 __all__ = ["Augment"]
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
-KORNIA = (0, 9)  # before, it drew for those samples alone that a gate let through, so that others decided on their numbers
-MOVES_MASKS = {"GeometricAugmentationBase2D", "IntensityAugmentationBase2D"}  # of kornia, or need not
-ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # of kornia: they mix samples of a batch, or choose one of them for all
+KORNIA = (0, 9)  # older versions drew only for the samples to augment, so a sample's numbers depended on the others
+MOVES_MASKS = {"GeometricAugmentationBase2D", "IntensityAugmentationBase2D"}  # kornia's; the second need not move them
+ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # kornia's: they mix samples, or choose one of them for all
 
 
 class Augment(nn.Module):
-    """Applies a kornia or torchvision (v2) transform to integer batches on the device that they are on.
+    """Applies a kornia or torchvision (v2) transform to integer batches on their device.
 
-    A sample's random numbers depend on (seed, epoch, id) and on nothing else: not on the batch that it is in, its size or place,
-    nor on the number of ranks, nor on an interruption. torch's own generators stay as they are.
+    A sample's random numbers depend on (seed, epoch, id) only: not on its batch, the batch size, its place in the batch, the number
+    of ranks, or interruptions. torch's own generators stay unchanged.
 
-    Augmentations of kornia get the whole batch, as floats from 0 to 1, and draw for all samples at once. What they draw once for a
-    batch (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once an epoch. Those that mix samples
-    are refused. The result is rounded to integers again, for `GPUNormalize`: no batch of floats is kept.
-    Any other transform gets one image at a time, integers [C, H, W], with torch's generators seeded for it: torchvision draws one
-    set of numbers for all that it is given. Its kernels then run once for each sample.
+    Kornia's augmentations get the whole batch as floats from 0 to 1, and draw for all samples at once. What they draw once per
+    batch (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. Augmentations that
+    mix samples are refused. The result is rounded to integers again for `GPUNormalize`, so no float batch is kept.
 
-    Of a Loader's batch with masks, the result is a batch too, of images and of masks that have moved with them; kornia's and
-    torchvision's transforms can do that, others are refused. Labels stay as they are, and the result is images. A sample that comes
-    twice in an epoch looks the same twice.
+    Any other transform gets one image at a time, integers [C, H, W], with torch's generators seeded for it, because torchvision
+    draws one set of numbers per call. Its kernels run once per sample.
+
+    For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. Kornia's and torchvision's
+    transforms can do that; others are refused. For other batches the result is the images; labels do not change. A sample that
+    occurs twice in an epoch looks the same both times.
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
-            of some; or a callable from and to [C, H, W], such as `torchvision.transforms.v2.Compose`.
+            of such modules; or a callable from and to [C, H, W], such as `torchvision.transforms.v2.Compose`.
         seed: 0 to 2^64 - 1.
-        ignore_index: the class of a mask's pixels that come from outside of the image, or were erased; None: 255, or 65535 for
-            uint16 masks. Of kornia's transforms: torchvision's take `fill={tv_tensors.Mask: 255}`, and 0 without it.
+        ignore_index: the class of mask pixels that come from outside the image or were erased. None: 255, or 65535 for uint16
+            masks. For kornia's transforms only: torchvision's take `fill={tv_tensors.Mask: 255}`, and use 0 without it.
 
     Raises:
-        ValueError: a wrong seed; an augmentation of kornia that mixes samples; when called, ids that are not one for each image.
-        TypeError: when called, images that are not uint8 or uint16 [B, C, H, W], or no ids; a transform that draws in a way that
-            does not tell samples apart, or that would leave masks behind.
+        ValueError: if `seed` is out of range or a kornia augmentation mixes samples; when called, if there is not one id per image.
+        TypeError: when called, if images are not uint8 or uint16 [B, C, H, W], if ids are missing, or if the transform draws in a
+            way that does not tell samples apart, or would not move the masks.
 
     Example:
         >>> augment = Augment(lambda image: image ^ torch.randint(256, (), dtype=torch.uint8))
@@ -60,8 +61,10 @@ class Augment(nn.Module):
         super().__init__()
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        self.transform, self.seed, self.ignore_index = transform, seed, ignore_index
-        self._containers: list[Any] = []  # in a list, a module is no part of this one
+        self.transform = transform
+        self.seed = seed
+        self.ignore_index = ignore_index
+        self._containers: list[Any] = []  # inside a list, a module is not a submodule
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
         kinds = [kind for module in modules for kind in type(module).__mro__]
         self.batched = any(kind.__module__.startswith("kornia.") for kind in kinds)
@@ -77,14 +80,14 @@ class Augment(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Any:
-        """The augmented images, as they came: integers, on the same device; [B, C, H, W] in channels_last.
+        """Return the augmented images in the same dtype on the same device, [B, C, H, W] in channels_last.
 
-        Of a batch with masks, a batch of these and of the masks, [B, H, W].
+        For a batch with masks, return a batch of the images and the masks, [B, H, W].
 
         Args:
-            images: a batch of a Loader, which knows ids and epoch; or a tensor of images.
-            ids: of the samples, integers [B].
-            epoch: from 0.
+            images: a Loader's batch, which has ids and epoch, or a tensor of images.
+            ids: ids of the samples, integers [B].
+            epoch: the epoch, from 0.
         """
         batch, masks = images, None
         if ids is None and hasattr(batch, "ids"):
@@ -99,28 +102,29 @@ class Augment(nn.Module):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
         common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
-        made, moved = self._at_once(images, masks, keys, common) if self.batched else self._one_by_one(images, masks, keys)
-        made = made.contiguous(memory_format=torch.channels_last)
-        return made if moved is None else Batch.of((made, moved), batch.valid, batch.ids, batch.position)
+        out, moved = self._at_once(images, masks, keys, common) if self.batched else self._one_by_one(images, masks, keys)
+        out = out.contiguous(memory_format=torch.channels_last)
+        return out if moved is None else Batch.of((out, moved), batch.valid, batch.ids, batch.position)
 
     def _at_once(self, images: Tensor, masks: Tensor | None, keys: Tensor, common: Tensor) -> tuple[Tensor, Tensor | None]:
         count, largest = len(images), LARGEST[images.dtype]
-        given = [images.float() / largest]
+        inputs = [images.float() / largest]
         if masks is not None:
-            given.append(masks[:, None].float() + 1)  # 0 is what lies outside of an image
-        if count == 1:  # two rows, so that a random number for the whole batch is told from one for each sample
-            given, keys = [floats.expand(2, *floats.shape[1:]) for floats in given], keys.expand(2)
+            inputs.append(masks[:, None].float() + 1)  # 0 will mean outside of the image
+        if count == 1:  # with two rows, a number for the whole batch differs in shape from one per sample
+            inputs = [floats.expand(2, *floats.shape[1:]) for floats in inputs]
+            keys = keys.expand(2)
         with _Drawing(keys, common):
-            made = [self.transform(*given)] if masks is None else self._moving_masks()(*given, data_keys=["input", "mask"])
-        out = (made[0][:count] * largest).round_().clamp_(0, largest).to(images.dtype)
+            outputs = [self.transform(*inputs)] if masks is None else self._mask_container()(*inputs, data_keys=["input", "mask"])
+        out = (outputs[0][:count] * largest).round_().clamp_(0, largest).to(images.dtype)
         if masks is None:
             return out, None
         outside = LARGEST[masks.dtype] if self.ignore_index is None else self.ignore_index
-        classes = made[1][:count, 0] - 1
+        classes = outputs[1][:count, 0] - 1
         return out, torch.where(classes < 0, outside, classes).to(masks.dtype)
 
-    def _moving_masks(self) -> Any:
-        """kornia's container of the transform, which takes masks too: of each new pixel the nearest one."""
+    def _mask_container(self) -> Any:
+        """Return kornia's container of the transform, which also takes masks and resamples them to the nearest pixel."""
         if not self._containers:
             import kornia.augmentation
 
@@ -128,7 +132,7 @@ class Augment(nn.Module):
                 kinds = {kind.__name__ for kind in type(module).__mro__}
                 if "AugmentationBase2D" in kinds and not kinds & MOVES_MASKS:
                     raise TypeError(
-                        f"{type(module).__name__} of kornia leaves masks behind: leave it out, or apply it without masks"
+                        f"{type(module).__name__} of kornia does not move masks: leave it out, or apply it without masks"
                     )
             container: Any = self.transform
             if not isinstance(container, kornia.augmentation.AugmentationSequential):
@@ -139,22 +143,21 @@ class Augment(nn.Module):
 
     def _one_by_one(self, images: Tensor, masks: Tensor | None, keys: Tensor) -> tuple[Tensor, Tensor | None]:
         samples: Any = zip(images) if masks is None else zip(images, self._wrapped(masks), strict=True)
-        made = []
-        with _lent_generators(images.device) as reseed:
+        outputs = []
+        with _seeded_generators(images.device) as reseed:
             for sample, key in zip(samples, keys.tolist(), strict=True):
                 reseed(key)
-                made.append(self.transform(*sample))
+                outputs.append(self.transform(*sample))
         if masks is None:
-            return torch.stack(made), None
-        return torch.stack([image for image, _ in made]), torch.stack([mask.as_subclass(Tensor) for _, mask in made]).to(
-            masks.dtype
-        )
+            return torch.stack(outputs), None
+        moved = torch.stack([mask.as_subclass(Tensor) for _, mask in outputs]).to(masks.dtype)
+        return torch.stack([image for image, _ in outputs]), moved
 
     def _wrapped(self, masks: Tensor) -> list[Any]:
-        """The masks as torchvision knows them; its kernels take no uint16."""
+        """Return the masks as torchvision's type, in a dtype that its kernels take: they refuse uint16."""
         if not any(kind.__module__.startswith("torchvision.transforms.v2") for kind in type(self.transform).__mro__):
             raise TypeError(
-                "this transform gets images only, and leaves masks behind: use one of kornia or of torchvision.transforms.v2; or, "
+                "this transform gets images only and does not move masks: use one of kornia or of torchvision.transforms.v2; or, "
                 "if it moves no pixels, augment(batch[0], batch.ids, batch.position[0])"
             )
         from torchvision import tv_tensors
@@ -166,17 +169,19 @@ class Augment(nn.Module):
 
 
 def _masks(batch: Any, images: Tensor) -> Tensor | None:
-    """The masks of a Loader's batch, integers [B, H, W]; None: it has others targets, or none."""
+    """Return the masks of a Loader's batch, integers [B, H, W], or None if it has other targets or none."""
     masks = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
     return masks if isinstance(masks, Tensor) and masks.dim() == 3 and masks.dtype in LARGEST else None
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it, random tensors with a row for each sample come from the samples' keys, all others from the epoch's."""
+    """A mode in which random tensors with a row per sample come from the samples' keys, and all others from the epoch's."""
 
     def __init__(self, keys: Tensor, common: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._keys, self._common, self._draws = keys, common, 0
+        self._keys = keys
+        self._common = common
+        self._draws = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -184,11 +189,11 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
         name = func._schema.name.removeprefix("aten::")
         if name not in DRAWS:
-            raise TypeError(f"the transform draws by torch's {name}, where Augment knows {', '.join(DRAWS)}: leave it out")
+            raise TypeError(f"the transform draws by torch's {name}, but Augment knows only {', '.join(DRAWS)}: leave it out")
         return DRAWS[name](self._uniform, *args, **options)
 
     def _uniform(self, out: Tensor) -> Tensor:
-        """Numbers of the shape and on the device of `out`, uniform in [0, 1) with 24 bits: float32."""
+        """Return float32 numbers with the shape and device of `out`, uniform in [0, 1) with 24 bits."""
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
             raise TypeError(
@@ -197,8 +202,8 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)
-        each = torch.arange(out.numel() // len(rows), device=out.device)
-        return (_shifted(_mixed(rows[:, None] + GOLDEN * (each + 1)), 40).float() * 2.0**-24).view(out.shape)
+        steps = torch.arange(out.numel() // len(rows), device=out.device) + 1
+        return (_shifted(_mixed(rows[:, None] + GOLDEN * steps), 40).float() * 2.0**-24).view(out.shape)
 
 
 Uniform = Callable[[Tensor], Tensor]
@@ -215,35 +220,35 @@ def _randn(uniform: Uniform, size: Sequence[int], **options: Any) -> Tensor:
 
 
 def _randperm(uniform: Uniform, n: int, **options: Any) -> Tensor:
-    order = uniform(torch.empty(1, n, device=options.get("device"))).argsort()[0]  # one row: it belongs to no sample
+    order = uniform(torch.empty(1, n, device=options.get("device"))).argsort()[0]  # one row, because it belongs to no sample
     return order.to(options.get("dtype") or torch.int64)
 
 
-# What kornia draws with.
+# The operators that kornia draws with.
 DRAWS: dict[str, Callable[..., Tensor]] = {"rand": _rand, "randn": _randn, "randperm": _randperm}
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def _whole(number: int) -> Tensor:
-    """A number of 64 bits, as int64 [1]."""
+    """Return a 64-bit number as int64 [1]."""
     return torch.tensor([number - (1 << 64) if number >= 1 << 63 else number], device="cpu")
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014) on int64: every bit changes every bit half of the time."""
+    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) to int64: each bit flips each other with probability 1/2."""
     x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - (1 << 64))
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """Shift right, filling with zeros."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 @contextmanager
-def _lent_generators(device: torch.device) -> Iterator[Callable[[int], None]]:
-    """Yields a function that seeds torch's generators of the CPU and of a GPU, without a wait. Then they are as they were."""
+def _seeded_generators(device: torch.device) -> Iterator[Callable[[int], None]]:
+    """Yield a function that seeds torch's generators of the CPU and a GPU without waiting; restore them at the end."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])

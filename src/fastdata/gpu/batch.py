@@ -1,4 +1,4 @@
-"""Batch: the tuple that a Loader yields, which says what its rows are wherever it goes."""
+"""Batch: the tuple that a Loader yields, which keeps the ids of its rows wherever it goes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Batch"]
 
 
 class _Rows(NamedTuple):
-    """What a batch says of its rows."""
+    """A batch's attributes about its rows."""
 
     valid: int | None = None
     ids: Any = None
@@ -22,17 +22,16 @@ class _Rows(NamedTuple):
 
 
 class Batch(tuple[Any, ...]):
-    """What a Loader yields: it unpacks as `images, targets = batch`.
+    """The tuple that a Loader yields. It unpacks as `images, targets = batch`.
 
-    The attributes stay when a client moves the batch with `.to`, copies or pickles it, maps a function that keeps the number of
-    rows over it as a pytree (torchvision's transforms do), or builds a new one of the same type from items of which at least one
-    is the same tensor.
+    The attributes survive `.to`, copying, pickling, and mapping a function that keeps the number of rows over the batch as a
+    pytree, as torchvision's transforms do. A new Batch has them too if at least one of its items is the same tensor.
 
     Attributes:
-        valid: rows that are real. Fewer than the rows only at the end of an epoch over several ranks.
+        valid: number of real rows. It is less than the number of rows only at the end of an epoch over several ranks.
         ids: the dataset's indices of the rows, int64 numpy.
-        position: (epoch, samples of it consumed by all ranks, this batch included): where a run would resume. With a
-            `batch_sampler`, (epoch, batches consumed).
+        position: (epoch, samples of it consumed by all ranks, including this batch), where a run would resume. With a
+            `batch_sampler`: (epoch, batches consumed).
     """
 
     valid: int | None
@@ -56,7 +55,7 @@ class Batch(tuple[Any, ...]):
         return batch
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """Move or convert every tensor, nested ones too, as `Tensor.to` does with these arguments."""
+        """Move or convert every tensor, including nested ones, as `Tensor.to` does with these arguments."""
         return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)  # type: ignore[no-any-return]
 
     def pin_memory(self) -> Batch:
@@ -68,11 +67,11 @@ class Batch(tuple[Any, ...]):
         return f"Batch({', '.join(map(_described, self))}{rows})"
 
 
-_ROWS: Any = WeakTensorKeyDictionary()  # what the batch said that a tensor came in
+_ROWS: Any = WeakTensorKeyDictionary()  # the attributes of the batch that a tensor came in
 
 
 class _Context:
-    """The attributes on their way through a pytree. All are equal: they are no part of its structure."""
+    """The attributes of a batch in a pytree. All contexts are equal, because they are not part of the tree's structure."""
 
     def __init__(self, rows: _Rows, lengths: list[int]) -> None:
         self.rows, self.lengths = rows, lengths
@@ -95,12 +94,12 @@ def _flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], _Context]:
 
 def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
     items = list(items)
-    same = _lengths(items) in (context.lengths, [])  # two batches that were joined, or a mean of each tensor, are other rows
+    same = _lengths(items) in (context.lengths, [])  # concatenated batches, or means of tensors, have other rows
     return Batch.of(items, *(context.rows if same else _Rows()))
 
 
 def _lengths(items: Iterable[Any]) -> list[int]:
-    """Of the tensors among the items."""
+    """Return the length of each tensor among the items."""
     return [len(item) if item.dim() else -1 for item in items if isinstance(item, Tensor)]
 
 

@@ -1,4 +1,4 @@
-"""Which convolution feeds which norm, as far as torch.fx can see a model."""
+"""Which convolution feeds which norm, as far as torch.fx can trace a model."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ __all__ = ["CONVS", "NORMS", "is_biased_conv", "is_norm", "links"]
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_OTHER = " "  # no module is named so
+_OTHER = " "  # anything else; no module has this name
 Links = defaultdict[str, set[str]]
 
 
 class _View(NamedTuple):
-    """What was seen of a module. held: what Python still knows where the graph ends, so it may go anywhere."""
+    """The traced graph of a module. `escaped`: nodes that Python still references where the graph ends; they may go anywhere."""
 
     root: nn.Module
     graph: fx.Graph
-    held: set[fx.Node]
+    escaped: set[fx.Node]
 
 
 def is_biased_conv(module: nn.Module) -> bool:
-    """Whether it is a convolution with a bias of its own, that does nothing else."""
+    """Return whether it is a plain convolution with a bias of its own."""
     bias = module._parameters.get("bias")
     return _is_conv(module) and bias is not None and not is_lazy(bias)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it is a BatchNorm that does nothing else."""
+    """Return whether it is a plain BatchNorm."""
     return _plain(module, NORMS) and not _hooked(module)
 
 
@@ -51,7 +51,7 @@ def _hooked(module: nn.Module) -> bool:
 
 
 def _plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """One of these classes, or a subclass that computes the same."""
+    """Return whether it is of one of these classes, or of a subclass that computes the same."""
     base = next((kind for kind in kinds if isinstance(module, kind)), None)
     if base is None or "forward" in vars(module):
         return False
@@ -59,8 +59,8 @@ def _plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
 
 
 def links(model: nn.Module) -> tuple[Links, Links]:
-    """Where each convolution goes, and what goes into each norm, by name; a name that no module has stands for all else."""
-    to, of = Links(set), Links(set)
+    """Return where each convolution's output goes, and what goes into each norm, by name. `_OTHER` stands for anything else."""
+    targets, sources = Links(set), Links(set)
     copied = _copy(model)
     if copied is not None:
         names = {module: name for name, module in copied.named_modules()}
@@ -69,12 +69,12 @@ def links(model: nn.Module) -> tuple[Links, Links]:
                 for module in names:
                     module.training = mode  # not train(): a model may have its own
                 for view in _views(copied, set()):
-                    _read(view, names, to, of)
-    return to, of
+                    _read(view, names, targets, sources)
+    return targets, sources
 
 
 def _copy(model: nn.Module) -> nn.Module | None:
-    """With the same parameters, but buffers and other state of its own: a forward that changes them shall not be noticed."""
+    """Return a copy that shares the parameters but not buffers or other state, so that tracing changes nothing in the model."""
     tensors = [t for m in model.modules() for t in (*m._parameters.values(), *vars(m).values()) if isinstance(t, Tensor)]
     try:
         return copy.deepcopy(model, {id(t): t for t in tensors})
@@ -84,7 +84,7 @@ def _copy(model: nn.Module) -> nn.Module | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings of the tracer, and the generators of random numbers as they were: a forward may draw while it is traced."""
+    """Silence the tracer's warnings, and restore the random generators: a forward may draw while it is traced."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - the one that models use
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     try:
@@ -97,12 +97,12 @@ def _quiet() -> Iterator[None]:
 
 
 class _Tracer(fx.Tracer):
-    """Keeps what it cannot look into as one call, and notes it."""
+    """Keeps a module that it cannot trace as one call, and notes it in `closed`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.closed: list[nn.Module] = []
-        self.held: set[fx.Node] = set()  # what calls gave to the root's own forward
+        self.escaped: set[fx.Node] = set()  # results that calls returned to the root's own forward
         self.depth = 0
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -115,7 +115,7 @@ class _Tracer(fx.Tracer):
         finally:
             self.depth -= 1
         if not self.depth:
-            self.held.update(_nodes(result))
+            self.escaped.update(_nodes(result))
         return result
 
     def _call(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -131,26 +131,27 @@ class _Tracer(fx.Tracer):
 
 
 def _views(root: nn.Module, seen: set[nn.Module]) -> Iterator[_View]:
-    """What can be traced of a module, then of the parts of it that this does not show."""
+    """Yield the trace of a module, then those of its parts that this one does not show."""
     if root in seen or _is_conv(root) or not any(map(is_biased_conv, root.modules())):
         return
     seen.add(root)
-    tracer, inside = _Tracer(), list(root.children())
+    tracer = _Tracer()
+    inside = list(root.children())
     try:
-        if "forward" not in vars(root):  # else fx would trace that of the class
+        if "forward" not in vars(root):  # otherwise fx would trace that of the class
             tracer.trace(root)
             inside = tracer.closed
-            tracer.held.clear()  # the graph shows where it went
+            tracer.escaped.clear()  # the graph shows where they went
     except Exception:  # noqa: BLE001 - whatever the user's code does with a proxy
         pass
     if hasattr(tracer, "graph"):
-        yield _View(root, tracer.graph, tracer.held.union(*(_nodes(vars(m)) for m in root.modules())))
+        yield _View(root, tracer.graph, tracer.escaped.union(*(_nodes(vars(m)) for m in root.modules())))
     for module in inside:
         yield from _views(module, seen)
 
 
 def _nodes(value: Any, depth: int = 4) -> Iterator[fx.Node]:
-    """Of the proxies in a value, such as what a call returned, or the attributes of a module that keeps some."""
+    """Yield the nodes of the proxies in a value, such as a call's result or a module's attributes."""
     if isinstance(value, fx.Proxy):
         yield value.node
     elif depth and isinstance(value, dict | list | tuple | set):
@@ -158,8 +159,8 @@ def _nodes(value: Any, depth: int = 4) -> Iterator[fx.Node]:
             yield from _nodes(item, depth - 1)
 
 
-def _read(view: _View, names: dict[nn.Module, str], to: Links, of: Links) -> None:
-    """Add the links that one view shows."""
+def _read(view: _View, names: dict[nn.Module, str], targets: Links, sources: Links) -> None:
+    """Add the links of one view."""
 
     def name(node: fx.Node, kind: Callable[[nn.Module], bool]) -> str:
         module = view.root.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -169,7 +170,7 @@ def _read(view: _View, names: dict[nn.Module, str], to: Links, of: Links) -> Non
         if node.op == "get_attr":
             owner, _, attribute = node.target.rpartition(".")
             if attribute == "bias":
-                to[names[view.root.get_submodule(owner)]].add(_OTHER)
+                targets[names[view.root.get_submodule(owner)]].add(_OTHER)
         users = {name(user, is_norm) for user in node.users}
-        to[name(node, _is_conv)] |= users | {_OTHER} if node in view.held else users
-        of[name(node, is_norm)].update(name(source, _is_conv) for source in node.all_input_nodes)
+        targets[name(node, _is_conv)] |= users | {_OTHER} if node in view.escaped else users
+        sources[name(node, is_norm)].update(name(source, _is_conv) for source in node.all_input_nodes)

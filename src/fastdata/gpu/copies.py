@@ -1,4 +1,4 @@
-"""Batches on their way to a GPU: they are copied beside its work, and are whole when a kernel of the consumer's reads them."""
+"""Copies of batches to a GPU. They run in parallel to its work, and are complete when the consumer's kernels read them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from fastdata.gpu.batch import Batch
 
 __all__ = ["Copier", "Copy", "rebuilt", "together"]
 
-GAP = 64  # bytes: what lies less far behind another tensor travels with that one
+GAP = 64  # bytes: tensors with a smaller gap between them are copied together
 
 
 class Copy:
-    """A batch that is under way, or there.
+    """A batch whose copy is running or done.
 
     Args:
-        data: the batch, of tensors on the device.
-        blocks: their memory, for streams other than `home` to be noted in.
+        data: the batch, with tensors on the device.
+        blocks: their memory, on which other streams than `home` are recorded.
         home: the stream that the memory belongs to.
-        done: of the copy; None: nothing is under way.
+        done: the event of the copy. None: no copy is running.
     """
 
     def __init__(self, data: Any, blocks: list[Tensor], home: cuda.Stream | None = None, done: cuda.Event | None = None) -> None:
-        self._data, self._blocks, self._home, self._done = data, blocks, home, done
+        self._data = data
+        self._blocks = blocks
+        self._home = home
+        self._done = done
 
     def take(self) -> Any:
-        """The batch, once, for use on the current stream, which waits for the copy. The host does not."""
+        """Return the batch, once, for use on the current stream, which waits for the copy. The host does not wait."""
         if self._done is not None and self._home is not None:
             stream = cuda.current_stream(self._home.device)
             stream.wait_event(self._done)
@@ -44,22 +47,23 @@ class Copy:
 
 
 class Copier:
-    """Copies batches to a device, on a stream of its own if the device is a GPU.
+    """Copies batches to a device, on its own stream if the device is a GPU.
 
-    A batch is any nest of tuples, lists and mappings, which keep their types and attributes. Tensors of the host are moved, and
-    those side by side in one piece of its memory in one copy. Other things that have a `.to` move themselves; the rest stays.
+    A batch is any nest of tuples, lists and mappings, which keep their types and attributes. Tensors of the host are copied, those
+    next to each other in memory in one copy. Other objects with a `.to` move themselves; the rest stays.
 
-    The memory on the GPU comes from the pool of the stream that is current when a copy starts, the consumer's, and the copy waits
-    for what that stream has been given so far: it may read what was in this memory before. So nothing is left in a pool that
-    nobody else uses, and the batch is freed and reused in the order of the consumer's stream, like any other tensor.
+    The GPU memory comes from the pool of the stream that is current when a copy starts, which is the consumer's. The copy waits for
+    the work queued on that stream, which may still read what was in this memory before. So no memory stays in a pool that nobody
+    else uses, and a batch is freed and reused in the order of the consumer's stream, like any other tensor.
 
     Args:
-        device: where to; "cuda" is the GPU that is current now.
-        pin: what is not page-locked goes through memory of torch's that is; else the host waits for its copies.
+        device: the target; "cuda" is the GPU that is current now.
+        pin: copy through page-locked memory what is not page-locked. Without it, the host waits for such copies.
     """
 
     def __init__(self, device: str | torch.device, *, pin: bool = True) -> None:
-        self.device, self._pin = torch.device(device), pin
+        self.device = torch.device(device)
+        self._pin = pin
         self._side: cuda.Stream | None = None
         if self.device.type == "cuda":
             self.device = torch.device("cuda", cuda.current_device() if self.device.index is None else self.device.index)
@@ -67,67 +71,68 @@ class Copier:
         self._under_way: deque[tuple[cuda.Event, list[Tensor], list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> Copy:
-        """Begin to copy a batch. It must not change until it has arrived; its memory is held until then."""
+        """Start to copy a batch. Do not change it until the copy is done; its memory is kept until then."""
         self.reclaim()
         if self._side is None:
             return Copy(rebuilt(batch, lambda tensor: tensor.to(self.device), self.device), [])
         grad = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):  # it may be used when that mode is over
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):  # the batch may be used after inference mode ends
             return self._start(batch, self._side)
 
     def _start(self, batch: Any, side: cuda.Stream) -> Copy:
-        plain = [tensor for tensor in _tensors(batch) if _is_plain(tensor)]  # held, so that no other has the id of one
+        plain = [tensor for tensor in _tensors(batch) if _is_plain(tensor)]  # kept, so that no other tensor gets the same id
         hosts = {id(tensor): self._locked(tensor) for tensor in plain}
         groups = together(hosts.values())
         sources = [_bytes(group) for group in groups]
         blocks = [_room(source, self.device) for source in sources]
-        there = {
+        copies = {
             id(host): _within(block, host, host.data_ptr() - source.data_ptr())
             for group, source, block in zip(groups, sources, blocks, strict=True)
             for host in group
         }
-
-        lent = [*blocks]
+        memory = [*blocks]
 
         def moved(tensor: Tensor) -> Tensor:
             if (host := hosts.get(id(tensor))) is not None:
-                return there[id(host)]
-            made = tensor.to(self.device, non_blocking=True)  # nothing to do if it is there
-            if made.layout is torch.strided:
-                lent.append(made)
-            return made
+                return copies[id(host)]
+            new = tensor.to(self.device, non_blocking=True)  # nothing to do if it is there
+            if new.layout is torch.strided:
+                memory.append(new)
+            return new
 
         data = rebuilt(batch, moved, self.device)
-        home, room, done = cuda.current_stream(self.device), cuda.Event(), cuda.Event()  # type: ignore[no-untyped-call]
-        room.record(home)
-        side.wait_event(room)
+        home = cuda.current_stream(self.device)
+        free = cuda.Event()  # type: ignore[no-untyped-call]
+        done = cuda.Event()  # type: ignore[no-untyped-call]
+        free.record(home)
+        side.wait_event(free)
         with cuda.stream(side):
             for block, source in zip(blocks, sources, strict=True):
                 _send(block, source)
         done.record(side)
-        self._under_way.append((done, sources, lent))
-        return Copy(data, lent, home, done)
+        self._under_way.append((done, sources, memory))
+        return Copy(data, memory, home, done)
 
     def _locked(self, tensor: Tensor) -> Tensor:
-        """The same without holes, and page-locked."""
+        """Return the tensor if it is page-locked without holes, otherwise a copy that is."""
         whole = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) == tensor.numel()
         if whole and (tensor.is_pinned() or not self._pin):
             return tensor
         return torch.empty_like(tensor, pin_memory=self._pin).copy_(tensor)
 
     def reclaim(self, enough: Callable[[], bool] = lambda: True) -> None:
-        """Let go of the memory of copies that are done. While there is not `enough`, wait for the oldest (host sync)."""
-        while self._under_way and (_done(self._under_way[0][0]) or not enough()):
+        """Release the memory of finished copies. Until `enough()` is true, wait for the oldest copy (host sync)."""
+        while self._under_way and (self._under_way[0][0].query() or not enough()):  # type: ignore[no-untyped-call]
             self._under_way[0][0].synchronize()
             self._under_way.popleft()
 
     def close(self) -> None:
-        """Wait (host sync) for all copies, and let go of their memory."""
+        """Wait (host sync) for all copies, and release their memory."""
         self.reclaim(lambda: False)
 
 
 def together(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Groups of tensors that lie side by side in one piece of memory, in order; none of them has holes."""
+    """Group tensors that are next to each other in one storage, in order. The tensors must have no holes."""
     groups: list[list[Tensor]] = []
     for tensor in sorted(tensors, key=Tensor.data_ptr):
         if groups and _follows(tensor, groups[-1]):
@@ -145,25 +150,22 @@ def _follows(tensor: Tensor, group: list[Tensor]) -> bool:
 
 
 def _bytes(group: list[Tensor]) -> Tensor:
-    """The memory of a group, uint8."""
-    start, storage = group[0].data_ptr(), group[0].untyped_storage()
+    """Return the memory of a group as uint8."""
+    start = group[0].data_ptr()
+    storage = group[0].untyped_storage()
     size = group[-1].data_ptr() + group[-1].nbytes - start
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage, start - storage.data_ptr(), (size,), (1,))
 
 
 def _room(source: Tensor, device: torch.device) -> Tensor:
-    """Memory of the current stream."""
+    """Allocate memory on the current stream."""
     return torch.empty_like(source, device=device)
 
 
 def _within(block: Tensor, like: Tensor, start: int) -> Tensor:
-    """The part of a block from byte `start` on, with the shape and strides of a tensor; no view: it counts its own changes."""
+    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, so it has its own version."""
     empty = torch.empty(0, dtype=like.dtype, device=block.device)
     return empty.set_(block.untyped_storage(), start // like.itemsize, like.size(), like.stride())
-
-
-def _done(event: cuda.Event) -> bool:
-    return bool(event.query())  # type: ignore[no-untyped-call]
 
 
 def _send(block: Tensor, source: Tensor) -> None:
@@ -171,14 +173,14 @@ def _send(block: Tensor, source: Tensor) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether it is numbers in memory of the host, and nothing more."""
+    """Return whether it is an ordinary, dense tensor in the host's memory."""
     if type(tensor) is not Tensor or tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return False
     return not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Those of a batch that `rebuilt` changes."""
+    """Yield the tensors of a batch that `rebuilt` changes."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Batch) or (not hasattr(value, "to") and isinstance(value, Mapping | tuple | list)):
@@ -187,7 +189,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.device) -> Any:
-    """The same batch with other tensors; what else can move moves to the device."""
+    """Return the batch with `change` applied to its tensors, and other objects with a `.to` moved to the device."""
     if isinstance(value, Tensor):
         return _like(value, change(value))
     if isinstance(value, Batch):
@@ -208,7 +210,7 @@ def rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.device
 
 
 def _like(old: Any, new: Any) -> Any:
-    """With the attributes that somebody has given to the old one."""
+    """Return `new` with the attributes that were set on `old`."""
     if new is not old and hasattr(old, "__dict__"):
         vars(new).update(vars(old))
     return new

@@ -1,4 +1,4 @@
-"""Looking ahead without waiting: what is there is given out, however long the next one takes."""
+"""Looking ahead without waiting: an item that is ready is returned, however long the next one takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """A queue of up to `depth` things that were drawn before they were asked for. An error comes after what was drawn before it."""
+    """A queue of up to `depth` items that are drawn ahead. An error is raised after the items that were drawn before it."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -23,13 +23,13 @@ class Ahead(Generic[T]):
         return len(self._drawn)
 
     def take(self, draw: Callable[[], T], ready: Callable[[], bool]) -> T:
-        """The next one. Further ones are drawn while they are `ready`; only where none is left, the next is waited for."""
+        """Return the next item, and draw more while they are `ready`. Wait for an item only if none is left."""
         if not self._drawn and self._error is None:
             self._drawn.append(draw())
         try:
             while self._error is None and len(self._drawn) <= self._depth and ready():
                 self._drawn.append(draw())
-        except Exception as error:  # noqa: BLE001  whatever it is, it belongs to a later one
+        except Exception as error:  # noqa: BLE001  it belongs to a later item
             self._error = error
         if self._drawn:
             return self._drawn.popleft()
@@ -38,10 +38,10 @@ class Ahead(Generic[T]):
         try:
             raise late
         finally:
-            del late  # its traceback holds this frame
+            del late  # its traceback refers to this frame
 
     def clear(self) -> Exception | None:
-        """Forget what was drawn. Returns the error that was still to come."""
+        """Drop all items. Returns the error that was still to be raised."""
         self._drawn.clear()
         error, self._error = self._error, None
         return error

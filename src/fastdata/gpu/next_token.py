@@ -1,4 +1,4 @@
-"""Rows of tokens become inputs and targets."""
+"""Inputs and targets from rows of tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NONE = {torch.uint16: 0xFFFF, torch.uint32: 0xFFFFFFFF}
 
 
 class NextToken(torch.nn.Module):
-    """Makes inputs and targets of a batch of a TokenDataset, on the device that it is on.
+    """Makes inputs and targets from a TokenDataset's batch, on the batch's device.
 
-    tokens [B, T + 1], uint16 or uint32 -> (inputs, targets), both int64 [B, T]: the target of each token is the one behind it.
+    tokens [B, T + 1], uint16 or uint32 -> (inputs, targets), both int64 [B, T]: the target of each token is the next one.
 
-    Where there is no token (the largest number of the dtype), the input is 0 and the target `ignore_index`, which torch's
-    cross_entropy leaves out. With the numbers of the documents, as `documents="mask"` has them, the first token of a document is no
-    target of the last of another.
+    Where there is no token (the largest number of the dtype), the input is 0 and the target is `ignore_index`, which torch's
+    cross_entropy ignores. With document numbers, from `documents="mask"`, the first token of a document is never the target of
+    another document's last token.
 
     Args:
         ignore_index: the target where there is none.
@@ -31,7 +31,8 @@ class NextToken(torch.nn.Module):
             raise TypeError(f"NextToken takes uint16 or uint32 tokens [B, T + 1]; got {tokens.dtype} {list(tokens.shape)}")
         ids = tokens.to(torch.int64)
         none = ids == NONE[tokens.dtype]
-        inputs, targets = ids.masked_fill(none, 0)[:, :-1], ids.masked_fill(none, self.ignore_index)[:, 1:]
+        inputs = ids.masked_fill(none, 0)[:, :-1]
+        targets = ids.masked_fill(none, self.ignore_index)[:, 1:]
         if documents is not None:
             numbers = documents.to(torch.int32)
             targets = targets.masked_fill(numbers[:, 1:] != numbers[:, :-1], self.ignore_index)

@@ -1,4 +1,4 @@
-"""Integers become normalized floats in one pass over the batch."""
+"""Normalized floats from integers, in one pass over the batch."""
 
 from __future__ import annotations
 
@@ -16,48 +16,47 @@ _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class GPUNormalize(nn.Module):
-    """``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the device where the batch is.
+    """Computes ``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the batch's device.
 
-    On a GPU one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU
-    PyTorch makes float32 copies inside the same call; planes take a few passes in float32 anywhere.) The arithmetic is float32,
-    rounded once to `dtype`; autocast does not change it. There is nothing to learn: the output does not require grad.
+    On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU, PyTorch
+    makes float32 copies inside the same call; planes take a few float32 passes anywhere.) The arithmetic is float32, rounded once
+    to `dtype`; autocast does not change it. Nothing is learned: the output does not require grad.
 
-    Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]; the output has the same shape and the same layout
-    (contiguous, channels_last). Clips [B, T, C, H, W] would be read as volumes: pass ``clips.flatten(0, 1)``.
+    Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]. The output has the same shape and layout (contiguous,
+    channels_last). Clips [B, T, C, H, W] would be taken for volumes: pass ``clips.flatten(0, 1)``.
 
-    Errors: let p = x / (max_value * std), q = abs(mean) / std and E = 2**-24 * (2 * p + q + abs(y)). All of this is for a
-    mean of 0 or above 1e-30, so that float32 does not underflow, and holds with or without fused multiply-add.
+    Errors: let p = x / (max_value * std), q = abs(mean) / std and E = 2**-24 * (2 * p + q + abs(y)). The following holds for a
+    mean of 0 or above 1e-30, so that float32 does not underflow, with or without fused multiply-add.
 
     - float32 is within E of the exact y. Measured: 3e-7 * max(1, abs(y)) for all uint8 codes with the mean and std of
       ImageNet or CIFAR-10, 0.5 / 0.5 or 0 / 1; 1e-6 for 2,000 random channels (mean in [0, 1], std in [0.05, 1]).
-    - bfloat16 and float16 are the exact y rounded once, for all 256 codes of uint8, wherever float32 constants exist within
-      three units in the last place that give it: ImageNet, CIFAR-10, 0.5 / 0.5, 0 / 1, and of 2,000 random channels all but 6
-      in bfloat16 and all but 26 in float16, each with one code or two (``python benchmarks/normalize_accuracy.py``).
-    - Else, and for uint16: y rounded once, unless a midpoint between two neighbouring values of the dtype lies within E of y;
-      then it may be the other neighbour. Off by more than one unit only where x / max_value and mean nearly cancel (uint16
-      with the four pairs above: abs(y) < 2**-11); there the error of at most E is small, but not compared with y.
+    - bfloat16 and float16 are the exact y rounded once, for all 256 uint8 codes, if float32 constants within three units in the
+      last place give it: so for ImageNet, CIFAR-10, 0.5 / 0.5 and 0 / 1, and for all but 6 (bfloat16) or 26 (float16) of 2,000
+      random channels, where one or two codes differ (``python benchmarks/normalize_accuracy.py``).
+    - Otherwise, and for uint16: y rounded once, or the other neighbour if a midpoint between two values of the dtype is within E
+      of y. It is off by more than one unit only if x / max_value and mean nearly cancel (uint16 with the four pairs above:
+      abs(y) < 2**-11); there the error of at most E is small, but not relative to y.
 
-    With `yuv420`, the input is what a store of that codec emits: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W], uint8. They become
-    RGB, [B, 3, H, W] in channels_last or [3, H, W]; the colours are interpolated as a JPEG decoder does it, then clamped to 0 to
-    255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of it; the other dtypes are rounded once.
+    With `yuv420`, the input is the output of a store of that codec: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W], uint8. They
+    become RGB, [B, 3, H, W] in channels_last or [3, H, W]: the colours are interpolated as in a JPEG decoder, then clamped to 0 to
+    255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of the exact y; other dtypes are rounded once.
 
-    The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or on a model around it. They
-    are not in the state_dict: the arguments define them, so checkpoints of a model without this module still load, and
-    none can replace them. (In front of an ``nn.Sequential`` it shifts the numbers of the others: wrap instead.)
+    The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
+    state_dict, because the arguments define them: checkpoints of a model without this module still load, and none can replace them.
+    (As the first module of an ``nn.Sequential`` it shifts the numbers of the others: wrap the model instead.)
 
     Args:
-        mean: One number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.
-        std: The same, above 0.
-        dtype: Of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
-        max_value: The code that means 1.0. None is 255 for uint8 and 65535 for uint16 input; 4095 is for 12 bits, 1 for
-            mean and std in code units.
-        yuv420: The batches hold planes of a yuv420 store.
+        mean: one number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.
+        std: the same, above 0.
+        dtype: dtype of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
+        max_value: the code that means 1.0. None: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
+            and std in code units.
+        yuv420: the batches hold planes of a yuv420 store.
 
     Raises:
-        TypeError: mean or std are not numbers; when called, the input is not a uint8 or uint16 tensor.
-        ValueError: mean, std, dtype or max_value are out of range, or mean and std differ in length; mean or std are above 1, as
-            they are in codes of 0 to 255, and max_value does not say so; when called, the
-            input has another number of channels or dimensions.
+        TypeError: if mean or std are not numbers; when called, if the input is not a uint8 or uint16 tensor.
+        ValueError: if mean, std, dtype or max_value are out of range, mean and std differ in length, or mean or std are above 1, as
+            in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions.
 
     Example:
         >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
@@ -80,10 +79,11 @@ class GPUNormalize(nn.Module):
         yuv420: bool = False,
     ) -> None:
         super().__init__()
-        self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
-        lengths = {len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}
-        if len(lengths) > 1:
-            raise ValueError(f"mean has {_count(self.mean)} and std has {_count(self.std)} numbers: pass one per channel in both")
+        self.mean = _numbers("mean", mean)
+        self.std = _numbers("std", std)
+        lengths = [len(v) for v in (self.mean, self.std) if isinstance(v, tuple)]
+        if len({*lengths}) > 1:
+            raise ValueError(f"mean has {lengths[0]} and std has {lengths[1]} numbers: pass one per channel in both")
         if min(self.std if isinstance(self.std, tuple) else (self.std,)) <= 0:
             raise ValueError(f"std must be above 0, found {self.std}: use 1.0 for a channel that is not to be scaled")
         if dtype not in _OUTPUT:
@@ -94,17 +94,19 @@ class GPUNormalize(nn.Module):
             if max(value if isinstance(value, tuple) else (value,)) > 1:
                 raise ValueError(
                     f"{name} is {value}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if mean and std are in codes "
-                    "(0 to 255), or divide both by 255; max_value=255 if these are the numbers that you mean"
+                    "(0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
                 )
-        self.channels: int | None = lengths.pop() if lengths else None
+        self.channels = lengths[0] if lengths else None
         if yuv420 and self.channels not in (None, 3):
             raise ValueError(f"yuv420 planes become 3 channels, found {self.channels} means or stds: pass 3, or one for all")
-        self.dtype, self.max_value, self.yuv420 = dtype, max_value, yuv420
+        self.dtype = dtype
+        self.max_value = max_value
+        self.yuv420 = yuv420
         self._set_buffers(torch.device("cpu"))
 
     def _set_buffers(self, device: torch.device) -> None:
-        # Named CPU: inside `with torch.device("meta")` the numbers must be real. One pair per input dtype: a Python
-        # branch picks one, nothing is computed per call.
+        # On the CPU explicitly: inside `with torch.device("meta")` the numbers must be real. One pair per input dtype, so that
+        # nothing is computed per call.
         mean = torch.tensor(self.mean, dtype=torch.float64, device="cpu").view(-1)
         std = torch.tensor(self.std, dtype=torch.float64, device="cpu").view(-1)
         for bits in (8, 16):
@@ -118,7 +120,7 @@ class GPUNormalize(nn.Module):
             self.register_buffer(name, value, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
-        """Follows `fn` (behind `.to`, `.half`, `.to_empty`) to its device, with float32 buffers made anew from the arguments."""
+        """Move as `fn` does (for `.to`, `.half`, `.to_empty`), but rebuild the buffers in float32 from the arguments."""
         before = self.bias8
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.bias8 is not before:
@@ -126,16 +128,16 @@ class GPUNormalize(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalizes one batch; see the class for shapes and dtypes."""
+        """Normalize one batch; see the class for shapes and dtypes."""
         self._check(x)
         if self.yuv420:
             batch = x if x.dim() == 4 else x[None]
-            made = planes_to_floats(batch, self._buffers, self.dtype)  # type: ignore[arg-type]
-            return made if x.dim() == 4 else made[0]
+            floats = planes_to_floats(batch, self._buffers, self.dtype)  # type: ignore[arg-type]
+            return floats if x.dim() == 4 else floats[0]
         bias, scale = (self.bias8, self.scale8) if x.dtype == torch.uint8 else (self.bias16, self.scale16)
         if x.dim() == 5:
             bias, scale = bias.unsqueeze(-1), scale.unsqueeze(-1)
-        if torch.compiler.is_compiling():  # it fuses these two, and cannot trace out= with channels_last
+        if torch.compiler.is_compiling():  # the compiler fuses these two, and cannot trace out= with channels_last
             return torch.addcmul(bias, x, scale).to(self.dtype)
         return torch.addcmul(bias, x, scale, out=torch.empty_like(x, dtype=self.dtype))
 
@@ -169,9 +171,9 @@ class GPUNormalize(nn.Module):
 def _exact_pair(
     bias: Tensor, scale: Tensor, mean: Tensor, std: Tensor, largest: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Moves the pair of a channel by up to REACH units in the last place, where that makes all 256 codes exact.
+    """Move each channel's pair by up to _REACH units in the last place, if that makes all 256 codes exact.
 
-    Float32's error decides between two neighbours where y lies close to a midpoint of them; another pair errs otherwise.
+    Where y is close to a midpoint of two neighbours, float32's error decides between them, and another pair may decide rightly.
     """
     codes = torch.arange(256, dtype=torch.float64, device="cpu")
     channels = max(len(bias), len(scale))
@@ -181,7 +183,7 @@ def _exact_pair(
         want = _rounded(y, dtype)
         for i, j in _STEPS:
             b, s = _moved(bias[k], i), _moved(scale[k], j)
-            fused = (codes * s.double() + b.double()).float()  # exact in float64, so rounded once, as a GPU does it
+            fused = (codes * s.double() + b.double()).float()  # exact in float64, so rounded once, as on a GPU
             plain = codes.float() * s + b
             if all(torch.equal(z.to(dtype).double(), want) for z in (fused, plain)):
                 bias[k], scale[k] = b, s
@@ -194,12 +196,12 @@ _STEPS = sorted(((i, j) for i in range(-_REACH, _REACH + 1) for j in range(-_REA
 
 
 def _moved(value: Tensor, steps: int) -> Tensor:
-    """A float32 number that many units in the last place away from zero."""
+    """Return a float32 number moved by `steps` units in the last place, away from zero."""
     return (value.view(torch.int32) + steps).view(torch.float32) if value else value
 
 
 def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 to the nearest value of a shorter dtype, ties to even, in one step; the result is float64 again."""
+    """Round float64 to the nearest value of a shorter dtype, ties to even, in one step. The result is float64."""
     info = torch.finfo(dtype)
     magnitude = torch.ldexp(torch.ones_like(y), torch.frexp(y).exponent - 1).clamp(min=info.tiny)
     return torch.round(y / (magnitude * info.eps)) * (magnitude * info.eps)
@@ -213,7 +215,3 @@ def _numbers(name: str, value: float | Iterable[float]) -> float | tuple[float, 
     if numbers == () or not all(map(math.isfinite, numbers if isinstance(numbers, tuple) else (numbers,))):
         raise ValueError(f"{name} must be finite numbers, found {numbers}: pass one per channel, or one for all channels")
     return numbers
-
-
-def _count(value: float | tuple[float, ...]) -> int:
-    return len(value) if isinstance(value, tuple) else 1

@@ -1,4 +1,4 @@
-"""Prefetcher: what a Loader does on the way to the device, for the batches of any other loader."""
+"""Prefetcher: copies the batches of any loader to a device ahead of the consumer, as a Loader does itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Prefetcher", "places", "set_epoch"]
 
 
 def places(loader: Any) -> tuple[Any, ...]:
-    """The loader, and what of it may have an epoch or a random generator too."""
+    """Return the loader and its parts that may have an epoch or a random generator."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell a loader, or else its sampler or batch sampler, which epoch comes next. One without epochs hears nothing."""
+    """Set the next epoch of a loader, or else of its sampler or batch sampler. A loader without `set_epoch` is left alone."""
     for place in places(loader):
         if hasattr(place, "set_epoch"):
             place.set_epoch(epoch)
@@ -29,56 +29,58 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 
 class Prefetcher:
-    """The batches of any loader on a device, copied ahead of the consumer and beside its work.
+    """Yields the batches of any loader on a device, copied ahead of the consumer and in parallel to its work.
 
         for images, targets in Prefetcher(DataLoader(dataset, 256, num_workers=8, pin_memory=True), "cuda"):
 
-    A batch is any nest of tuples, lists and mappings of tensors; types and attributes stay, and what is no tensor. Other things
-    with a `.to` are moved by it. The copies run on a stream of their own; the stream that is current when a batch is handed out
-    waits for its copy, the host does not. The tensors are like any that are made on that stream: keep them, change them, free
-    them. Whoever uses them on a further stream calls `record_stream`, as torch asks for of all tensors.
+    A batch is any nest of tuples, lists and mappings of tensors. Types, attributes and values that are not tensors stay; other
+    objects with a `.to` are moved by it. The copies run on their own stream. The stream that is current when a batch is returned
+    waits for its copy; the host does not. The tensors belong to that stream: keep, change or free them like any other. To use them
+    on another stream, call `record_stream`, as for all tensors of torch.
 
-    Page-lock the batches in the loader (`pin_memory=True`), where it can be done in another thread; what is not is copied through
-    page-locked memory here.
+    Page-lock the batches in the loader (`pin_memory=True`), where another thread can do it. Batches that are not page-locked are
+    copied through page-locked memory here.
 
-    Of a torch DataLoader with workers, only batches that are made are fetched ahead, so that none waits for a later one; without
-    workers there are none. From other loaders `depth` batches are drawn ahead, and what they draw from random generators with them.
+    From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
+    workers, nothing is fetched ahead. From other loaders, `depth` batches are drawn ahead, with their random numbers.
 
-    An error of the loader is raised when the batches before it are handed out. A pass is over when `load_state_dict` is called:
-    what it has fetched ahead belongs to another place of the run. All other attributes are the loader's own, and may be ahead.
+    An error of the loader is raised after the batches before it are returned. `load_state_dict` ends the current pass, because
+    batches fetched ahead belong to another place of the run. All other attributes are the loader's own, and may be ahead.
 
-    A loader that writes each batch into the memory of the one before can't be read ahead: let it make new tensors.
+    A loader that reuses the memory of the previous batch cannot be read ahead: let it make new tensors.
 
     Args:
-        loader: any iterable of batches. A Loader of fastdata does the same by itself: `Loader(..., device="cuda")`.
-        device: "cuda", or another.
-        depth: the most batches on their way, or there, ahead of the consumer.
+        loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.
+        device: "cuda", or another device.
+        depth: the most batches that are copied ahead of the consumer.
 
     Raises:
-        ValueError: depth is below 1, or there is no such GPU.
+        ValueError: if `depth` is below 1, or there is no such GPU.
     """
 
     def __init__(self, loader: Any, device: str | torch.device, *, depth: int = 2) -> None:
-        self.loader, self.device, self.depth = loader, torch.device(device), depth
+        self.loader = loader
+        self.device = torch.device(device)
+        self.depth = depth
         if depth < 1:
             raise ValueError(f"depth is {depth}, but must be at least 1")
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device is {device!r}, but torch sees no GPU here")
         self._copier: Copier | None = None
-        self._state: Any = None  # of the loader, right behind the batch that was handed out last; None: as it is now
-        self._pass: object = None  # the one that handed out the last batch; None: it is over
+        self._state: Any = None  # the loader's state right after the last returned batch; None: its state now
+        self._pass: object = None  # the pass that returned the last batch; None: it is over
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass over the loader."""
+        """Start a pass over the loader."""
         self._state = None
         return self._deliver(iter(self.loader))
 
     def _deliver(self, batches: Iterator[Any]) -> Iterator[Any]:
-        ahead, this_pass = Ahead[tuple[Copy, Any]](self.depth), object()
-        self._pass = this_pass
+        ahead = Ahead[tuple[Copy, Any]](self.depth)
+        self._pass = this_pass = object()
         copier = self._copier = self._copier or Copier(self.device)
 
         def draw() -> tuple[Copy, Any]:
@@ -92,7 +94,8 @@ class Prefetcher:
                     if self._pass is this_pass:
                         self._state = None
                     return
-                self._pass, self._state = this_pass, state
+                self._pass = this_pass
+                self._state = state
                 yield copy.take()
                 if self._stateful and self._pass is not this_pass:
                     raise RuntimeError(
@@ -108,12 +111,12 @@ class Prefetcher:
         return hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loader, or else its sampler or batch sampler, which epoch comes next. One without epochs hears nothing."""
+        """Set the next epoch of the loader, or else of its sampler or batch sampler. A loader without `set_epoch` is left alone."""
         set_epoch(self.loader, epoch)
         self._state = self._pass = None
 
     def _state_dict(self) -> Any:
-        """The loader's state when it had made the batch that was handed out last, not those that were fetched ahead."""
+        """Return the loader's state after the last returned batch, not after those that were fetched ahead."""
         return self.loader.state_dict() if self._state is None else self._state
 
     def _load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Tensors that are made on one stream of a GPU, and used on others."""
+"""Tensors that are made on one stream of a GPU and used on others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ __all__ = ["Home"]
 
 
 class Home:
-    """The stream that is current when tensors are made. On the CPU there is none, and nothing to do.
+    """The stream on which tensors were made: the one that is current now. On the CPU there is nothing to do.
 
     Args:
-        device: of the tensors.
-        tensors: what was made so far.
+        device: device of the tensors.
+        tensors: the tensors.
     """
 
     def __init__(self, device: torch.device, tensors: Iterable[Tensor]) -> None:
-        self._device, self._tensors = device, list(tensors)
+        self._device = device
+        self._tensors = list(tensors)
         self._stream = cuda.current_stream(device) if device.type == "cuda" else None
         if self._stream is not None:
             self._made = cuda.Event()  # type: ignore[no-untyped-call]
             self._made.record(self._stream)
 
     def visit(self) -> None:
-        """Before the current stream uses them: it waits until they are made; their memory stays until it is done."""
+        """Let the current stream use the tensors: it waits until they are made, and their memory stays until it is done."""
         if self._stream is None or (stream := cuda.current_stream(self._device)) == self._stream:
             return
         stream.wait_event(self._made)

@@ -1,4 +1,4 @@
-"""What goes with an optimizer: rates, groups of parameters, an average of the weights."""
+"""Companions of an optimizer: learning rates, parameter groups, and an average of the weights."""
 
 from fastdata.optim.groups import decay_groups
 from fastdata.optim.rates import cosine, linear, multistep, onecycle, scale_lr

@@ -1,4 +1,4 @@
-"""An optimizer of a model's parameters."""
+"""Making and checking an optimizer of a model's parameters."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["build_optimizer"]
 
 
 def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer, or what a function makes of the model's parameters, fused on a GPU if it can be.
+    """Return the optimizer, or the one that a function makes from the model's parameters, fused on a GPU if possible.
 
     Raises:
-        TypeError: it is neither, or it is one that calls the model itself.
-        ValueError: it has parameters that are not the model's.
+        TypeError: if `optimizer` is neither, or calls the model itself.
+        ValueError: if it has parameters that are not the model's.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer) and not callable(optimizer):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
-            "partial(AdamW, lr=1e-3); several that take turns need a loop of your own"
-        )
     if not isinstance(optimizer, torch.optim.Optimizer):
-        given = {name: argument.default for name, argument in inspect.signature(optimizer).parameters.items()}
-        fuse = device.type == "cuda" and "fused" in given and given["fused"] is None and not given.get("foreach")
+        if not callable(optimizer):
+            raise TypeError(
+                f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
+                "partial(AdamW, lr=1e-3); several optimizers that take turns need a loop of your own"
+            )
+        defaults = {name: argument.default for name, argument in inspect.signature(optimizer).parameters.items()}
+        fuse = device.type == "cuda" and "fused" in defaults and defaults["fused"] is None and not defaults.get("foreach")
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError("LBFGS calls the model several times an update, which the Trainer does not: write a loop of your own")
-    mine = {id(p) for p in model.parameters()}
-    if not all(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+    own = {id(p) for p in model.parameters()}
+    if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise ValueError(
             "the optimizer has parameters that are not the model's, as when the model was replaced or sharded after it was "
             "made: give a function that makes the optimizer, such as partial(AdamW, lr=1e-3)"

@@ -9,20 +9,21 @@ __all__ = ["EMA"]
 
 
 class EMA:
-    """``average += (1 - decay) * (weights - average)`` after each update that was not skipped; buffers of floats alike.
+    """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped, also for float buffers.
 
-    Other buffers (counters) are copied.
+    Other buffers, such as counters, are copied.
 
     Args:
-        model: whose weights are averaged.
-        average: a copy of it, on the same devices.
-        decay: 0.999, say.
+        model: the model whose weights are averaged.
+        average: a copy of the model, on the same devices.
+        decay: 0 to below 1, such as 0.999.
     """
 
     def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"ema is {decay}, but a decay lies between 0 and 1, such as 0.999")
-        self.decay, self.model = decay, average.eval().requires_grad_(False)
+        self.decay = decay
+        self.model = average.eval().requires_grad_(False)
         pairs = list(zip((*average.parameters(), *average.buffers()), (*model.parameters(), *model.buffers()), strict=True))
         self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
         groups: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
@@ -33,10 +34,10 @@ class EMA:
 
     @torch.no_grad()
     def update(self, skipped: Tensor) -> None:
-        """skipped: bool [], on the device: the host need not know."""
+        """Move the average, unless `skipped`: bool [] on the device, so that the host need not wait for it."""
         for (device, dtype), (averages, weights) in self._averaged.items():
             moves = list(torch._foreach_sub(weights, averages))
             torch._foreach_mul_(moves, (~skipped).to(device, dtype) * (1 - self.decay))
             torch._foreach_add_(averages, moves)
-        for mine, theirs in self._copied:
-            mine.copy_(theirs)
+        for copied, source in self._copied:
+            copied.copy_(source)

@@ -1,4 +1,4 @@
-"""Parameter groups: what weight decay is for, and what it is not for."""
+"""Parameter groups with and without weight decay."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The parameters of a model for any optimizer: a group with `weight_decay`, and one without.
+    """Return a model's parameters for any optimizer: one group with `weight_decay`, and one without.
 
-    Without are biases, all parameters of torch's norms (a LayerNorm of images has weights of 3 dimensions), and all parameters of 0
-    or 1 dimension (gains, layer scales, norms of other libraries). All others decay, embeddings too: as nanoGPT does it; timm
-    exempts the position embeddings that a model names. A frozen parameter is in no group. A shared one is there once, and does not
-    decay if any module that has it uses it as one of the above.
+    These do not decay: biases, all parameters of torch's norms (a LayerNorm of images has weights of 3 dimensions), and all
+    parameters of 0 or 1 dimension (gains, layer scales, norms of other libraries). All others decay, embeddings too, as in nanoGPT;
+    timm exempts the position embeddings that a model names. Frozen parameters are in no group. A shared parameter appears once, and
+    does not decay if any module uses it in one of these roles.
 
-    The order is that of ``model.parameters()``; a group without parameters is left out.
+    The order is that of ``model.parameters()``. A group without parameters is left out.
 
     Args:
-        model: Its parameters, of all modules. Lazy modules need one forward before.
-        weight_decay: Of the first group; the optimizer says what it means (AdamW: decoupled; SGD and Adam: L2).
+        model: any module. Lazy modules need one forward pass before.
+        weight_decay: the decay of the first group. The optimizer defines its meaning (AdamW: decoupled; SGD and Adam: L2).
 
     Raises:
-        ValueError: weight_decay is below 0 or not finite.
+        ValueError: if `weight_decay` is below 0 or not finite.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
         >>> [(len(group["params"]), group["weight_decay"]) for group in decay_groups(model, 0.05)]
         [(2, 0.05), (4, 0.0)]
 
-        With ``pip install 'fastdata-torch[optimizers]'``, for large batches; of LAMB, pre_norm=True makes NVLAMB:
+        Optimizers for large batches need ``pip install 'fastdata-torch[optimizers]'``. Lamb with pre_norm=True is NVLAMB:
 
         >>> from pytorch_optimizer import LARS, Lamb, NovoGrad  # doctest: +SKIP
         >>> Trainer(model, loss_fn, LARS(decay_groups(model, 1e-4), lr=2.0))  # doctest: +SKIP
@@ -56,5 +56,5 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
-    """Whether a parameter has weights in it; a bias may have three dimensions (bias_k of nn.MultiheadAttention)."""
+    """Return whether weight decay applies. A bias may have three dimensions (bias_k of nn.MultiheadAttention)."""
     return parameter.ndim >= 2 and not isinstance(module, NORMS) and name != "bias" and not name.startswith("bias_")

@@ -1,9 +1,10 @@
-"""Learning rates as functions of the number of the update: 0, 1, 2, ...
+"""Learning rates as functions of the update's number: 0, 1, 2, ...
 
-Each gives the factor of a group's ``initial_lr`` (torch's name). Attempted updates count, skipped ones too: all ranks agree, and a
-resume has nothing to lose. Warm-up is linear, (update + 1) / (warmup + 1): update 0 does not have rate 0, and update `warmup` has
-the full rate. `total` is the number of updates of the whole run: without it, ``Trainer.fit`` fills it in. In a loop of one's own it
-is ``epochs * updates per epoch``, where an update is `accumulate` batches. Each raises a ValueError for arguments out of range.
+Each function returns the factor of a group's ``initial_lr`` (torch's name). Skipped updates count too, so that all ranks agree and
+a resume loses nothing. Warm-up is linear, (update + 1) / (warmup + 1): update 0 has a rate above 0, and update `warmup` has the
+full rate. `total` is the number of updates of the whole run; ``Trainer.fit`` fills it in if it is left out. In your own loop it is
+``epochs * updates per epoch``, where an update is `accumulate` batches. Each function raises a ValueError for arguments out of
+range.
 """
 
 from __future__ import annotations
@@ -19,44 +20,47 @@ Factor: TypeAlias = Callable[[int], float]
 
 
 class Curve:
-    """A factor of the rate that is drawn over all updates of a run.
+    """A factor of the rate that spans all updates of a run.
 
     Args:
-        draw: the factor for a total; it raises a ValueError where the total is too small.
-        total: updates of the run; None: not known yet, so that it can't be called.
-        name, arguments: of the function that made it.
+        draw: returns the factor for a total, or raises a ValueError if the total is too small.
+        total: updates of the run. None: not known yet; calling the curve then raises a ValueError.
+        name, arguments: name and arguments of the function that made it, for `repr`.
     """
 
     def __init__(self, draw: Callable[[int], Factor], total: int | None, name: str, **arguments: Any) -> None:
         need(total is None or _whole(total, 1), "total", total, "a whole number of updates, from 1 on")
         self.total = total
-        self._draw, self._name, self._arguments = draw, name, arguments
+        self._draw = draw
+        self._name = name
+        self._arguments = arguments
         self._factor = None if total is None else draw(total)
 
     def over(self, total: int) -> Curve:
-        """Return the same over another total."""
+        """Return the same curve over another total."""
         return Curve(self._draw, total, self._name, **self._arguments)
 
     def __call__(self, update: int) -> float:
         if self._factor is None:
-            raise ValueError(f"{self} has no total, which only Trainer.fit fills in: give it, as epochs * updates per epoch")
+            raise ValueError(f"{self} has no total, and only Trainer.fit fills it in: pass total=epochs * updates per epoch")
         return self._factor(update)
 
     def __repr__(self) -> str:
-        told = self._arguments if self.total is None else {"total": self.total, **self._arguments}
-        return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        arguments = self._arguments if self.total is None else {"total": self.total, **self._arguments}
+        return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
 def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
-    """Half a cosine from 1 to `final`: ``final + (1 - final) * (1 + cos(pi * t)) / 2``, t = (update - warmup) / (total - warmup).
+    """Return half a cosine from 1 to `final`: ``final + (1 - final) * (1 + cos(pi * t)) / 2``.
 
-    `final` is reached at `total` and holds. Without warm-up it is torch's CosineAnnealingLR with T_max=total.
+    Here t = (update - warmup) / (total - warmup). The factor is `final` from `total` on. Without warm-up it equals torch's
+    CosineAnnealingLR with T_max=total.
     """
     return _annealed("cosine", lambda t: (1 + math.cos(math.pi * t)) / 2, total, warmup, final)
 
 
 def linear(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
-    """A line from 1 to `final`: ``1 - (1 - final) * t`` with t as in `cosine`; without warm-up torch's LinearLR from 1."""
+    """Return a line from 1 to `final`: ``1 - (1 - final) * t``, with t as in `cosine`. Without warm-up: torch's LinearLR from 1."""
     return _annealed("linear", lambda t: 1 - t, total, warmup, final)
 
 
@@ -79,7 +83,7 @@ def _annealed(name: str, shape: Callable[[float], float], total: int | None, war
 
 
 def multistep(milestones: Iterable[int], *, gamma: float = 0.1, warmup: int = 0) -> Factor:
-    """``gamma ** (milestones <= update)``, as torch's MultiStepLR; milestones are updates: ``30 * updates per epoch``."""
+    """Return ``gamma ** (milestones <= update)``, as torch's MultiStepLR. Milestones are updates: ``30 * updates per epoch``."""
     steps = sorted(milestones)
     need(all(_whole(step, 1) for step in steps), "milestones", steps, "whole numbers of updates, from 1 on")
     need(0 <= gamma < math.inf, "gamma", gamma, "a factor of the rate from 0 on")
@@ -88,10 +92,10 @@ def multistep(milestones: Iterable[int], *, gamma: float = 0.1, warmup: int = 0)
 
 
 def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Curve:
-    """Half a cosine up from `start` to 1 and half a cosine down to `final`; the group's rate is the peak.
+    """Return half a cosine up from `start` to 1, then half a cosine down to `final`. The group's rate is the peak.
 
-    The rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total), to rounding: the peak is at update
-    ``peak_at * total - 1``, the last update, total - 1, has `final`, and it holds. The momentum stays: to cycle it, pass torch's.
+    Up to rounding, the rates are those of torch's OneCycleLR(max_lr=lr, total_steps=total): the peak is at update
+    ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. The momentum stays; to cycle it, use torch's.
     """
     need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
     need(0 <= start < math.inf, "start", start, "a factor of the rate from 0 on")
@@ -113,12 +117,12 @@ def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1
 
 
 def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear") -> float:
-    """The rate for a batch size, from `lr` that was tuned for batch size `base`; with k = batch_size / base:
+    """Return the rate for a batch size, from `lr` that was tuned for batch size `base`. With k = batch_size / base:
 
     - "linear": lr * k, for SGD with warm-up (Goyal et al. 2017, arXiv:1706.02677).
     - "sqrt": lr * sqrt(k), for Adam and its kin (Krizhevsky 2014, arXiv:1404.5997; Malladi et al. 2022, arXiv:2205.10287).
 
-    `batch_size` is the samples of one update: of all ranks, and of all accumulated batches.
+    `batch_size` is the number of samples in one update, over all ranks and accumulated batches.
     """
     need(_whole(batch_size, 1) and _whole(base, 1), "(batch_size, base)", (batch_size, base), "two whole numbers from 1 on")
     need(rule in ("linear", "sqrt"), "rule", rule, "'linear' or 'sqrt'")
@@ -130,6 +134,7 @@ def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and value >= least
 
 
-def need(ok: bool, name: str, found: object, asked: str) -> None:
+def need(ok: bool, name: str, found: object, expected: str) -> None:
+    """Raise a ValueError unless `ok`."""
     if not ok:
-        raise ValueError(f"{name} is {found!r}, but must be {asked}")
+        raise ValueError(f"{name} is {found!r}, but must be {expected}")

@@ -1,4 +1,4 @@
-"""One adapter over functions of the update and torch's schedulers: it knows when each is stepped, and its state is plain."""
+"""One interface to functions of the update and torch's schedulers, which knows when to step each and keeps plain state."""
 
 from __future__ import annotations
 
@@ -22,55 +22,61 @@ SchedulerLike: TypeAlias = Factor | LRScheduler | tuple[LRScheduler, str] | None
 
 
 class Schedule:
-    """Sets the rates of an optimizer: by nothing, by a function of the update, or by any of torch's schedulers.
+    """Sets the rates of an optimizer from nothing, a function of the update, or any of torch's schedulers.
 
-    A scheduler of torch is stepped when its examples in torch's documentation step it:
+    A scheduler of torch is stepped where the examples in torch's documentation step it:
 
-    - OneCycleLR and CyclicLR after every update; so is a SequentialLR or ChainedScheduler with one of them inside.
-    - ReduceLROnPlateau after every evaluation, on the metric "loss"; ``(scheduler, "accuracy")`` names another.
-    - All others after every epoch, CosineAnnealingWarmRestarts too: its T_0 counts epochs.
-    - ``(scheduler, "update")`` and ``(scheduler, "epoch")`` say it otherwise; its numbers then count these.
+    - OneCycleLR and CyclicLR after every update, and so a SequentialLR or ChainedScheduler that contains one.
+    - ReduceLROnPlateau after every evaluation, with the metric "loss"; ``(scheduler, "accuracy")`` names another.
+    - All others after every epoch, including CosineAnnealingWarmRestarts: its T_0 counts epochs.
+    - ``(scheduler, "update")`` and ``(scheduler, "epoch")`` override this; the scheduler's numbers then count these.
 
-    The optimizer's ``step`` is to be called for every update, a skipped one with all gradients None. Momenta that OneCycleLR and
-    CyclicLR set are left to them. `every` is when it steps: "never", "update", "epoch" or "evaluation"; `metric` is a plateau's.
+    Call the optimizer's ``step`` for every update, a skipped one with all gradients None. OneCycleLR and CyclicLR may set momenta.
 
     Args:
         scheduler: None, a function of the update, a scheduler of this optimizer, or a pair.
-        optimizer: Whose rates are set. A function sets those of update 0 at once, one that has no total when `begin` gives it.
+        optimizer: the optimizer whose rates are set. A function sets those of update 0 at once, or, if it has no total yet, when
+            `begin` fills it in.
+
+    Attributes:
+        every: when it steps: "never", "update", "epoch" or "evaluation".
+        metric: the metric of a ReduceLROnPlateau.
 
     Raises:
-        TypeError: it is none of these, or a function gave no number.
-        ValueError: the scheduler is another optimizer's, the pair is wrong, or a function gave a number below 0 or not finite; when
-            called, a OneCycleLR is past its end, or a plateau's metric is missing.
+        TypeError: if `scheduler` is something else, or a function returns no number.
+        ValueError: if the scheduler belongs to another optimizer, the pair is wrong, or a function returns a number that is below 0
+            or not finite; when called, if a OneCycleLR is past its end or a plateau's metric is missing.
     """
 
     def __init__(self, scheduler: SchedulerLike, optimizer: Optimizer) -> None:
-        pair = scheduler if isinstance(scheduler, tuple) and len(scheduler) == 2 else (scheduler, None)
-        self.every, self.metric = _when(*pair)
-        self.optimizer, self._update, self._scheduler = optimizer, 0, pair[0]
-        if isinstance(pair[0], LRScheduler) and pair[0].optimizer is not optimizer:
-            raise ValueError(f"the {_name(pair[0])} is of another optimizer: make it with the one whose rates it is to set")
-        self._arguments = dict(_arguments(pair[0])) if isinstance(pair[0], LRScheduler) else {}
-        self._own_total = isinstance(pair[0], Curve) and pair[0].total is not None
+        base, option = scheduler if isinstance(scheduler, tuple) and len(scheduler) == 2 else (scheduler, None)
+        self.every, self.metric = _when(base, option)
+        self.optimizer = optimizer
+        self._update = 0
+        self._scheduler = base
+        if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
+            raise ValueError(f"the {_name(base)} is of another optimizer: make it with the one whose rates it is to set")
+        self._arguments = dict(_arguments(base)) if isinstance(base, LRScheduler) else {}
+        self._own_total = isinstance(base, Curve) and base.total is not None
         if not self._waits:
             self._set(0)
 
     @property
     def of_torch(self) -> str | None:
-        """The name of torch's scheduler, which keeps what it was made with in its state; None: it is a function, or nothing."""
+        """The name of torch's scheduler, whose state includes its arguments. None for a function or nothing."""
         return _name(self._scheduler) if isinstance(self._scheduler, LRScheduler) else None
 
     def options(self) -> dict[str, Any]:
-        """What it was made with, as plain values, so far as it can be told."""
+        """Return the scheduler's arguments as plain values, as far as they are known."""
         return {"scheduler": repr(self._scheduler)} if isinstance(self._scheduler, Curve) else self._arguments
 
     @property
     def _waits(self) -> bool:
-        """Whether its total is yet to come."""
+        """Whether its total is still to be filled in."""
         return isinstance(self._scheduler, Curve) and self._scheduler.total is None
 
     def _set(self, update: int) -> None:
-        """The rates of an update, where a function gives them."""
+        """Set the rates of an update, if a function defines them."""
         self._update = update
         if self._scheduler is None or isinstance(self._scheduler, LRScheduler):
             return
@@ -85,10 +91,10 @@ class Schedule:
                 group["lr"] = first * factor
 
     def begin(self, updates: float, *, evaluated: bool) -> None:
-        """Before a run of that many updates, math.inf if nobody knows: fill in the total of a function that has none.
+        """Prepare for a run of `updates` updates, math.inf if unknown: fill in the total of a function that has none.
 
         Raises:
-            ValueError: what would end the run hours later, or let it end with other rates than those that were meant.
+            ValueError: if the scheduler would fail during the run, or the run would end with rates that were not meant.
         """
         if self.every == "evaluation" and not evaluated:
             raise ValueError(f"the scheduler waits for the metric {self.metric!r}, but fit has no val to evaluate: give it one")
@@ -111,18 +117,18 @@ class Schedule:
         return curve.over(max(int(updates), 1))
 
     def check_total(self) -> None:
-        """Raise the ValueError of a function whose total nobody has filled in."""
+        """Raise a ValueError if the total of a function was not filled in."""
         if self._waits:
             self._set(self._update)
 
     def updated(self, update: int) -> None:
-        """After update number `update` was tried, the first is 0: set the rates of the next one."""
+        """Set the rates of the next update, after update number `update`, counted from 0, was tried."""
         self._set(update + 1)
         if self.every == "update":
             self._step()
 
     def epoch_ended(self) -> None:
-        """After the last `updated` of an epoch: set the rates of the next one."""
+        """Set the rates of the next epoch, after the last `updated` of this one."""
         if self.every == "epoch":
             self._step()
 
@@ -138,35 +144,38 @@ class Schedule:
             raise
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """After an evaluation: a plateau counts it. On several ranks all must give the same metrics, those of all samples."""
+        """Step a ReduceLROnPlateau after an evaluation. All ranks must pass the same metrics, those of all samples."""
         if isinstance(self._scheduler, ReduceLROnPlateau):
             if self.metric not in metrics:
-                raise ValueError(f"the plateau is to see {self.metric!r}, found {[*metrics]}: pass (scheduler, one of these names)")
+                raise ValueError(
+                    f"ReduceLROnPlateau needs the metric {self.metric!r}, found {[*metrics]}: pass (scheduler, one of these names)"
+                )
             self._scheduler.step(metrics[self.metric])
 
     def rates(self) -> list[float]:
-        """The rate of each group in the next update."""
+        """Return the rate of each group in the next update."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors, as ``torch.load(weights_only=True)`` wants them. Functions are left out: the script has them.
+        """Return plain values and tensors for ``torch.load(weights_only=True)``. Functions are left out: the script has them.
 
         Raises:
-            TypeError: a scheduler that is not torch's keeps something else.
+            TypeError: if a scheduler that is not torch's keeps something else.
         """
         name = _name(self._scheduler)
         state = _plain(self._scheduler.state_dict(), name) if isinstance(self._scheduler, LRScheduler) else None
         return {"scheduler": name, "every": self.every, "update": self._update, "state": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; load the optimizer's first. As in torch, a scheduler gets the arguments back that it was saved with.
+        """Continue from a state; load the optimizer's first. As in torch, a scheduler gets its saved arguments back.
 
         Raises:
-            ValueError: it is the state of another scheduler.
+            ValueError: if it is the state of another scheduler.
         """
-        asked, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
-        if asked != found:
-            raise ValueError(f"the scheduler is {asked}, in the checkpoint it is {found}: pass that one, or start a run anew")
+        own = (_name(self._scheduler), self.every)
+        found = (state["scheduler"], state["every"])
+        if own != found:
+            raise ValueError(f"the scheduler is {own}, in the checkpoint it is {found}: pass that one, or start a new run")
         self._update = state["update"]
         if not self._waits:
             self._set(self._update)
@@ -175,28 +184,29 @@ class Schedule:
             for part in _parts(self._scheduler):
                 if isinstance(part, MultiStepLR):
                     part.milestones = Counter(part.milestones)
-            if self._update:  # else torch warns of a wrong order: it looks for steps in this process only
+            if self._update:  # torch looks for steps in this process only, and would warn of a wrong order
                 has_stepped(self.optimizer)
 
 
-def _when(scheduler: object, told: object) -> tuple[str, str]:
-    """When a scheduler is stepped, and on which metric."""
+def _when(scheduler: object, option: object) -> tuple[str, str]:
+    """Return when a scheduler is stepped, and on which metric."""
     if isinstance(scheduler, ReduceLROnPlateau):
-        need(told not in ("update", "epoch") and isinstance(told, str | None), "the pair's second", told, "the name of a metric")
-        return "evaluation", str(told or "loss")
+        metric = option not in ("update", "epoch") and isinstance(option, str | None)
+        need(metric, "the pair's second", option, "the name of a metric")
+        return "evaluation", str(option or "loss")
     if isinstance(scheduler, LRScheduler):
-        need(told in (None, "update", "epoch"), f"the second beside {_name(scheduler)}", told, "'update' or 'epoch'")
+        need(option in (None, "update", "epoch"), "the pair's second", option, "'update' or 'epoch'")
         often = any(isinstance(part, OneCycleLR | CyclicLR) for part in _parts(scheduler))
-        return str(told or ("update" if often else "epoch")), ""
+        return str(option or ("update" if often else "epoch")), ""
     if isinstance(scheduler, type) or not (scheduler is None or callable(scheduler)):
         found = repr(scheduler) if isinstance(scheduler, str | type) else f"a {type(scheduler).__name__}"
         raise TypeError(f"the scheduler is {found}: pass one that was made with the optimizer, a pair, a function, or None")
-    need(told is None, "the pair's second", told, "left out: a function is one of the update, and None does nothing")
+    need(option is None, "the pair's second", option, "left out: a function is one of the update, and None does nothing")
     return "never" if scheduler is None else "update", ""
 
 
 def _parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
-    """A scheduler and all that it holds."""
+    """Yield a scheduler and all schedulers inside it."""
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from _parts(part)
@@ -207,7 +217,7 @@ def _name(scheduler: object) -> str:
 
 
 def _arguments(scheduler: LRScheduler) -> Iterator[tuple[str, Any]]:
-    """Plain values that a scheduler was made with, by name, those of the schedulers in it too."""
+    """Yield the plain arguments of a scheduler and of the schedulers inside it, by name."""
     whole = _name(scheduler)
     for k, part in enumerate(_parts(scheduler)):
         for name, value in part.state_dict().items():
@@ -224,22 +234,22 @@ def _arguments(scheduler: LRScheduler) -> Iterator[tuple[str, Any]]:
                 yield f"{whole}: {name} of part {k}" if k else f"{whole}: {name}", value
 
 
-def _ended(scheduler: OneCycleLR, asked: str) -> ValueError:
+def _ended(scheduler: OneCycleLR, request: str) -> ValueError:
     return ValueError(
-        f"OneCycleLR has total_steps={scheduler.total_steps}, but was asked for {asked}: make it with all steps of the run, "
-        "epochs * updates per epoch (batches / accumulated ones, rounded up); a resumed one keeps what it was saved with"
+        f"OneCycleLR has total_steps={scheduler.total_steps}, but was asked for {request}: make it with all steps of the run, "
+        "epochs * updates per epoch (batches / accumulate, rounded up); a resumed one keeps its saved total_steps"
     )
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A copy of a state, of plain values; entries of dicts that are functions are left out."""
+    """Return a copy of a state as plain values, without functions in dicts."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
         return {key: _plain(item, where) for key, item in value.items() if not callable(item)}
     if isinstance(value, list | tuple):
-        made = [_plain(item, where) for item in value]
-        return made if isinstance(value, list) else tuple(made)
+        items = [_plain(item, where) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or type(value) in (bool, int, float, str):
         return value

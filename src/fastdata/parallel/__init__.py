@@ -1,1 +1,1 @@
-"""One model on many devices: the ranks of a run, and how a model is laid over them."""
+"""One model on many devices: the ranks of a run, and the layout of a model over them."""

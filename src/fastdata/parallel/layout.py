@@ -1,4 +1,4 @@
-"""A model on its devices: moved, laid out, compiled, wrapped for many ranks."""
+"""Preparing a model: moving it to its device, compiling it, and wrapping it for several ranks."""
 
 from __future__ import annotations
 
@@ -31,21 +31,25 @@ def lay_out(
     recompute: Iterable[type[nn.Module]] = (),
     wrap: Callable[[nn.Module], nn.Module] | None = None,
 ) -> tuple[nn.Module, nn.Module, EMA | None]:
-    """The model as it keeps its keys, the same as it is to be called, and the average of its weights, all on their devices."""
+    """Prepare a model for training.
+
+    Returns the model with the keys of its state_dict unchanged, the (possibly wrapped) module to call, and the average of the
+    weights, or None without `ema`; all on their devices.
+    """
     _warn(model)
     if device is not None:
         model.to(device)
-    if channels_last and wrap is None:  # FSDP takes no weights of another layout
+    if channels_last and wrap is None:  # FSDP accepts no weights in this layout
         for weight in model.parameters():
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     average = None if ema is None else copy.deepcopy(_inside(model))
-    kinds = _kinds(recompute, model)
+    classes = _classes(recompute, model)
     for module in model.modules():
-        if isinstance(module, kinds) and not hasattr(module, "recomputes"):
+        if isinstance(module, classes) and not hasattr(module, "recomputes"):
             module.__class__ = _recomputing(type(module))  # type: ignore[arg-type]  # it is hashable
     if compile:
-        model.compile(mode=compile if isinstance(compile, str) else None)  # in place: the keys stay as they are
+        model.compile(mode=compile if isinstance(compile, str) else None)  # in place, so the keys stay
     called = _parallel(model, world) if wrap is None else wrap(model)
     if average is not None and wrap is not None:
         average = _inside(wrap(average))
@@ -53,43 +57,43 @@ def lay_out(
     return model, called, None if average is None or ema is None else EMA(model, average, ema)
 
 
-def _kinds(recompute: Iterable[type[nn.Module]], model: nn.Module) -> tuple[type[nn.Module], ...]:
-    """The classes of `recompute`.
+def _classes(recompute: Iterable[type[nn.Module]], model: nn.Module) -> tuple[type[nn.Module], ...]:
+    """Return the classes of `recompute`.
 
     Raises:
-        TypeError: it is something else than classes of modules.
-        ValueError: a class has no modules in the model, or all.
+        TypeError: if it is not a collection of classes.
+        ValueError: if a class matches no module of the model, or every module.
     """
-    kinds = () if isinstance(recompute, type | nn.Module) else tuple(recompute)
-    if isinstance(recompute, type | nn.Module) or not all(isinstance(kind, type) for kind in kinds):
+    classes = () if isinstance(recompute, type | nn.Module) else tuple(recompute)
+    if isinstance(recompute, type | nn.Module) or not all(isinstance(kind, type) for kind in classes):
         raise TypeError(f"recompute is {recompute!r:.80}, but must be a tuple of classes of modules, such as (Block,)")
     found = {type(module).__name__ for module in model.modules()}
-    for kind in kinds:
+    for kind in classes:
         if not issubclass(kind, nn.Module) or kind is nn.Module or not any(isinstance(m, kind) for m in model.modules()):
             raise ValueError(
                 f"recompute has {kind.__name__}, but must have classes of some of the model's modules: {', '.join(sorted(found))}"
             )
-    return kinds
+    return classes
 
 
 def _warn(model: nn.Module) -> None:
     if isinstance(model, nn.DataParallel):
-        warnings.warn("nn.DataParallel copies the model at every step: one process a GPU, by torchrun, is faster", stacklevel=4)
+        warnings.warn("nn.DataParallel copies the model at every step: one process per GPU, by torchrun, is faster", stacklevel=4)
     if names := [name for name, _ in dead_biases(model)]:
-        text = f"{len(names)} convolutions in front of a BatchNorm have a bias that it takes out again, {names[0]} the first"
-        warnings.warn(f"{text}: drop_dead_bias(model) removes them, with the same output", stacklevel=4)
+        text = f"convolutions whose bias the following BatchNorm cancels: {len(names)}, the first is {names[0]}"
+        warnings.warn(f"{text}. drop_dead_bias(model) removes these biases, with the same output", stacklevel=4)
 
 
 def _parallel(model: nn.Module, world: World) -> nn.Module:
     if world.size == 1 or isinstance(model, DistributedDataParallel):
         return model
     devices = list({p.device for p in model.parameters()})
-    gpu = devices if len(devices) == 1 and devices[0].type == "cuda" else None  # None: its author laid it over several
+    gpu = devices if len(devices) == 1 and devices[0].type == "cuda" else None  # None: its author spread it over several
     return DistributedDataParallel(model, device_ids=gpu, gradient_as_bucket_view=True)
 
 
 def _inside(model: nn.Module) -> nn.Module:
-    """Without the wrappers that change the keys of a state_dict."""
+    """Return the model without the wrappers that change the keys of a state_dict."""
     while isinstance(model, DistributedDataParallel | nn.DataParallel) or hasattr(model, "_orig_mod"):
         model = model._orig_mod if hasattr(model, "_orig_mod") else model.module  # type: ignore[assignment]
     return model
@@ -97,7 +101,7 @@ def _inside(model: nn.Module) -> nn.Module:
 
 @functools.cache
 def _recomputing(base: Any) -> type[nn.Module]:
-    """A class of modules that keep their inputs only, and run again in the backward pass."""
+    """Return a subclass whose modules keep only their inputs, and run again in the backward pass."""
 
     @functools.wraps(base, updated=())
     class Recomputing(base):  # type: ignore[misc]

@@ -15,7 +15,7 @@ __all__ = ["World", "device_for"]
 
 
 class World(NamedTuple):
-    """Which rank this process is, of how many. `hosts`: a group whose sums don't go through GPUs."""
+    """This process's rank, the number of ranks, and `hosts`, a process group that does not use GPUs."""
 
     rank: int = 0
     size: int = 1
@@ -23,7 +23,7 @@ class World(NamedTuple):
 
     @classmethod
     def join(cls, device: torch.device | None) -> World:
-        """What `torchrun` says in the environment; the process group is made unless there is one."""
+        """Return the world that `torchrun` describes in the environment; make the process group unless there is one."""
         if not dist.is_available():
             return cls()
         if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", 1)) > 1:
@@ -35,30 +35,30 @@ class World(NamedTuple):
         return cls(dist.get_rank(), dist.get_world_size(), hosts)
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over all ranks, in place; the host does not wait for a GPU."""
+        """Sum over all ranks, in place. The host does not wait for a GPU."""
         if self.size > 1:
             dist.all_reduce(value)
         return value
 
-    def most(self, value: Tensor, *, on_hosts: bool = False) -> Tensor:
-        """The largest over all ranks, in place."""
+    def max(self, value: Tensor, *, on_hosts: bool = False) -> Tensor:
+        """Take the largest value over all ranks, in place."""
         if self.size > 1:
             dist.all_reduce(value, dist.ReduceOp.MAX, group=self.hosts if on_hosts else None)
         return value
 
-    def agree(self, values: Iterable[Tensor]) -> None:
-        """Those of rank 0, on every rank, in place: running statistics, say."""
+    def broadcast(self, values: Iterable[Tensor]) -> None:
+        """Copy the values of rank 0, such as running statistics, to every rank, in place."""
         for value in values if self.size > 1 else ():
             dist.broadcast(value, 0)
 
     def leave(self) -> None:
-        """Before the process ends: when all are here. The threads of one would take the end of another for a failure."""
+        """Wait for all ranks before the process ends: the threads of one would take the end of another for a failure."""
         if self.size > 1:
             dist.barrier(group=self.hosts)
             dist.destroy_process_group()
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's object, on every rank."""
+        """Return every rank's object, on every rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -67,19 +67,17 @@ class World(NamedTuple):
 
 
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
-    """The device of that name, where "cuda" means the GPU that torchrun gave to this rank; None: the model stays where it is.
+    """Return the device to move the model to; "cuda" is the GPU that torchrun gave to this rank. None: leave the model.
 
-    Without a name it is that GPU, if there is one and the whole model lies on the CPU. A model that its author has wrapped for
-    several ranks, or begun to lay out, stays.
+    Without a name it is that GPU, if there is one and the whole model is on the CPU. A model that its author has wrapped for
+    several ranks, or begun to shard, stays.
 
     Raises:
-        ValueError: there is no such GPU.
+        ValueError: if there is no such GPU.
     """
     if device is None:
-        at_home = {type(weight.data) for weight in model.parameters()} <= {Tensor} and all(
-            weight.device.type == "cpu" for weight in model.parameters()
-        )
-        if not at_home or isinstance(model, DistributedDataParallel) or _local_rank() >= torch.cuda.device_count():
+        movable = all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters())
+        if not movable or isinstance(model, DistributedDataParallel) or _local_rank() >= torch.cuda.device_count():
             return None
         device = "cuda"
     chosen = torch.device(device)

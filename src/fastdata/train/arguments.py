@@ -1,4 +1,4 @@
-"""Arguments of a Trainer that can't be, each refused by its name."""
+"""Checks of a Trainer's arguments."""
 
 from __future__ import annotations
 
@@ -9,31 +9,19 @@ from typing import Any
 __all__ = ["check_arguments", "check_counts"]
 
 
-def check_arguments(
-    *,
-    accumulate: int,
-    log_every: int,
-    save_every: int | None,
-    profile: int | None,
-    clip_norm: float | None,
-    clip_value: float | None,
-    resume: Any,
-    dir: Any,
-) -> None:
-    """Raise a ValueError for what would pass, and then do something else than it says."""
-    check_counts(accumulate=accumulate, log_every=log_every)
-    check_counts(save_every=save_every, profile=profile)
+def check_arguments(*, clip_norm: float | None, clip_value: float | None, resume: Any, dir: Any) -> None:
+    """Raise a ValueError for values that would run, but not do what they say."""
     for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if limit is not None and not 0 < limit < math.inf:
             raise ValueError(
                 f"{name} is {limit}, which would leave nothing or all of each gradient: give a number above 0, or None"
             )
     if resume not in (True, False, "require") or (resume == "require" and dir is None):
-        raise ValueError(f"resume is {resume!r} and dir {dir}, but it is True, False, or 'require', which needs a dir")
+        raise ValueError(f"resume is {resume!r} and dir is {dir}; resume must be True, False, or 'require', which needs a dir")
 
 
 def check_counts(**counts: int | None) -> None:
-    """Raise a ValueError for what is not a whole number from 1 on, or None."""
+    """Raise a ValueError for anything but None or a whole number of at least 1."""
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
             raise ValueError(f"{name} is {count!r}, but must be a whole number from 1 on, or left out")

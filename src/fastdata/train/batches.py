@@ -1,4 +1,4 @@
-"""Batches on their way to the model, and where in its epoch a loader stands."""
+"""Batches on their way to the model, and a loader's place in its epoch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fastdata.gpu.copies import rebuilt
 from fastdata.gpu.prefetcher import Prefetcher, places, set_epoch
 from fastdata.parallel.world import World
 
-__all__ = ["Epoch", "check_part", "first", "ready"]
+__all__ = ["Epoch", "check_part", "first_tensor", "to_device"]
 
-UNSPLIT = (RandomSampler, SequentialSampler)  # torch's own, which know of no ranks
+UNSPLIT = (RandomSampler, SequentialSampler)  # torch's samplers that do not know about ranks
 
 
 def check_part(loader: Any, world: World, *, training: bool) -> None:
-    """Look whether each rank gets a part of its own, so far as a loader tells.
+    """Check that each rank gets its own part of the data, as far as the loader tells. Warn if a DataLoader does not split.
 
     Raises:
-        FastDataError: a Loader was split for other ranks than there are.
+        FastDataError: if a Loader was split for other ranks than there are.
     """
     loader = loader.loader if isinstance(loader, Prefetcher) else loader
     rank, size = (getattr(getattr(loader, "part", None), name, None) for name in ("rank", "world_size"))
@@ -35,7 +35,7 @@ def check_part(loader: Any, world: World, *, training: bool) -> None:
             "leave rank= and world_size= out, and it finds its part where torch.distributed or torchrun tells it"
         )
     plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
-    own = isinstance(loader, DataLoader) and type(loader.dataset).__module__.startswith("fastdata.")  # ours warns by itself
+    own = isinstance(loader, DataLoader) and type(loader.dataset).__module__.startswith("fastdata.")  # these warn themselves
     if training and world.size > 1 and world.rank == 0 and plain and not own and type(loader.sampler) in UNSPLIT:
         warn_user(
             f"this DataLoader gives the whole dataset to each of the {world.size} ranks: an epoch of training has every sample "
@@ -46,39 +46,41 @@ def check_part(loader: Any, world: World, *, training: bool) -> None:
 class Epoch:
     """One pass over a loader, or the rest of one.
 
-    A loader with `state_dict` and `load_state_dict` goes on by itself. Of another, the batches that were used before are drawn
-    again and dropped, with torch's, numpy's, Python's and the loader's own generators as they were then; afterwards the first
-    three are again as they were.
+    A loader with `state_dict` and `load_state_dict` resumes by itself. With any other loader, the batches used before are drawn
+    again and dropped, while the generators of torch, numpy, Python and the loader are set as they were then. Afterwards the first
+    three are restored.
 
     Args:
         loader: any iterable.
-        number: of the epoch, for `set_epoch` of the loader or of its sampler.
-        place: what `state()` gave, to go on from there.
+        number: the epoch's number, for `set_epoch` of the loader or of its sampler.
+        place: a result of `state()`, to continue from there. None: start the epoch.
 
     Attributes:
-        used: batches so far.
-        left: batches to come when it began; None: the loader does not know.
-        over: set it when all are used: `state()` is then that of the next epoch.
+        used: batches used so far.
+        left: batches to come when this object was made. None if the loader does not know.
+        over: set it when all batches are used. `state()` is then the start of the next epoch.
     """
 
     def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None) -> None:
         self._loader: Any = loader
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        self.used, self.over = int(place["used"]) if place else 0, False
-        self._then = random_state() if self.used else None
-        set_epoch(loader, number)  # which may make a generator anew
+        self.used = int(place["used"]) if place else 0
+        self.over = False
+        self._random_now = random_state() if self.used else None
+        set_epoch(loader, number)  # it may replace a generator
         found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
         self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
         if place:
             self._go_to(place)
-        self._began = {"random": None if self._stateful else random_state(), "own": self._own()}
-        self._ahead: Any = {"loader": None, "random": place["ahead"] if place else None}  # before the last batch was drawn ahead
+        self._start = {"random": None if self._stateful else random_state(), "own": self._generator_states()}
+        # The states before the last batch was drawn ahead:
+        self._ahead: Any = {"loader": None, "random": place["ahead"] if place else None}
         self.left = self._count_left()
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
         if self.used:
             if self._stateful != (place["loader"] is not None):
-                raise FastDataError("this epoch was begun with another kind of loader: go on with one like that")
+                raise FastDataError("this epoch was started with another kind of loader: use that kind to continue it")
             if self._stateful:
                 self._loader.load_state_dict(place["loader"])
             else:
@@ -86,11 +88,11 @@ class Epoch:
         for generator, state in zip(self._generators, place["own"], strict=False):
             generator.set_state(state)
 
-    def _own(self) -> list[Tensor]:
+    def _generator_states(self) -> list[Tensor]:
         return [generator.get_state() for generator in self._generators]
 
     def _count_left(self) -> int | None:
-        if self.used and hasattr(self._loader, "epoch_stop"):  # the batches before may have been of another number of ranks
+        if self.used and hasattr(self._loader, "epoch_stop"):  # the number of ranks may have changed since
             done = self._loader.state_dict()["consumed"]
             return int(-(-(self._loader.epoch_stop - done) // self._loader.global_batch_size))
         try:
@@ -99,30 +101,30 @@ class Epoch:
             return None
 
     def is_left(self, loader: Any) -> bool:
-        """Whether this was a pass over that loader which ended before its last batch."""
+        """Return whether this was a pass over `loader` that ended before its last batch."""
         return loader is self._loader and not self.over and self.used > 0
 
     def state(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the place in the epoch."""
         if self.over:
-            return {"used": 0, "loader": None, "ahead": None, "random": None, "own": self._own()}
+            return {"used": 0, "loader": None, "ahead": None, "random": None, "own": self._generator_states()}
         loader = (self._ahead["loader"] or self._loader.state_dict()) if self._stateful else None
-        return {"used": self.used, "loader": loader, "ahead": self._ahead["random"], **self._began}
+        return {"used": self.used, "loader": loader, "ahead": self._ahead["random"], **self._start}
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
-        """Each batch, and whether it is the last: known from the length, else by looking one ahead."""
+        """Yield each batch and whether it is the last, known from the length or by drawing one batch ahead."""
         batches = iter(self._loader)
         if not self._stateful:
             for _ in range(self.used):
                 next(batches, None)
         if self._ahead["random"]:
             restore_random(self._ahead["random"])
-        ahead = list(itertools.islice(batches, int(self.left is None)))  # it was drawn before the one in front of it was used
-        if self._then:
-            restore_random(self._then)
+        ahead = list(itertools.islice(batches, int(self.left is None)))  # drawn before the batch in front of it was used
+        if self._random_now:
+            restore_random(self._random_now)
         yield from self._looking_ahead(ahead, batches) if self.left is None else self._counted(batches)
         if not self.used:
-            raise FastDataError("the loader gave no batches; a generator does so once only: pass what makes a new one each epoch")
+            raise FastDataError("the loader gave no batches; a generator can be read only once: pass an iterable that starts again")
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
         for count, batch in enumerate(batches, 1):
@@ -137,25 +139,25 @@ class Epoch:
             yield batch, not ahead
 
 
-def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any, int | None]:
-    """A batch on the device, without the rows that fill it up, and how many rows are real; None: it does not say.
+def to_device(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any, int | None]:
+    """Return the batch on the device without its filling rows, and its number of real rows, or None if it does not say.
 
-    If none is real, all stay, since every rank has to run the model.
+    If no row is real, all stay, since every rank has to run the model.
 
     Raises:
-        FastDataError: rows have to go, and a tensor has not one for each sample.
+        FastDataError: if rows have to go, and a tensor does not have one row per sample.
     """
     valid, ids = getattr(batch, "valid", None), getattr(batch, "ids", None)
     rows = len(ids) if valid and ids is not None else 0
-    spare = rows - (valid or rows)  # these repeat samples
+    spare = rows - (valid or rows)  # rows that repeat samples
 
     def change(tensor: Tensor) -> Tensor:
         tensor = tensor.to(device, non_blocking=True)
         if spare and tensor.dim():
             if len(tensor) != rows:
                 raise FastDataError(
-                    f"the last batch of this rank repeats {spare} of {rows} samples, but a tensor {[*tensor.shape]} of it has not "
-                    "one row for each, so what is repeated can't be left out: give the Loader drop_last=True"
+                    f"the last batch of this rank repeats {spare} of {rows} samples, but a tensor {[*tensor.shape]} in it does not "
+                    "have one row per sample, so the repeated rows cannot be removed: give the Loader drop_last=True"
                 )
             tensor = tensor[:valid]
         return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
@@ -166,8 +168,8 @@ def ready(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any
     return batch, valid
 
 
-def first(batch: Any) -> Tensor | None:
+def first_tensor(batch: Any) -> Tensor | None:
     if isinstance(batch, Tensor):
         return batch
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    return next((tensor for part in parts if (tensor := first(part)) is not None), None)
+    return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)

@@ -1,4 +1,4 @@
-"""Losses, metrics and outputs over a whole set, each sample once, however many ranks share it."""
+"""Losses, metrics and outputs over a whole set. Each sample counts once, however many ranks share the set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
 from fastdata.monitor.metrics import Metrics
-from fastdata.train.batches import check_part, first, ready
+from fastdata.train.batches import check_part, first_tensor, to_device
 from fastdata.train.losses import losses_of
 from fastdata.train.step import Step
 
@@ -21,11 +21,12 @@ __all__ = ["Evaluation"]
 HALVES = (torch.float16, torch.bfloat16)
 
 
-class _Heard:
-    """A model whose last outputs are kept, so that loss and metrics take one forward pass."""
+class _Recorded:
+    """A model that keeps its last outputs, so that loss and metrics need only one forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self.outputs = model, None
+        self._model = model
+        self.outputs = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.outputs = self._model(*args, **kwargs)
@@ -39,35 +40,39 @@ class _Heard:
 
 
 class Evaluation:
-    """Runs a model over a set, in eval mode, without gradients, under the precision of training.
+    """Runs a model over a set in eval mode, without gradients, in the precision of training.
 
     Args:
-        step: whose precision and ranks are used.
-        loss_fn: returns what that of training may return.
-        metrics: as `Metrics` takes them.
+        step: gives the precision, the device and the ranks.
+        loss_fn: a loss function, as for training.
+        metrics: metrics, as for `Metrics`.
 
     Attributes:
         see: is called with each batch, as the loader made it, and its number.
     """
 
     def __init__(self, step: Step, loss_fn: Any, metrics: Mapping[str, Any], *, channels_last: bool) -> None:
-        self._step, self._loss_fn, self._metrics, self._channels_last = step, loss_fn, Metrics(metrics), channels_last
+        self._step = step
+        self._loss_fn = loss_fn
+        self._metrics = Metrics(metrics)
+        self._channels_last = channels_last
         self.see: Callable[[Any, int], None] = lambda batch, number: None
 
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        """The mean loss and metrics: sums over all ranks, divided by the counts, and what objects compute."""
-        step, number = self._step, self._step.totals.number
+        """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute."""
+        step = self._step
+        number = step.totals.number
         self._metrics.reset(step.device)
         totals = torch.zeros(1 + len(self._metrics.functions), 2, dtype=step.totals.dtype, device=step.device)
         with self._evaluating(model):
             for batch, valid in self._batches(loader):
-                heard = _Heard(model)
+                recorded = _Recorded(model)
                 with step.autocast():
-                    losses = losses_of(self._loss(heard, batch))
+                    losses = losses_of(self._loss(recorded, batch))
                     results = [(losses.total, losses.number)]
-                    results += self._metrics.pairs(heard.outputs, batch, _rows(batch))
+                    results += self._metrics.pairs(recorded.outputs, batch, _rows(batch))
                 if valid != 0:
-                    self._metrics.see(heard.outputs, batch)
+                    self._metrics.see(recorded.outputs, batch)
                     totals += torch.stack([number(value) for pair in results for value in pair]).view_as(totals)
         pairs = zip(("loss", *self._metrics.functions), step.world.sum(totals).tolist(), strict=True)
         means = {name: value / count if count else math.nan for name, (value, count) in pairs}
@@ -85,14 +90,15 @@ class Evaluation:
             ) from error
 
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
-        """Outputs on the CPU, one row a sample, on every rank: ordered by `ids` if the batches have them, else as they came."""
-        ids, outputs = list[Any](), list[Tensor]()
+        """Return the outputs on the CPU, one row per sample, on every rank: in the order of `ids` if batches have them."""
+        ids = list[Any]()
+        outputs = list[Tensor]()
         with self._evaluating(model):
             for batch, valid in self._batches(loader):
                 with self._step.autocast():
-                    made = forward(model, batch)
+                    output = forward(model, batch)
                 if valid != 0:
-                    outputs.append((made.float() if made.dtype in HALVES else made).cpu())
+                    outputs.append((output.float() if output.dtype in HALVES else output).cpu())
                     ids.extend(getattr(batch, "ids", ()))
         world = self._step.world
         parts = world.gather((ids, torch.cat(outputs) if outputs else None))
@@ -104,7 +110,7 @@ class Evaluation:
 
     @contextmanager
     def _evaluating(self, model: nn.Module) -> Iterator[None]:
-        self._step.world.agree(model.buffers())
+        self._step.world.broadcast(model.buffers())
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
@@ -117,13 +123,13 @@ class Evaluation:
     def _batches(self, loader: Any) -> Iterator[tuple[Any, int | None]]:
         check_part(loader, self._step.world, training=False)
         if hasattr(loader, "set_epoch"):
-            loader.set_epoch(0)  # the same crops each time, should it have random ones
+            loader.set_epoch(0)  # the same random crops each time
         for number, batch in enumerate(loader):
             self.see(batch, number)
-            yield ready(batch, self._step.device, channels_last=self._channels_last)
+            yield to_device(batch, self._step.device, channels_last=self._channels_last)
 
 
 def _rows(batch: Any) -> int:
-    """Of a batch that is cut to its real rows; 1 where nothing in it says."""
-    tensor = first(batch)
+    """Return the number of rows of a batch that is cut to its real rows; 1 if it has no tensor with rows."""
+    tensor = first_tensor(batch)
     return len(tensor) if tensor is not None and tensor.dim() else 1

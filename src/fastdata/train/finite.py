@@ -1,4 +1,4 @@
-"""The end of a run of which no update can be applied, since nothing is finite."""
+"""The error that ends a run whose updates are all skipped because their gradients are not finite."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from fastdata.errors import FastDataError
 
 __all__ = ["MOST_SKIPPED", "not_finite"]
 
-MOST_SKIPPED = 50  # in a row; fp16 may need some twenty to find its scale
+MOST_SKIPPED = 50  # in a row; fp16 may need about twenty to find its scale
 
 
 def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: float, scaled: bool) -> FastDataError:
-    """Make the error for so many updates skipped in a row, with what is likely to be the cause.
+    """Return the error for `skipped` updates in a row, with the likely causes.
 
     Args:
-        loss: of the last update, [].
-        scaled: whether it computes in fp16.
+        loss: loss of the last update, [].
+        rate: learning rate now.
+        scaled: whether the model runs in fp16.
     """
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = math.nan if loss is None else loss.item()
@@ -32,7 +33,7 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: flo
         causes.insert(0, f"weights or statistics of the model that are not finite themselves: {', '.join(broken[:3])}")
     if scaled:
         causes.append("numbers above 65,504, which fp16 can't hold: precision='bf16' can")
-    found = f"the loss is {value:.3g}" if value - value == 0 else f"the loss itself is {value}"
+    found = f"the loss is {value:.3g}" if math.isfinite(value) else f"the loss itself is {value}"
     listed = "".join(f"\n  - {cause}" for cause in causes)
     return FastDataError(
         f"the last {skipped} updates were all skipped, since their gradients are not finite ({found}); they changed no weights. "

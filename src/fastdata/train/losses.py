@@ -1,4 +1,4 @@
-"""What a loss function may return, and what the Trainer takes from it."""
+"""The results that a loss function may return, and their common form."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 
 __all__ = ["Losses", "check_values", "losses_of"]
 
-ASKED = (
+EXPECTED = (
     'return one loss for each sample or token, such as cross_entropy(model(x), y, reduction="none"), or (losses, mask) where '
     "some don't count, or (loss_sum, count)"
 )
 MEAN = 1  # torch's number for reduction="mean"
-DEEPEST = 8  # operations between a loss of torch and what the loss function made of it
+MAX_DEPTH = 8  # operations between a loss of torch and what the loss function returns
 
 
 class Losses(NamedTuple):
     """The losses of a batch.
 
     Attributes:
-        each: with their graph, float of any shape; 0 where one does not count.
+        each: the losses with their graph, float of any shape; 0 where one does not count.
         total: their sum, float [], without a graph.
-        number: how many count.
+        number: how many of them count.
     """
 
     each: Tensor
@@ -33,24 +33,24 @@ class Losses(NamedTuple):
 
 
 def losses_of(result: Any) -> Losses:
-    """Take the losses, their sum, and how many were summed, from what a loss function returned.
+    """Return the losses, their sum, and how many count, from the result of a loss function.
 
     Args:
-        result: losses, float [B] or [B, T] or of any other shape with dimensions; or (losses, mask), where mask is bool, of the
-            shape of losses, and True where a loss counts; or (loss_sum, count), where count is a number or a tensor [].
+        result: losses, float [B], [B, T] or any other shape but []; or (losses, mask), where mask is bool, has the shape of the
+            losses, and is True where a loss counts; or (loss_sum, count), where count is a number or a tensor [].
 
     Raises:
-        TypeError: it is something else, or has no graph while gradients are needed.
+        TypeError: if `result` is something else, or has no graph while gradients are enabled.
     """
     has_second = isinstance(result, tuple | list) and len(result) == 2
     losses, second = result if has_second else (result, None)
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
-        raise TypeError(f"loss_fn returned {_described(result)}: {ASKED}")
+        raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")
     if torch.is_grad_enabled() and not losses.requires_grad:
         raise TypeError(f"loss_fn returned {_described(result)} without a graph, so there is no gradient: don't detach it")
     if not has_second:
         if not losses.dim():
-            raise TypeError(f"loss_fn returned a single number, but means over batches can't be put together again: {ASKED}")
+            raise TypeError(f"loss_fn returned a single number, but means of batches cannot be combined: {EXPECTED}")
         return Losses(losses, _sum(losses), losses.numel())
     if isinstance(second, Tensor) and second.dim():
         if second.dtype != torch.bool or second.shape != losses.shape:
@@ -61,27 +61,30 @@ def losses_of(result: Any) -> Losses:
         losses = losses.masked_fill(~second, 0)
         return Losses(losses, _sum(losses), second.sum())
     if not isinstance(second, Tensor | Real):
-        raise TypeError(f"loss_fn returned {_described(result)}: {ASKED}")
+        raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")
     return Losses(losses, _sum(losses), second.detach() if isinstance(second, Tensor) else float(second))
 
 
 def _sum(losses: Tensor) -> Tensor:
-    """In float32 at least: half precision can't count beyond a few thousand."""
+    """Return the sum, in float32 at least: half precision cannot count beyond a few thousand."""
     losses = losses.detach()
     return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32)) if losses.dim() else losses.clone()
 
 
 def check_values(result: Any) -> None:
-    """Look into the graph for losses that are averaged or ignored without being counted so. The host waits for the device.
+    """Look in the graph for losses that are averaged or ignored, but not counted that way. The host waits for the device.
 
     Raises:
-        TypeError: loss_sum is a mean, though count is not 1; or some targets were ignored, but there is no mask.
+        TypeError: if loss_sum is a mean and count is not 1, or if targets were ignored and there is no mask.
     """
     if isinstance(result, Tensor):
         loss = _loss_of_torch(result)
         if loss is None or loss._saved_target.numel() != result.numel():
             return
-        targets, index = loss._saved_target, _signed(loss._saved_ignore_index)
+        targets = loss._saved_target
+        index = loss._saved_ignore_index
+        if index >= 2**63:  # torch saves it unsigned
+            index -= 2**64
         if count := int((targets == index).sum()):
             raise TypeError(
                 f"{count} of {targets.numel()} targets are {index}, which the loss ignores, but loss_fn returned no mask, so their "
@@ -91,34 +94,29 @@ def check_values(result: Any) -> None:
         loss_sum, count = result
         if _is_mean(loss_sum.grad_fn) and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
             raise TypeError(
-                f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {ASKED}; the sum is what "
-                'reduction="sum" gives'
+                f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}; the sum is "
+                'what reduction="sum" gives'
             )
 
 
 def _is_mean(node: Any) -> bool:
-    """Whether a tensor's node is that of a mean, or of a loss of torch with reduction="mean", smoothed or with something added."""
+    """Return whether a node is a mean, or a loss of torch with reduction="mean", smoothed or with something added."""
     if type(node).__name__ == "MeanBackward0":
         return True
-    for name in ("AddBackward0", "MulBackward1"):  # the second is a product with a number inside of torch, as label smoothing has
+    for name in ("AddBackward0", "MulBackward1"):  # the second is a product with a number, as in torch's label smoothing
         if type(node).__name__ == name:
             node = node.next_functions[0][0]
     return getattr(node, "_saved_reduction", None) == MEAN
 
 
 def _loss_of_torch(losses: Tensor) -> Any:
-    """The cross-entropy that losses come from, if there is one near the end of their graph."""
+    """Return the cross-entropy that the losses come from, if there is one near the end of their graph."""
     node = losses.grad_fn
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         if node is None or hasattr(node, "_saved_ignore_index"):
             return node
         node = node.next_functions[0][0] if node.next_functions else None
     return None
-
-
-def _signed(index: int) -> int:
-    """torch hands out what it saved as an unsigned number."""
-    return index - 2**64 if index >= 2**63 else index
 
 
 def _described(result: Any) -> str:

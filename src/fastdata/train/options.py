@@ -1,4 +1,4 @@
-"""What a run was asked for: a checkpoint keeps it, so that a resume can say what differs, and which value counts."""
+"""The options of a run. A checkpoint keeps them, so that a resume can report what differs and which value is used."""
 
 from __future__ import annotations
 
@@ -16,74 +16,81 @@ SET_BY_SCHEDULERS = ("lr", "momentum", "betas", "max_lr", "min_lr", "base_moment
 
 
 class Options:
-    """Options of a run by name, as plain values: the Trainer's own, those of its optimizer's groups, and of its schedule.
+    """Options of a run by name, as plain values: the Trainer's own, its optimizer's by group, and its schedule's.
 
-    Where they differ from those in a checkpoint, those asked for now count. But schedulers of torch go on with what they were
-    saved with, and so do the rates and momenta that they set.
+    Where they differ from those in a checkpoint, the new values are used. Only schedulers of torch continue with their saved
+    arguments, and with the rates and momenta that they set.
     """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule, **own: Any) -> None:
-        self._optimizer, self._schedule = optimizer, schedule
-        self._own: dict[str, Any] = {**own, "batch_size": None, "optimizer": type(optimizer).__name__, **_of_groups(optimizer)}
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._own: dict[str, Any] = {**own, "batch_size": None, "optimizer": type(optimizer).__name__, **_group_values(optimizer)}
         self._saved: Mapping[str, Any] | None = None
 
     def see(self, loader: Any) -> None:
-        """Note the batch size of the loader that is trained on, if it tells."""
+        """Note the batch size of the training loader, if it has one."""
         self._own["batch_size"] = getattr(loader, "global_batch_size", None) or getattr(loader, "batch_size", None)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._own, **self._schedule.options()}
 
     def check(self, saved: Mapping[str, Any]) -> None:
-        """Raise ValueError where what was saved is of another optimizer."""
-        asked, before = self._own["optimizer"], saved.get("optimizer", self._own["optimizer"])
-        if asked != before and {asked, before} != {"Adam", "AdamW"}:  # these two keep the same of each weight
-            raise ValueError(f"its optimizer is {before}, this one is {asked}")
+        """Raise a ValueError if the saved options are those of another optimizer."""
+        new = self._own["optimizer"]
+        old = saved.get("optimizer", new)
+        if new != old and {new, old} != {"Adam", "AdamW"}:  # these two keep the same state per weight
+            raise ValueError(f"its optimizer is {old}, this one is {new}")
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """After the optimizer was loaded from the same checkpoint: give it the values that are asked for, where they differ."""
+        """Give the optimizer the new values where they differ. Call it after the optimizer was loaded from the same checkpoint."""
         self._saved = saved
         self._own["batch_size"] = saved.get("batch_size")
         for k, group in enumerate(self._optimizer.param_groups):
             for name in [*group]:
-                key = _named(name, k, self._optimizer)
+                key = _key(name, k, self._optimizer)
                 if _differs(key, self._own, saved) and not (self._schedule.of_torch and name in SET_BY_SCHEDULERS):
                     for part in (name, "initial_lr") if name == "lr" and "initial_lr" in group else (name,):
                         _put(group, part, self._own[key])
 
     def differences(self) -> str | None:
-        """Say which options differ from those saved, and which value counts. None: nothing was loaded since the last call."""
+        """Describe options that differ from the saved ones, and which are used. None: nothing was loaded since the last call."""
         if self._saved is None:
             return None
-        asked, saved, self._saved = self.state_dict(), self._saved, None
-        scheduler, new, old = self._schedule.of_torch, list[str](), list[str]()
-        for name in asked:
-            if _differs(name, asked, saved):
+        now = self.state_dict()
+        saved = self._saved
+        self._saved = None
+        scheduler = self._schedule.of_torch
+        new = list[str]()
+        old = list[str]()
+        for name in now:
+            if _differs(name, now, saved):
                 kept = scheduler and (name.split(" of group ")[0] in SET_BY_SCHEDULERS or name.startswith(f"{scheduler}: "))
-                (old if kept else new).append(f"{name} {saved[name]} saved, {asked[name]} asked")
-        texts = [f"{'; '.join(new)}: what is asked counts"] if new else []
+                (old if kept else new).append(f"{name} {saved[name]} saved, {now[name]} now")
+        texts = [f"{'; '.join(new)}: the new values are used"] if new else []
         if old:
-            texts.append(f"{'; '.join(old)}: what was saved counts, for {scheduler} goes on with it (resume=False starts anew)")
+            reason = f"the saved values are used, since {scheduler} continues with them (resume=False starts a new run)"
+            texts.append(f"{'; '.join(old)}: {reason}")
         return ". ".join(texts)
 
 
-def _of_groups(optimizer: Optimizer) -> dict[str, Any]:
-    """The plain values of an optimizer's groups, with the rates that they begin with."""
+def _group_values(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the plain values of an optimizer's groups, with their initial rates."""
     found = {}
     for k, group in enumerate(optimizer.param_groups):
         for name in group:
             if name not in ("params", "initial_lr"):
                 value = group.get("initial_lr", group[name]) if name == "lr" else group[name]
-                found[_named(name, k, optimizer)] = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+                found[_key(name, k, optimizer)] = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
     return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str | tuple | None)}
 
 
-def _named(name: str, group: int, optimizer: Optimizer) -> str:
+def _key(name: str, group: int, optimizer: Optimizer) -> str:
     return f"{name} of group {group}" if len(optimizer.param_groups) > 1 else name
 
 
-def _differs(name: str, asked: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
-    return name in asked and name in saved and asked[name] != saved[name]
+def _differs(name: str, now: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    return name in now and name in saved and now[name] != saved[name]
 
 
 def _put(group: dict[str, Any], name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run records: lines of its log, which hooks get too, and the numbers that a user logs."""
+"""The records of a run: lines of its log, which hooks get too, and numbers that the user logs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ ENDING = HOOKS[:3]  # these may end the run
 
 
 class Records:
-    """The records of a run, and its hooks.
+    """Writes the records of a run and calls its hooks.
 
     Args:
-        trainer: whose run it is.
-        folder: for the log; None: there is none.
-        hooks: by name, as the Trainer takes them.
+        trainer: the trainer of the run.
+        folder: folder of the log. None: write no log.
+        hooks: hooks by name, as the Trainer takes them.
         metrics: names of the metrics.
-        shown: whether to draw a line, and print one an epoch.
-        tensorboard: write its files too.
-        switch: what to try where the model is the bottleneck.
+        shown: draw a progress line, and print one line per epoch.
+        tensorboard: write TensorBoard's files too.
+        switch: what to suggest if the model is the bottleneck.
 
     Attributes:
-        meter: counts, and tells.
-        logged: what the user logs.
-        main: whether this is rank 0, which alone writes.
+        meter: counts rows and updates, and prints lines.
+        logged: the numbers that the user logs.
+        main: whether this is rank 0, the only one that writes.
     """
 
     def __init__(
@@ -50,18 +50,20 @@ class Records:
             raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
         if wrong := [name for name, hook in hooks.items() if not callable(hook)]:
             raise TypeError(f"hooks[{wrong[0]!r}] is a {type(hooks[wrong[0]]).__name__}, but must be a function")
-        self._trainer, self._hooks, self.main = trainer, dict(hooks), trainer.world.rank == 0
+        self._trainer = trainer
+        self._hooks = dict(hooks)
+        self.main = trainer.world.rank == 0
         self.meter = Meter(shown=shown and self.main, switch=switch)
         self.logged = Logged(metrics)
         self._log = Log(folder if self.main else None, tensorboard=tensorboard)
         self._last = 0  # the update of the last line
 
     def resumed(self) -> None:
-        """A state was loaded: its updates are in the log."""
+        """Note that a state was loaded, whose updates are in the log already."""
         self._last = self.meter.resumed_at = self._trainer.update
 
     def line(self) -> None:
-        """A line about the updates since the last one. The host waits for the device here, and nowhere else."""
+        """Write a line about the updates since the last one. Only here does the host wait for the device."""
         trainer = self._trainer
         trainer.check_finite()
         self._last = trainer.update
@@ -69,7 +71,7 @@ class Records:
         self.write("train", self.meter.read(*trainer.totals.read(), logged, lr=trainer.schedule.rates()[0]))
 
     def flush(self) -> None:
-        """A line about what none has told yet. All ranks call it together."""
+        """Write what no line has reported yet. All ranks call it together."""
         if self._last != self._trainer.update:
             self.line()
         elif logged := self.logged.read("train", self._trainer.world):  # by a hook, after the line of this update
@@ -77,26 +79,26 @@ class Records:
             self.write("train", means(logged))
 
     def batch_evaluated(self, batch: Any, number: int) -> None:
-        """Before a batch of an evaluation, the first is 0, is used."""
+        """Prepare for batch `number` of an evaluation, counted from 0, before it is used."""
         self.logged.kind = NOTHING if getattr(batch, "valid", None) == 0 else "eval"
         self.meter.evaluating(number)
 
     def evaluated(self, results: dict[str, float]) -> None:
-        """After an evaluation: the hook, and its line."""
+        """Call the hook of an evaluation and write its line."""
         with self.logged.into("eval"):
             self.call("eval", results)
         averaged = {"ema": True} if self._trainer.ema else {}
         self.write("eval", {**results, **means(self.logged.read("eval", self._trainer.world)), **averaged})
 
     def epoch_ended(self, results: dict[str, float]) -> None:
-        """After an epoch: its line of output, the hook, and its line."""
+        """Print the line of an epoch, call its hook and write its record."""
         record = self.meter.end(self._trainer.epoch, results)
         with self.logged.into("epoch"):
             self.call("epoch", record)
         self.write("epoch", {**record, **means(self.logged.read("epoch", self._trainer.world))})
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a record, draw the picture if it is time, and call the hook."""
+        """Write a record, redraw the picture if it is due, and call the log hook."""
         record = {"kind": kind, "update": self._trainer.update, "epoch": self._trainer.epoch, **values}
         self._log.write(record)
         if self._log.due():
@@ -106,14 +108,14 @@ class Records:
             self.call("log", record)
 
     def call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook, if there is one; it may ask for the end of the run."""
+        """Call a hook, if it is set. A step, epoch or eval hook may end the run."""
         if hook in self._hooks:
             with self.logged.into(self.logged.kind if hook in ENDING else None):
-                asked = self._hooks[hook](self._trainer, *arguments) is True
-            self._trainer.stopping |= asked and hook in ENDING
+                stop = self._hooks[hook](self._trainer, *arguments) is True
+            self._trainer.stopping |= stop and hook in ENDING
 
     def close(self) -> None:
-        """Close the log. What is logged from here on is outside of a run."""
+        """Close the log. From here on, logging a number is an error, because no run is active."""
         self.logged.kind = None
         self.meter.close()
         self._log.close()

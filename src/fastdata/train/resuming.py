@@ -1,4 +1,4 @@
-"""Whether a run goes on from what an earlier one left in its folder, and what it says of that."""
+"""Resuming: whether a run continues what an earlier one left in its folder, and what it reports."""
 
 from __future__ import annotations
 
@@ -14,63 +14,62 @@ __all__ = ["Resuming"]
 
 
 class Resuming:
-    """See `resume` of the Trainer.
+    """Applies the Trainer's argument `resume`.
 
     Attributes:
-        settled: a state was loaded, or there is nothing in the folder that is not of this run.
+        settled: a state was loaded, or the folder holds nothing of another run.
     """
 
     def __init__(
-        self, wish: bool | Literal["require"], checkpoints: Checkpoints | None, options: Options, records: Records
+        self, mode: bool | Literal["require"], checkpoints: Checkpoints | None, options: Options, records: Records
     ) -> None:
-        self._wish, self._checkpoints, self._options, self._records = wish, checkpoints, options, records
+        self._mode = mode
+        self._checkpoints = checkpoints
+        self._options = options
+        self._records = records
         self.settled = False
 
     def load(self, into: Callable[[dict[str, Any]], object]) -> bool:
-        """Hand over the state to go on from, if there is one and it is wanted. Returns whether.
+        """Pass the state to continue from to `into`, if there is one and `resume` allows it. Returns whether it did.
 
         Raises:
-            FastDataError: it can't be had, or is of something else.
+            FastDataError: if the state cannot be read or does not fit.
         """
-        state = self._newest()
-        if state is None or self._checkpoints is None:
+        if self._checkpoints is None:
+            return False
+        if not self._mode:
+            self.start_anew()
+            return False
+        state = self._checkpoints.newest()
+        self.settled = True
+        if state is None:
+            if self._mode == "require":
+                folder = self._checkpoints.folder.parent
+                raise FastDataError(f"resume is 'require', but {folder} has no checkpoint: pass the right dir, or leave resume out")
             return False
         try:
             into(state)
         except FastDataError as error:
             raise FastDataError(
-                f"{self._checkpoints.read} does not fit this Trainer: for a new run, pass resume=False or another dir; to go on, "
-                f"make the Trainer as it was: {error}"
+                f"{self._checkpoints.read} does not fit this Trainer: for a new run, pass resume=False or another dir; to "
+                f"continue, make the Trainer as it was: {error}"
             ) from error
         return True
 
-    def _newest(self) -> dict[str, Any] | None:
-        """The state to go on from; None: there is none, or none is wanted."""
-        if self._checkpoints is None:
-            return None
-        if not self._wish:
-            self.start_anew()
-            return None
-        self.settled, state = True, self._checkpoints.newest()
-        if state is None and self._wish == "require":
-            folder = self._checkpoints.folder.parent
-            raise FastDataError(f"resume is 'require', but {folder} has no checkpoint: look for the right dir, or leave resume out")
-        return state
-
     def start_anew(self) -> None:
-        """Put aside what an earlier run left, unless this one has gone on from it."""
+        """Move the files of an earlier run away, unless this run continues it."""
         aside = self._checkpoints.set_aside() if self._checkpoints and not self.settled else None
         self.settled = True
-        if aside and self._wish:
+        if aside and self._mode:
             warn_user(
-                f"{aside.parent} has checkpoints of an earlier run, but nobody went on from them: they are in {aside} now. To go "
-                "on, call trainer.resume() before trainer.steps()"
+                f"{aside.parent} has checkpoints of an earlier run that was not resumed; they are in {aside} now. To continue it, "
+                "call trainer.resume() before trainer.steps()"
             )
         elif aside:
-            self._records.meter.tell(f"resume=False: what an earlier run left in {aside.parent} is in {aside} now")
+            self._records.meter.tell(f"resume=False: files of an earlier run in {aside.parent} are in {aside} now")
 
-    def tell(self, update: int, epoch: int) -> None:
-        """Say once where a run goes on, and which options differ from those that it was begun with."""
+    def report(self, update: int, epoch: int) -> None:
+        """Report once where a run resumes, and which options differ from the saved ones."""
         differences = self._options.differences()
         if differences is None or not self._records.main:
             return

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: all that decides how a run goes on, as tensors, numbers and text."""
+"""The contents of a checkpoint: everything that decides how a run continues, as tensors, numbers and text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def counters(trainer: Training) -> tuple[int, ...]:
 
 
 def capture(trainer: Training, *, scaler: Any, place: Any, options: Options) -> dict[str, Any]:
-    """The state of a trainer. All ranks call it together. place: where this rank stands in its epoch."""
+    """Return the state of a trainer. All ranks call it together. `place` is where this rank stands in its epoch."""
     model, optimizer = states(trainer.model, trainer.optimizer)
     return {
         "format": FORMAT,
@@ -39,13 +39,16 @@ def capture(trainer: Training, *, scaler: Any, place: Any, options: Options) -> 
 
 
 def restore(trainer: Training, state: Mapping[str, Any], *, scaler: Any, options: Options) -> Any:
-    """Set a trainer to a state, but for the values of its optimizer in `options`, which are asked for now.
+    """Set a trainer to a state. The optimizer keeps the values in `options`, which are those of this run.
 
-    Returns where its rank stood in the epoch; of another number of ranks, where rank 0 did.
+    Returns where this rank stood in the epoch, or where rank 0 stood if the number of ranks has changed.
+
+    Raises:
+        FastDataError: if the state does not fit the trainer.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         found = f"has {', '.join(map(str, [*state][:8]))}" if isinstance(state, Mapping) else f"is a {type(state).__name__}"
-        raise FastDataError(f"this is not a state of format {FORMAT} of fastdata's Trainer, but {found}")
+        raise FastDataError(f"expected a state of fastdata's Trainer in format {FORMAT}, but it {found}")
     saved = state.get("options", {})
     try:
         options.check(saved)
@@ -56,7 +59,7 @@ def restore(trainer: Training, state: Mapping[str, Any], *, scaler: Any, options
         options.load(saved)
         trainer.schedule.load_state_dict(state["schedule"])
     except (KeyError, RuntimeError, ValueError) as error:
-        raise FastDataError(f"the checkpoint is of another model, optimizer, precision or scheduler: {error}") from error
+        raise FastDataError(f"the checkpoint is from another model, optimizer, precision or scheduler: {error}") from error
     for name in COUNTERS:
         setattr(trainer, name, state[name])
     trainer.results = dict(state["results"])

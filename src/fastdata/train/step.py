@@ -1,4 +1,4 @@
-"""One update of the weights: the losses of its micro-batches, one gradient, clipped, finite or skipped."""
+"""One update of the weights from its micro-batches: one gradient, clipped, and skipped unless it is finite."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Step:
-    """Makes one update of any number of micro-batches.
+    """Makes one update from any number of micro-batches.
 
-    The gradient is (sum of all losses) / (sum of all counts), over the micro-batches and over the ranks, so that it equals that
-    of one big batch. Each loss is divided by the count of the first micro-batch on all ranks, and the gradient, at the end, by
-    what is left; with one micro-batch that is nothing. DistributedDataParallel takes the mean over ranks, hence the `size`.
+    The gradient is (sum of all losses) / (sum of all counts) over the micro-batches and the ranks, so it equals that of one big
+    batch. Each loss is divided by the count of the first micro-batch on all ranks; at the end, the gradient is divided by the
+    rest, which is 1 for a single micro-batch. DistributedDataParallel takes the mean over ranks, hence the factor `size`.
 
-    A gradient that is not finite, on any rank, changes neither the weights nor the optimizer's state nor the average of the
-    weights. Fused optimizers look at the flag on the device (`found_inf`, as for torch's GradScaler); for others, and until the
-    first update that is not skipped, the host reads it, once an update.
+    A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.
+    Fused optimizers read the flag on the device (`found_inf`, as with torch's GradScaler). For others, and until the first update
+    that is not skipped, the host reads it once per update.
 
     Attributes:
-        totals: losses, their counts, and updates skipped.
-        span: what marks a part of the step for a profiler: a context for a name.
+        totals: losses, their counts, and skipped updates.
+        span: returns a context that marks a named part of the step for a profiler.
         see_losses: is called with the losses of each micro-batch, before its backward pass.
     """
 
@@ -50,10 +50,17 @@ class Step:
         clip_norm: float | None,
         clip_value: float | None,
     ) -> None:
-        self.model, self.loss_fn, self.optimizer, self.device, self.world = model, loss_fn, optimizer, device, world
         if precision not in PRECISIONS:
             raise ValueError(f"precision is {precision!r}, but must be one of {', '.join(PRECISIONS)}")
-        self._ema, self._dtype, self._clip_norm, self._clip_value = ema, PRECISIONS[precision], clip_norm, clip_value
+        self.model = model
+        self.loss_fn = loss_fn
+        self.optimizer = optimizer
+        self.device = device
+        self.world = world
+        self._ema = ema
+        self._dtype = PRECISIONS[precision]
+        self._clip_norm = clip_norm
+        self._clip_value = clip_value
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         self.totals = Totals(world, device)
@@ -65,8 +72,8 @@ class Step:
         self._stepped = False
 
     def begin(self) -> None:
-        """Forget what was added to an update that was left, by an error say, and gradients of before."""
-        self._weights = list(self.model.parameters())  # Module.zero_grad would look for them at every update
+        """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
+        self._weights = list(self.model.parameters())  # Module.zero_grad would collect them at every update
         self._clear()
 
     def _clear(self) -> None:
@@ -81,10 +88,10 @@ class Step:
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
 
     def add(self, batch: Any, *, valid: int | None, last: bool, check: bool = False) -> None:
-        """Forward and backward of one micro-batch; the ranks exchange gradients on the last one of an update.
+        """Run forward and backward of one micro-batch. The ranks exchange gradients on the last one of an update.
 
         Args:
-            check: look at the values that loss_fn returns too, for which the host waits.
+            check: also check the values that loss_fn returns, for which the host waits.
         """
         with self._exchange(last):
             with self.span("forward"), self.autocast():
@@ -103,7 +110,7 @@ class Step:
                 torch.autograd.backward(losses, self._gradient(losses))
 
     def _gradient(self, losses: Tensor) -> Tensor:
-        """That of the sum / the count by each loss: a backward pass of those two operations would take longer."""
+        """Return the gradient of (sum / count) by each loss. A backward pass through these two operations would take longer."""
         each = self.world.size / self._unit
         if not isinstance(each, Tensor) and not self.scaler.is_enabled():
             return torch.full_like(losses, each)
@@ -116,7 +123,7 @@ class Step:
         return model.no_sync() if not last and hasattr(model, "no_sync") else nullcontext()
 
     def _sum_of_counts(self) -> Any:
-        """Of this update so far, over all ranks; 1 instead of 0, for a batch may have nothing but ignored tokens."""
+        """Return the count of this update so far over all ranks; 1 instead of 0, since a batch may have only ignored tokens."""
         total = sum(self._counts)
         if self.world.size == 1 and not isinstance(total, Tensor):
             return total or 1
@@ -124,25 +131,25 @@ class Step:
         return torch.where(total == 0, 1, total)
 
     def update(self) -> None:
-        """Change the weights by the micro-batches added since the last time."""
+        """Update the weights from the micro-batches added since the last update."""
         with self.span("optimizer"), torch.no_grad():
-            found = self._finish_gradient()
-            self._step(found)
+            skip = self._finish_gradient()
+            self._step(skip)
             if self._ema is not None:
-                self._ema.update(found)
-            self.totals.add(self._losses, self._counts, found)
+                self._ema.update(skip)
+            self.totals.add(self._losses, self._counts, skip)
         self._last = self._losses, self._counts
         self._clear()
 
     def loss(self) -> Tensor | None:
-        """The mean loss of the last update, of this rank's samples, [] on the device, without a wait; None: there was none yet."""
+        """Return the mean loss of the last update over this rank's samples, [] on the device, without waiting. None before it."""
         losses, counts = self._last
         if not losses:
             return None
         return torch.stack([self.totals.number(loss) for loss in losses]).sum() / sum(map(self.totals.number, counts))
 
     def _finish_gradient(self) -> Tensor:
-        """Unscale, divide and clip it. Returns whether it is not finite, bool [] on the device."""
+        """Unscale, divide and clip the gradient. Returns whether it is not finite, bool [] on the device."""
         self.scaler.unscale_(self.optimizer)
         weights = [p for group in self.optimizer.param_groups for p in group["params"]]
         grads = [p.grad for p in weights if p.grad is not None]
@@ -151,31 +158,32 @@ class Step:
             for group in [grads] if self._alike else [[grad] for grad in grads]:
                 torch._foreach_mul_(group, factor.to(group[0]) if isinstance(factor, Tensor) else factor)
         norm = self._norm(grads)
-        found = (norm * 0 != 0).to(self.device)  # not finite; torch.isfinite is four operations
+        skip = (norm * 0 != 0).to(self.device)  # not finite; torch.isfinite takes four operations
         if self.world.size > 1:
-            found = self.world.most(found.to(torch.float32)).bool()
+            skip = self.world.max(skip.to(torch.float32)).bool()
         if self.scaler.is_enabled():
             for flag in self.scaler._found_inf_per_device(self.optimizer).values():
-                flag.copy_(found)  # all ranks change their scale alike
+                flag.copy_(skip)  # so that all ranks change their scale alike
         if self._clip_norm is not None:
             clip_grads_with_norm_(weights, self._clip_norm, norm)
         if self._clip_value is not None:
             clip_grad_value_(weights, self._clip_value)
-        return found
+        return skip
 
     def _norm(self, grads: list[Tensor]) -> Tensor:
-        if self._alike and grads:  # what get_total_norm does, which looks for groups of devices in 25 us
+        if self._alike and grads:  # as get_total_norm, which spends 25 us on grouping by device
             norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
             return norm
         norm = get_total_norm(grads)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def _step(self, found: Tensor) -> None:
+    def _step(self, skip: Tensor) -> None:
         if self._fused:
-            self.optimizer.grad_scale, self.optimizer.found_inf = None, found.to(torch.float32)  # type: ignore[attr-defined]
+            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+            self.optimizer.found_inf = skip.to(torch.float32)  # type: ignore[attr-defined]
         if not (self._fused and self._stepped):  # torch's fused SGD leaves its buffers unset if its first step is skipped
-            if found.item():  # the host waits here
-                self.optimizer.zero_grad()  # torch's optimizers leave weights without a gradient alone
+            if skip.item():  # the host waits here
+                self.optimizer.zero_grad()  # torch's optimizers ignore weights without a gradient
             else:
                 self._stepped = True
         self.optimizer.step()

@@ -1,4 +1,4 @@
-"""What the parts of a Trainer may ask of it: they know this, and not the Trainer, which knows them."""
+"""The interface of a Trainer to its parts, which cannot import the Trainer itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Training"]
 
 
 class Training(Protocol):
-    """A training; `fastdata.Trainer` says what these are."""
+    """The attributes and methods that the parts use; `fastdata.Trainer` documents them."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -28,7 +28,7 @@ class Training(Protocol):
     world: World
     best: Best
     totals: Totals
-    records: Any  # which know this
+    records: Any  # a Records, which imports this file
     dir: Path | None
     accumulate: int
     save_every: int | None
