@@ -79,7 +79,7 @@ def test_tokens_come_as_from_disk(options: dict[str, Any], share: float | None) 
     held = RAMDataset(path, block_size=700, max_bytes=most, **options)
     disk = TokenDataset(path, 700, **options)
     assert isinstance(held, RAMDataset) and isinstance(held, TokenDataset) and len(held) == len(disk)
-    memory = held._memory._held.array
+    memory = held._memory._copied.array
     assert len(memory) == len(everything) if share is None else 2 * len(memory) <= most
     assert np.array_equal(memory, everything[: len(memory)]) and (share != 0.4 or len(memory) > 500_000)
     for one, two in ((held, disk), (held.split(0.6, seed=1)[0], disk.split(0.6, seed=1)[0])):
@@ -184,7 +184,7 @@ import json, multiprocessing, sys
 from fastdata import RAMDataset
 
 def work(dataset, pipe):
-    memory = dataset._memory._held.array if hasattr(dataset, "_memory") else dataset._arrays.held.bytes
+    memory = dataset._memory._copied.array if hasattr(dataset, "_memory") else dataset._arrays.held.bytes
     first = int((dataset[0][0] if hasattr(dataset, "_memory") else dataset[0][0]).flatten()[0])
     memory[:4] = 7
     pipe.send(first)

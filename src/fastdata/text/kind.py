@@ -1,4 +1,4 @@
-"""Tokens, as a kind of data: what the rooms that serve every kind ask for."""
+"""The kind of data "tokens", for the packages that serve every kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["KIND", "TokenKind"]
 
 
 class TokenKind(Kind):
-    """Text as tokens, or tokens that others made."""
+    """Text as tokens, or files of tokens."""
 
     name, says, item, reader = "tokens", "text or tokens", "document", "TokenDataset"
     options = TokenOptions
@@ -29,35 +29,35 @@ class TokenKind(Kind):
     hint = "; of text, give --tokenizer or --train-bpe"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Whether a tokenizer is given, or the source holds tokens."""
+        """Return whether a tokenizer is given, or the source holds tokens."""
         from fastdata.text.listing import holds_tokens
 
         return given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source)
 
     def plan(self, source: StrPath, out: Path, options: TokenOptions, limit: int | None) -> Planned:
-        """List the text and decide how it is tokenized."""
+        """List the text and decide how to tokenize it."""
         from fastdata.text.planning import plan_text
 
         return plan_text(source, out, options, limit)
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
-        """Return the bytes of the text, and of the tokens."""
+        """Return the bytes of the text and of the tokens."""
         return sum(max(source.size, 0) for source in sources), _bytes(store)
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Turn a manifest's options into those that are typed."""
-        found = dict[str, Any]()
+        """Translate a manifest's options into those of the command."""
+        typed = dict[str, Any]()
         for key, value in options.items():
             if key == "cutting" and isinstance(value, dict):
-                found |= _cutting(value.get("separator", ""), value.get("field", "text"))
+                typed |= _cutting(value.get("separator", ""), value.get("field", "text"))
             elif key == "tokenizer" and isinstance(value, dict):
-                found |= _tokenizer(value, trained=bool(options.get("trained_on")))
+                typed |= _tokenizer(value, trained=bool(options.get("trained_on")))
             else:
-                found["end-token" if key == "end" else key.replace("_", "-")] = value
-        return found
+                typed["end-token" if key == "end" else key.replace("_", "-")] = value
+        return typed
 
     def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-        """Yield that a tokenizer's name stands for something else now."""
+        """Yield a line if a tokenizer's name means other contents now."""
         before, after = (options.get("tokenizer") for options in (old, new))
         if before and after and before != after and before["name"] == after["name"] and "tokenizer" in self.typed(new):
             yield f"  --tokenizer {after['name']}, now with other contents"
@@ -86,13 +86,13 @@ class TokenKind(Kind):
         return self.name
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return the tokenizer, and what there is of tokens and documents."""
+        """Return what `info` says on the tokenizer, the tokens and the documents."""
         from fastdata.text.info import token_facts
 
         return {"tokens": token_facts(store)}
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a RAMDataset holds."""
+        """Yield the size of a RAMDataset."""
         yield {"size": None, "bytes": _bytes(store)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
@@ -102,13 +102,13 @@ class TokenKind(Kind):
         return token_lines(facts)
 
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw how documents begin."""
+        """Draw the beginnings of documents."""
         from fastdata.text.contact_sheet import draw_documents
 
         return draw_documents(store)
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
-        """Write the .bin files of others."""
+        """Write .bin files for nanoGPT, llm.c or Megatron."""
         from fastdata.text.export import export_tokens
 
         root.mkdir(parents=True, exist_ok=True)

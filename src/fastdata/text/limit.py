@@ -1,4 +1,4 @@
-"""The first documents of a source, for trying out what all of it would take long for."""
+"""Take the first documents of a source, to try a long preparation on a part."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["first_documents"]
 
 
 def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None = None) -> TextList:
-    """The pieces that hold the first `limit` documents, those that will be rejects among them; None: all.
+    """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
 
-    They are counted by reading them, no further. end: the id behind each document of a file of tokens.
+    Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
     """
     if limit is None:
         return found
-    pieces, left = list[Piece](), limit
+    pieces: list[Piece] = []
+    left = limit
     for piece in found.pieces:
         if not left:
             break
@@ -33,7 +34,7 @@ def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: i
 
 
 def _head(root: Path, piece: Piece, cutting: Cutting, end: int | None, most: int) -> tuple[Piece, int]:
-    """So many documents of a piece, or all of it; and how many these are."""
+    """Return a piece's first `most` documents, or all of it, and their number."""
     sizes = list(islice(_sizes(root, piece, cutting, end), most + 1))
     if len(sizes) <= most:
         return piece, len(sizes)
@@ -41,7 +42,7 @@ def _head(root: Path, piece: Piece, cutting: Cutting, end: int | None, most: int
 
 
 def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
-    """The bytes of each document; what keeps the rest of a piece from being read is a reject, and counts as one."""
+    """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
     if piece.problem:
         yield 0
         return
@@ -54,5 +55,5 @@ def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Itera
                 yield len(text.encode()) if isinstance(text, str) else 0
     except MissingExtraError:
         raise
-    except Exception:  # noqa: BLE001  whatever a library throws at a bad file: the worker lists it
+    except Exception:  # noqa: BLE001  a library may raise anything for a bad file; the worker rejects it
         yield 0

@@ -1,4 +1,4 @@
-"""Tokens that others have made: nanoGPT's and llm.c's .bin, Megatron's .bin with its .idx."""
+"""Read files of tokens: .bin of nanoGPT and llm.c, and .bin with .idx of Megatron."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["Ready", "open_ready", "ready_dtype"]
+__all__ = ["MEGATRON_MAGIC", "Ready", "open_ready", "ready_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# llm.c, dev/data/data_common.py: 256 int32, of which magic, version and the number of tokens are used
+# llm.c, dev/data/data_common.py: 256 int32; the first three are magic, version and number of tokens
 LLMC_HEADER = 1024
-LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # by magic: version and dtype
 # Megatron-LM, megatron/core/datasets/indexed_dataset.py
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 MEGATRON_DTYPES = {8: "<u2", 4: "<i4"}
@@ -24,13 +24,13 @@ MEGATRON_DTYPES = {8: "<u2", 4: "<i4"}
 
 @dataclass(frozen=True)
 class Ready:
-    """The tokens of a file. lengths: of its documents, if the format tells."""
+    """The tokens of a file. lengths: tokens of each document, if the format stores them."""
 
     tokens: Array
     lengths: Array | None = None
 
     def documents(self, end: int | None) -> Array:
-        """Tokens of each document: as the format tells, else up to each end token, else one of all."""
+        """Return the tokens of each document: as stored, else cut after each end token; without one, the file is one document."""
         if self.lengths is not None:
             return self.lengths
         ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(self.tokens == end) + 1
@@ -42,7 +42,7 @@ def open_ready(path: Path) -> Ready:
     """Map a file of tokens.
 
     Raises:
-        CodecError: it is not what its header says, or not whole.
+        CodecError: if the file does not match its header, or is truncated.
     """
     index = path.with_suffix(".idx")
     if index.is_file():
@@ -60,7 +60,7 @@ def open_ready(path: Path) -> Ready:
 
 
 def ready_dtype(path: Path) -> str:
-    """ "uint16" or "uint32", what the tokens of a file fit in; of what can't be read, uint16: it becomes a reject."""
+    """Return the dtype of a file's tokens, "uint16" or "uint32"; "uint16" if it cannot be read, since it becomes a reject."""
     try:
         return "uint16" if open_ready(path).tokens.dtype.itemsize == 2 else "uint32"
     except (CodecError, OSError):

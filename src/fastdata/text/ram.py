@@ -1,4 +1,4 @@
-"""Tokens held in memory."""
+"""Tokens in memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["RAMTokens"]
 
 
 class RAMTokens(RAMDataset, TokenDataset):
-    """Tokens held in memory; see RAMDataset."""
+    """Tokens in memory; see RAMDataset."""
 
     def __init__(
         self, source: StrPath, *, block_size: int, mode: str = "random", documents: str = "join", max_bytes: int | None = None
     ) -> None:
         super().__init__(source, block_size, mode=mode, documents=documents)
-        self._memory = TokenMemory(Store(source, "tokens"), held=True, max_bytes=max_bytes)
+        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes)
