@@ -1,4 +1,4 @@
-"""TIFF files of one or many pages, and PNG: the numbers that stand in them."""
+"""Read the numbers in PNG files and in TIFF files of one or many pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = {1: "u", 2: "i", 3: "f"}  # sample formats
 
 
 def open_array(paths: list[Path]) -> Opened:
-    """[H, W] or [pages, H, W], and a last axis of colours if there are any."""
+    """Open a file as [H, W] or [pages, H, W], with a last axis of colours if there are any."""
     (path,) = paths
     data = path.read_bytes()
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
@@ -70,7 +70,7 @@ def _open_tiff(data: bytes) -> Opened:
 
 
 def _kind(tags: Tags) -> Kind:
-    """Height, width, bits, samples, photometric interpretation, sample format and orientation of a page."""
+    """Return height, width, bits, samples, photometric interpretation, sample format and orientation of a page."""
     bits, numbers = set(tags.get(Tag.BITS, (1,))), set(tags.get(Tag.SAMPLE_FORMAT, (1,)))
     return (
         first_of(tags, Tag.HEIGHT, 0),

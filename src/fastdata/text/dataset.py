@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.data.splitting import check_split
@@ -22,7 +23,7 @@ from fastdata.text.memory import RowCopier, Runs, TokenMemory
 from fastdata.text.sections import Tokens
 from fastdata.text.tokenizer import Spec, load
 
-__all__ = ["TokenDataset"]
+__all__ = ["RAMTokens", "TokenDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,7 +69,7 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         block_size: int,
         *,
         mode: str = "random",
@@ -275,6 +276,16 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         documents = counted_of(self.num_documents, len(self._ends.array) - 1, "documents")
         block = f"block_size={self.block_size}"
         return in_one_line(self, f"{self.num_tokens:,} tokens", documents, block, self.mode, self.documents, shown(self.path))
+
+
+class RAMTokens(RAMDataset, TokenDataset):
+    """Tokens in memory; see RAMDataset."""
+
+    def __init__(
+        self, source: StrPath, *, block_size: int, mode: str = "random", documents: str = "join", max_bytes: int | None = None
+    ) -> None:
+        super().__init__(source, block_size, mode=mode, documents=documents)
+        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes)
 
 
 def _ends(store: Store) -> Array:

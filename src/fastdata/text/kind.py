@@ -15,7 +15,10 @@ __all__ = ["KIND", "TokenKind"]
 class TokenKind(Kind):
     """Text as tokens, or files of tokens."""
 
-    name, says, item, reader = "tokens", "text or tokens", "document", "TokenDataset"
+    name = "tokens"
+    says = "text or tokens"
+    item = "document"
+    reader = "TokenDataset"
     options = TokenOptions
     shards = "fastdata.text.shards"
     read = "text", "text"
@@ -45,7 +48,6 @@ class TokenKind(Kind):
         return sum(max(source.size, 0) for source in sources), _bytes(store)
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Translate a manifest's options into those of the command."""
         typed = dict[str, Any]()
         for key, value in options.items():
             if key == "cutting" and isinstance(value, dict):
@@ -63,7 +65,6 @@ class TokenKind(Kind):
             yield f"  --tokenizer {after['name']}, now with other contents"
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Describe the records of a variant."""
         from fastdata.store.format import Form
 
         fits = codec == "tokens" and channels in (1, 3) and dtype in ("uint16", "uint32") and not mask
@@ -76,13 +77,11 @@ class TokenKind(Kind):
         return {"tokens": parse_tokens(body["tokens"], variants[0])}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
-        """Return the dtype of a row of samples.npy."""
         from fastdata.text.sections import SAMPLES_DTYPE
 
         return SAMPLES_DTYPE
 
     def described(self, manifest: Any) -> str:
-        """Say "tokens"."""
         return self.name
 
     def facts(self, store: Any) -> dict[str, Any]:
@@ -96,7 +95,6 @@ class TokenKind(Kind):
         yield {"size": None, "bytes": _bytes(store)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`."""
         from fastdata.text.info import token_lines
 
         return token_lines(facts)
@@ -115,14 +113,12 @@ class TokenKind(Kind):
         return export_tokens(store, root, to, tick, options["val_fraction"])
 
     def dataset(self, manifest: Any) -> Any:
-        """Return TokenDataset."""
         from fastdata.text.dataset import TokenDataset
 
         return TokenDataset
 
     def in_memory(self) -> Any:
-        """Return RAMTokens."""
-        from fastdata.text.ram import RAMTokens
+        from fastdata.text.dataset import RAMTokens
 
         return RAMTokens
 

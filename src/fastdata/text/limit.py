@@ -27,18 +27,12 @@ def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: i
     for piece in found.pieces:
         if not left:
             break
-        part, count = _head(found.root, piece, cutting, end, left)
-        pieces.append(part)
-        left -= count
+        sizes = list(islice(_sizes(found.root, piece, cutting, end), left + 1))
+        if len(sizes) > left:
+            piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
+        pieces.append(piece)
+        left -= min(left, len(sizes))
     return replace(found, pieces=pieces)
-
-
-def _head(root: Path, piece: Piece, cutting: Cutting, end: int | None, most: int) -> tuple[Piece, int]:
-    """Return a piece's first `most` documents, or all of it, and their number."""
-    sizes = list(islice(_sizes(root, piece, cutting, end), most + 1))
-    if len(sizes) <= most:
-        return piece, len(sizes)
-    return Head(piece.name, piece.start, piece.stop, min(sum(sizes[:most]), piece.size), documents=most), most
 
 
 def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
