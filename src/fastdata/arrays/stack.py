@@ -60,9 +60,9 @@ def _open_tiff(data: bytes) -> Opened:
     natural = bits in (8, 16, 32, 64) and (number != 3 or bits > 8)
     if not natural or number not in NUMBERS or (photometric, samples) not in ((BLACK_IS_0, 1), (RGB, 3)) or turn > 1:
         raise CodecError("a TIFF other than grey or RGB of 8 to 64 bits, upright and without alpha", "unsupported")
-    said = re.search(rb"ImageJ=[^\0]{0,40}\nimages=(\d+)", data)
-    if said and int(said[1]) != len(pages):
-        raise CodecError(f"ImageJ says that there are {int(said[1])} images, the TIFF has {len(pages)} pages", "unsupported")
+    count = re.search(rb"ImageJ=[^\0]{0,40}\nimages=(\d+)", data)
+    if count and int(count[1]) != len(pages):
+        raise CodecError(f"ImageJ says that there are {int(count[1])} images, the TIFF has {len(pages)} pages", "unsupported")
     shape = (*((len(pages),) if len(pages) > 1 else ()), height, width, *((3,) if samples == 3 else ()))
     dtype = np.dtype(f"{NUMBERS[number]}{bits // 8}")
     by_pillow = (dtype == np.uint8 or (dtype == np.uint16 and samples == 1)) and data[:4] != b"MM\0+"

@@ -136,7 +136,7 @@ def _check_masks(columns: Iterable[Column]) -> None:
     for column in columns:
         if column.missing is not None and column.name + MASK in names:
             raise PrepError(
-                f"columns {column.name!r} and {column.name + MASK!r}: the second is what the mask of the first is called; rename it"
+                f"columns {column.name!r} and {column.name + MASK!r}: the second has the name of the first one's mask; rename it"
             )
 
 

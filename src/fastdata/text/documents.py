@@ -83,8 +83,8 @@ def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int
         what = "line" if separator in ("", "\n") else "document"
         yield f"skipped {number_of(blank, f'blank {what}')}"
     if separator not in ("", "\n") and not seen.get("cuts", 0) and any(format_of(name)[0] == "txt" for name in names):
-        shell = f"; to mean line ends by \\n, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
-        yield f"--split-on {shlex.quote(separator)} was found nowhere, so each .txt file is one document{shell}"
+        shell = f"; for line ends, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
+        yield f"--split-on {shlex.quote(separator)} occurs in no .txt file, so each file is one document{shell}"
 
 
 def _documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str]) -> Iterator[Found]:

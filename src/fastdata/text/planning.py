@@ -44,13 +44,13 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     tokenizer = None if options.tokenizer is None else os.fspath(options.tokenizer)
     train_bpe, cutting, end_token = options.train_bpe, options.cutting, options.end_token
     if tokenizer is not None and train_bpe is not None:
-        raise ValueError("give --tokenizer or --train-bpe, one of them")
+        raise ValueError("give --tokenizer or --train-bpe, not both")
     if train_bpe is not None and train_bpe < 257:
-        raise ValueError(f"--train-bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
+        raise ValueError(f"--train-bpe is {train_bpe}, but must be 257 or more: 256 bytes and an end token")
     found = list_text(source, cutting)
     are_tokens = all(format_of(piece.name)[0] == "bin" for piece in found.pieces)
     if train_bpe is not None and are_tokens:
-        raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave --train-bpe out")
+        raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
     if not are_tokens:
         found = first_documents(found, limit, cutting)
     if tokenizer is None and train_bpe is None:
@@ -105,7 +105,7 @@ def _refuse_other_store(tokenizer: str) -> None:
 def _without_tokenizer(found: TextList, end_token: str | None) -> TokenRecipe:
     """Return the recipe for tokens whose tokenizer is not known: any id of their dtype is valid."""
     if end_token not in (None, "none") and not str(end_token).isdecimal():
-        raise ValueError(f"--end-token is {end_token}; of tokens without their tokenizer it must be an id, or none")
+        raise ValueError(f"--end-token is {end_token}, but must be an id, or none: these tokens come without a tokenizer")
     end = None if end_token in (None, "none") else int(end_token or 0)
     dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
     vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
