@@ -248,8 +248,8 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         chosen = np.arange(self.num_documents) if self._chosen is None else self._chosen.array
         if not 0 < (count := round(fraction * len(chosen))) < len(chosen):
             raise ValueError(
-                f"{fraction} of {len(chosen)} documents leaves one side empty; prepare text files with --split-lines or --split-on to "
-                "get more documents"
+                f"{fraction} of {len(chosen)} documents leaves one side empty; prepare text files with --split-lines or --split-on "
+                "to get more documents"
             )
         shuffled = chosen[np.argsort(uniforms(seed, SPLIT_EPOCH, chosen, 1)[0], kind="stable")]
         return self._part(np.sort(shuffled[:count])), self._part(np.sort(shuffled[count:]))

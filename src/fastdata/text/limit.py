@@ -10,7 +10,7 @@ from pathlib import Path
 from fastdata.errors import MissingExtraError
 from fastdata.text.documents import Cutting, Head, Piece, documents, format_of
 from fastdata.text.listing import TextList
-from fastdata.text.pretokenized import open_ready
+from fastdata.text.pretokenized import open_tokens
 
 __all__ = ["first_documents"]
 
@@ -42,8 +42,8 @@ def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Itera
         return
     try:
         if format_of(piece.name)[0] == "bin":
-            ready = open_ready(root / piece.name)
-            yield from (ready.documents(end) * ready.tokens.itemsize).tolist()
+            file = open_tokens(root / piece.name)
+            yield from (file.documents(end) * file.tokens.itemsize).tolist()
         else:
             for _, text in documents(root, piece, cutting):
                 yield len(text.encode()) if isinstance(text, str) else 0

@@ -19,7 +19,7 @@ from fastdata.text.documents import Cutting, documents, format_of
 from fastdata.text.limit import first_documents
 from fastdata.text.listing import TextList, list_text, shard_bounds
 from fastdata.text.options import TokenOptions
-from fastdata.text.pretokenized import ready_dtype
+from fastdata.text.pretokenized import tokens_dtype
 from fastdata.text.shards import TokenRecipe
 from fastdata.text.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 
@@ -107,7 +107,7 @@ def _without_tokenizer(found: TextList, end_token: str | None) -> TokenRecipe:
     if end_token not in (None, "none") and not str(end_token).isdecimal():
         raise ValueError(f"--end-token is {end_token}, but must be an id, or none: these tokens come without a tokenizer")
     end = None if end_token in (None, "none") else int(end_token or 0)
-    dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
+    dtypes = {tokens_dtype(found.root / piece.name) for piece in found.pieces}
     vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
     if end is not None and end >= vocab:
         raise ValueError(f"--end-token is {end}, but the tokens' dtype holds ids below {vocab}")

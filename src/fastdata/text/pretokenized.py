@@ -10,7 +10,7 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["MEGATRON_MAGIC", "Ready", "open_ready", "ready_dtype"]
+__all__ = ["MEGATRON_MAGIC", "TokenFile", "open_tokens", "tokens_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,14 +23,14 @@ MEGATRON_DTYPES = {8: "<u2", 4: "<i4"}
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The tokens of a file. lengths: tokens of each document, if the format stores them."""
+class TokenFile:
+    """The tokens of a file. lengths: number of tokens in each document, if the format stores them."""
 
     tokens: Array
     lengths: Array | None = None
 
     def documents(self, end: int | None) -> Array:
-        """Return the tokens of each document: as stored, else cut after each end token; without one, the file is one document."""
+        """Return the number of tokens in each document: as stored, else up to each end token; without one, the file is a document."""
         if self.lengths is not None:
             return self.lengths
         ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(self.tokens == end) + 1
@@ -38,7 +38,7 @@ class Ready:
         return np.diff(bounds)
 
 
-def open_ready(path: Path) -> Ready:
+def open_tokens(path: Path) -> TokenFile:
     """Map a file of tokens.
 
     Raises:
@@ -53,21 +53,21 @@ def open_ready(path: Path) -> Ready:
         count, found = int(head[2]), (path.stat().st_size - LLMC_HEADER) / np.dtype(kind).itemsize
         if int(head[1]) != version or count != found:
             raise CodecError(f"llm.c's header says version {head[1]} and {count} tokens, the file has {found}", "truncated")
-        return Ready(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))
+        return TokenFile(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))
     if path.stat().st_size % 2:
         raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
-    return Ready(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
+    return TokenFile(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
 
 
-def ready_dtype(path: Path) -> str:
+def tokens_dtype(path: Path) -> str:
     """Return the dtype of a file's tokens, "uint16" or "uint32"; "uint16" if it cannot be read, since it becomes a reject."""
     try:
-        return "uint16" if open_ready(path).tokens.dtype.itemsize == 2 else "uint32"
+        return "uint16" if open_tokens(path).tokens.dtype.itemsize == 2 else "uint32"
     except (CodecError, OSError):
         return "uint16"
 
 
-def _megatron(path: Path, index: Path) -> Ready:
+def _megatron(path: Path, index: Path) -> TokenFile:
     data = index.read_bytes()
     head = len(MEGATRON_MAGIC)
     if not data.startswith(MEGATRON_MAGIC) or len(data) < head + 25 or int.from_bytes(data[head : head + 8], "little") != 1:
@@ -93,4 +93,4 @@ def _megatron(path: Path, index: Path) -> Ready:
     if not documents or bounds[0] != 0 or bounds[-1] != sequences or (np.diff(bounds) < 0).any():
         raise CodecError(f"{index.name} has documents that do not cover its sequences", "truncated")
     tokens = np.memmap(path, kind, "r") if ends[-1] else np.zeros(0, kind)
-    return Ready(tokens, np.diff(ends[bounds]))
+    return TokenFile(tokens, np.diff(ends[bounds]))

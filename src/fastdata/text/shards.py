@@ -22,7 +22,7 @@ from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
 from fastdata.text.documents import Cutting, Found, Head, Piece, cutting_notes, documents
 from fastdata.text.packer import Packer
-from fastdata.text.pretokenized import open_ready
+from fastdata.text.pretokenized import open_tokens
 from fastdata.text.sections import SAMPLES_DTYPE, Tokens
 from fastdata.text.tokenizer import LIBRARIES, Engine, Spec, load
 
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BATCH_CHARS = 1 << 20  # characters of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
 PROBES = 8
-READY_TOKENS = 1 << 22  # tokens of a .bin file that are copied at once
+COPIED_TOKENS = 1 << 22  # tokens of a .bin file that are copied at once
 SLOWEST = 100_000  # characters a second that any tokenizer manages: a large document is not a hang
 
 
@@ -103,7 +103,7 @@ class _Shard:
         counts: list[int] = []
         self.pieces.append(counts)
         if piece.name.lower().endswith(".bin"):
-            self._add_ready(number, piece, counts)
+            self._add_tokens(number, piece, counts)
             return
         engine = _engine(self._job.options.tokenizer, self._job.out)
         batches = _batches(Path(self._job.root), piece, self._job.options.cutting, self.seen)
@@ -113,7 +113,8 @@ class _Shard:
             self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
             batch = self._skip.get(self._place) or _next(batches)
             if not isinstance(batch, list):
-                self._reject(number, piece, batch)
+                if batch is not None:
+                    self._reject(number, piece, batch)
                 self._place += 1  # the next piece begins at another place
                 break
             extra_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
@@ -129,14 +130,16 @@ class _Shard:
             done = now
         self._progress.add(done=size - done, size=size)
 
-    def _add_ready(self, number: int, piece: Piece, counts: list[int]) -> None:
+    def _add_tokens(self, number: int, piece: Piece, counts: list[int]) -> None:
         """Copy the tokens of a .bin file."""
         self._progress.at(self._place)
         try:
-            if reason := self._skip.get(self._place) or (piece.problem and (piece.problem, detail_of(piece.problem))):
-                raise CodecError(reason[1], reason[0])
-            ready = open_ready(Path(self._job.root) / piece.name)
-            tokens, lengths = ready.tokens, ready.documents(self._job.options.end)
+            if skip := self._skip.get(self._place):
+                raise CodecError(skip[1], skip[0])
+            if piece.problem:
+                raise CodecError(detail_of(piece.problem), piece.problem)
+            file = open_tokens(Path(self._job.root) / piece.name)
+            tokens, lengths = file.tokens, file.documents(self._job.options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]
                 tokens = tokens[: int(lengths.sum())]
@@ -144,23 +147,23 @@ class _Shard:
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
         else:
-            for start in range(0, len(tokens), READY_TOKENS):
-                self.packer.append(tokens[start : start + READY_TOKENS])
+            for start in range(0, len(tokens), COPIED_TOKENS):
+                self.packer.append(tokens[start : start + COPIED_TOKENS])
             counts.extend(lengths.tolist())
         self._place += 1
         self._progress.add(done=max(piece.size, 0), size=max(piece.size, 0))
 
-    def _reject(self, number: int, piece: Piece, why: tuple[str, str] | None, at: int | None = None) -> None:
-        if why is not None:
-            row = piece.name.endswith(".parquet")
-            detail = why[1] if at is None else f"{'row' if row else 'byte'} {at}: {why[1]}"
-            self.rejects.append({"source": number, "name": piece.name, "reason": why[0], "detail": detail})
-            self._progress.add(rejected=1)
+    def _reject(self, number: int, piece: Piece, problem: tuple[str, str], at: int | None = None) -> None:
+        reason, detail = problem
+        if at is not None:
+            detail = f"{'row' if piece.name.endswith('.parquet') else 'byte'} {at}: {detail}"
+        self.rejects.append({"source": number, "name": piece.name, "reason": reason, "detail": detail})
+        self._progress.add(rejected=1)
 
 
 def _check(tokens: Array, options: TokenRecipe) -> None:
-    for start in range(0, len(tokens), READY_TOKENS):
-        part = tokens[start : start + READY_TOKENS]
+    for start in range(0, len(tokens), COPIED_TOKENS):
+        part = tokens[start : start + COPIED_TOKENS]
         if int(part.max()) >= options.vocab_size or int(part.min()) < 0:
             raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
 
