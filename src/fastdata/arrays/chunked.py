@@ -89,7 +89,8 @@ class StoreArrays:
         Raises:
             FormatError: if a chunk has another size than the manifest says.
         """
-        shape, sides = tuple(self.sides[row].tolist()), out.shape[out.ndim - self.axes :]
+        shape = tuple(self.sides[row].tolist())
+        sides = out.shape[out.ndim - self.axes :]
         low = tuple(max(a, 0) for a in start)
         high = tuple(min(a + n, side) for a, n, side in zip(start, sides, shape, strict=True))
         inside = all(a < b for a, b in zip(low, high, strict=True))
@@ -100,7 +101,8 @@ class StoreArrays:
         every: Box = () if self.channels is None else (slice(None),)
         upright = out[every + tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
         part = upright[every + tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
-        first, channels = int(self._first[row]), self.shape(row, ())
+        first = int(self._first[row])
+        channels = self.shape(row, ())
         for place, chunk, wanted, target in touched(shape, self._chunk, low, high):
             try:
                 values = np.frombuffer(self._get(first + place), self._stored).reshape(channels + chunk)

@@ -114,7 +114,8 @@ class ArrayDataset(SlotDataset):
     def _boxes(self, rows: Array, u: Array) -> Boxes:
         """Return the starts and sides of boxes, int64 [n, axes], and the axes to mirror, bool [n, axes]."""
         shapes, axes = self._arrays.sides[rows], self._arrays.axes
-        starts, sides = np.zeros_like(shapes), shapes
+        starts = np.zeros_like(shapes)
+        sides = shapes
         if self.crop is not None:
             starts = self.crop.starts(u[axes:], shapes)
             sides = np.broadcast_to(self.crop.sides(axes), shapes.shape)
@@ -155,7 +156,8 @@ class ArrayDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, its mask included."""
-        rows, arrays = self.rows(np.arange(len(self))), self._arrays
+        rows = self.rows(np.arange(len(self)))
+        arrays = self._arrays
         channels = arrays.channels[rows] if arrays.channels is not None else np.ones(len(rows), np.int64)
         size = arrays.sides[rows].prod(axis=1) if self.crop is None else math.prod(self.crop.sides(arrays.axes))
         cell = channels * arrays.dtype.itemsize + (0 if self._masks is None else self._masks.dtype.itemsize)

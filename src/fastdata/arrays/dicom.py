@@ -124,7 +124,8 @@ def _sorted(headers: list[tuple[Path, Any]]) -> Sequence[tuple[Path, Any]]:
         numbers = [header.get("InstanceNumber") for _, header in headers]
         if any(number is None for number in numbers):
             raise CodecError("its slices have neither positions nor numbers", "no-positions")
-        keys, even = [float(number) for number in numbers], False
+        keys = [float(number) for number in numbers]
+        even = False
     order = sorted(range(len(keys)), key=keys.__getitem__)
     gaps = np.diff([keys[k] for k in order])
     if gaps.min() < 1e-4:

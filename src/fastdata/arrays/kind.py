@@ -71,7 +71,8 @@ class ArrayKind(Kind):
         """Yield the places of each array's chunks."""
         from fastdata.arrays.chunks import count
 
-        first, arrays = 0, store.manifest.section("arrays")
+        first = 0
+        arrays = store.manifest.section("arrays")
         for row in rows:
             n = count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
             yield range(first, first + n)

@@ -71,7 +71,8 @@ def _load_mask(root: Path, name: str, sides: tuple[int, ...], options: ArrayReci
 
 def records(loaded: Loaded, options: ArrayRecipe) -> Iterator[list[Array]]:
     """Yield each chunk of the array as it is stored, and that of its mask."""
-    dtype, classes = np.dtype(options.dtype).newbyteorder("<"), np.dtype(f"<u{options.mask_bits // 8 or 1}")
+    dtype = np.dtype(options.dtype).newbyteorder("<")
+    classes = np.dtype(f"<u{options.mask_bits // 8 or 1}")
     channels = () if options.channels == "none" else (slice(None),)
     for box in boxes(loaded.values.shape[len(channels) :], options.chunk):
         chunks = [loaded.values[channels + box].astype(dtype, order="C")]

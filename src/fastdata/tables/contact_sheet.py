@@ -16,8 +16,13 @@ __all__ = ["draw_columns"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-WIDE, TALL, ACROSS = 300, 168, 4
-MOST_COLUMNS, MOST_ROWS, BARS, NAMES = 48, 100_000, 40, 6
+WIDE = 300
+TALL = 168
+ACROSS = 4
+MOST_COLUMNS = 48
+MOST_ROWS = 100_000
+BARS = 40
+NAMES = 6
 
 
 def draw_columns(store: Store) -> tuple[Canvas, int, str]:

@@ -29,7 +29,8 @@ def header(path: Path, delimiter: str) -> tuple[list[str], int]:
             names = next(csv.reader((line.decode("utf-8-sig") for line in lines), delimiter=delimiter), [])
         except (UnicodeDecodeError, csv.Error) as error:
             raise PrepError(f"{path} is not a table of text in UTF-8: {error}") from None
-        names, at = [name.strip() for name in names], file.tell()
+        names = [name.strip() for name in names]
+        at = file.tell()
     if not any(names):
         raise PrepError(f"{path} has no header; its first line has to name the columns")
     twice = sorted({name for name in names if names.count(name) > 1})

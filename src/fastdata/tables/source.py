@@ -146,7 +146,8 @@ class TableFile:
 
     def _parse(self, data: bytes, first: int) -> Any:
         """Parse rows of a CSV as text. Empty cells are null."""
-        reader, text = arrow("csv"), arrow().string()
+        reader = arrow("csv")
+        text = arrow().string()
         bad: list[Any] = []
 
         def refuse(row: Any) -> str:

@@ -99,7 +99,8 @@ class TextStats:
         if self._names:
             self._text.add(array)
             return
-        compute, values = arrow("compute"), _without_marks(array)
+        compute = arrow("compute")
+        values = _without_marks(array)
         if marked := values.null_count - array.null_count:
             self._marked += marked
             self._marks.update(compute.unique(array.filter(values.is_null())).drop_null().to_pylist())
@@ -118,7 +119,8 @@ class TextStats:
 
     def _add_numbers(self, values: Any) -> bool:
         """Add values if all are numbers, and return whether they are."""
-        pa, bare = arrow(), _bare(values)
+        pa = arrow()
+        bare = _bare(values)
         whole = self._whole_numbers(bare) if self._whole else None
         floats = _cast(bare, pa.float64()) if whole is None else whole.cast(pa.float64(), safe=False)
         if floats is None or (whole is not None and _any(bare, "[xX]")):  # Arrow reads 0x1F as a number

@@ -24,7 +24,8 @@ SHADES = (226, 235, 247), (249, 237, 219)  # alternate from token to token
 
 def draw_documents(store: Store) -> tuple[Canvas, int, str]:
     """Draw the first tokens of evenly spaced documents, with room for a title. Return also their number and a line about all."""
-    section, names = store.manifest.section("tokens"), store.names()
+    section = store.manifest.section("tokens")
+    names = store.names()
     spec = Spec(section.engine, section.name, section.sha256)
     problem = ""
     try:
@@ -53,10 +54,12 @@ def _tokens(store: Store, start: int, count: int) -> Array:
     section, (variant,) = store.manifest.section("tokens"), store.manifest.variants
     assert variant.records is not None
     dtype = np.dtype(variant.form.dtype).newbyteorder("<")
-    ends, each = np.cumsum(section.counts), RECORD_BYTES // dtype.itemsize
+    ends = np.cumsum(section.counts)
+    each = RECORD_BYTES // dtype.itemsize
     shard = int(np.searchsorted(ends, start, "right"))
     first = start - int(ends[shard - 1] if shard else 0)
-    reader, before = store.reader(variant), sum(variant.records[:shard])
+    reader = store.reader(variant)
+    before = sum(variant.records[:shard])
     found: list[Array] = []
     for record in range(first // each, (first + max(count, 1) - 1) // each + 1):
         found.append(np.frombuffer(bytes(reader.get(before + record)), dtype))

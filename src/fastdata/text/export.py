@@ -36,7 +36,8 @@ def export_tokens(store: Store, root: Path, to: str, tick: Callable[[int], None]
         StoreError: if the format cannot hold the ids.
     """
     variant, section = store.manifest.variants[0], store.manifest.section("tokens")
-    kind, count = np.dtype(variant.form.dtype), sum(section.counts)
+    kind = np.dtype(variant.form.dtype)
+    count = sum(section.counts)
     if to == "megatron":
         code, name = MEGATRON[kind.itemsize]
         if section.largest >= 1 << 31:

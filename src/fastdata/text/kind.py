@@ -124,7 +124,8 @@ class TokenKind(Kind):
 
 
 def _bytes(store: Any) -> int:
-    (variant,), counts = store.manifest.variants, store.manifest.section("tokens").counts
+    (variant,) = store.manifest.variants
+    counts = store.manifest.section("tokens").counts
     return int(sum(counts)) * {"uint16": 2, "uint32": 4}[variant.form.dtype]
 
 

@@ -1,4 +1,4 @@
-"""List the files of text, and cut them into pieces and shards."""
+"""List the files of text, take the first documents if asked, and cut them into pieces and shards."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
-from fastdata.errors import PrepError, needs
+from fastdata.errors import MissingExtraError, PrepError, needs
 from fastdata.sources.inputs import SPLITS, look, splits_error
 from fastdata.sources.walk import Walk, walk_files
-from fastdata.text.documents import Cutting, Piece, format_of
+from fastdata.text.documents import Cutting, Head, Piece, documents, format_of
+from fastdata.text.pretokenized import open_tokens
 from fastdata.words import number_of
 
-__all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]
+__all__ = ["TextList", "first_documents", "holds_tokens", "list_text", "shard_bounds"]
 
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
 COMPANIONS = (".idx", "meta.pkl")  # files next to tokens
@@ -67,7 +69,8 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
             raise PrepError(
                 f"SOURCE {path}: text files end in .txt, .md, .jsonl or .parquet, the first three also with .gz or .zst"
             )
-        root, found = path.parent, [(path.name, *look(path))]
+        root = path.parent
+        found = [(path.name, *look(path))]
     else:
         raise PrepError(f"SOURCE {source} does not exist")
     text = [file for file in found if format_of(file[0])[0] != "bin"]
@@ -104,6 +107,44 @@ def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:
             "prepare each by itself"
         )
     raise splits_error(path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False)
+
+
+def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None = None) -> TextList:
+    """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
+
+    Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
+    """
+    if limit is None:
+        return found
+    pieces: list[Piece] = []
+    left = limit
+    for piece in found.pieces:
+        if not left:
+            break
+        sizes = list(islice(_sizes(found.root, piece, cutting, end), left + 1))
+        if len(sizes) > left:
+            piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
+        pieces.append(piece)
+        left -= min(left, len(sizes))
+    return replace(found, pieces=pieces)
+
+
+def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
+    """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
+    if piece.problem:
+        yield 0
+        return
+    try:
+        if format_of(piece.name)[0] == "bin":
+            file = open_tokens(root / piece.name)
+            yield from (file.documents(end) * file.tokens.itemsize).tolist()
+        else:
+            for _, text in documents(root, piece, cutting):
+                yield len(text.encode()) if isinstance(text, str) else 0
+    except MissingExtraError:
+        raise
+    except Exception:  # noqa: BLE001  a library may raise anything for a bad file; the worker rejects it
+        yield 0
 
 
 def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:

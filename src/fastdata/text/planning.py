@@ -16,8 +16,7 @@ from fastdata.prepare.plan import freeze
 from fastdata.store.files import MANIFEST, WORK
 from fastdata.store.format import Labels, read_manifest
 from fastdata.text.documents import Cutting, documents, format_of
-from fastdata.text.limit import first_documents
-from fastdata.text.listing import TextList, list_text, shard_bounds
+from fastdata.text.listing import TextList, first_documents, list_text, shard_bounds
 from fastdata.text.options import TokenOptions
 from fastdata.text.pretokenized import tokens_dtype
 from fastdata.text.shards import TokenRecipe

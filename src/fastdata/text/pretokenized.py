@@ -30,7 +30,7 @@ class TokenFile:
     lengths: Array | None = None
 
     def documents(self, end: int | None) -> Array:
-        """Return the number of tokens in each document: as stored, else up to each end token; without one, the file is a document."""
+        """Return the number of tokens in each document: as stored, else cut after each end token, else the whole file."""
         if self.lengths is not None:
             return self.lengths
         ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(self.tokens == end) + 1
@@ -50,7 +50,8 @@ def open_tokens(path: Path) -> TokenFile:
     head = np.fromfile(path, "<i4", 3)
     if len(head) == 3 and int(head[0]) in LLMC:
         version, kind = LLMC[int(head[0])]
-        count, found = int(head[2]), (path.stat().st_size - LLMC_HEADER) / np.dtype(kind).itemsize
+        count = int(head[2])
+        found = (path.stat().st_size - LLMC_HEADER) / np.dtype(kind).itemsize
         if int(head[1]) != version or count != found:
             raise CodecError(f"llm.c's header says version {head[1]} and {count} tokens, the file has {found}", "truncated")
         return TokenFile(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))

@@ -139,7 +139,8 @@ class _Shard:
             if piece.problem:
                 raise CodecError(detail_of(piece.problem), piece.problem)
             file = open_tokens(Path(self._job.root) / piece.name)
-            tokens, lengths = file.tokens, file.documents(self._job.options.end)
+            tokens = file.tokens
+            lengths = file.documents(self._job.options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]
                 tokens = tokens[: int(lengths.sum())]
@@ -265,7 +266,8 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
     samples["source"] = np.repeat(np.arange(len(counts)), [len(c) for c in counts])
     samples["start"] = np.cumsum(samples["tokens"]) - samples["tokens"]
     options: TokenRecipe = plan.options
-    spec, seen = options.tokenizer, Counter[str]()
+    spec = options.tokenizer
+    seen = Counter[str]()
     for table in found:
         seen.update(table.get("seen", {}))  # tables of earlier versions lack it
     return Tables(
