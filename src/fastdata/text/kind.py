@@ -29,7 +29,7 @@ class TokenKind(Kind):
     exports = "nanogpt", "llmc", "megatron"
     export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}
     untyped = "trained-on", "vocab-size"
-    hint = "; of text, give --tokenizer or --train-bpe"
+    hint = "; for text, give --tokenizer or --train-bpe"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether a tokenizer is given, or the source holds tokens."""
