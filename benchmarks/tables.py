@@ -132,7 +132,7 @@ def contestants(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> dict[
     target = torch.from_numpy(dataset.targets)
     kinds = dict.fromkeys(column.dtype for column in columns.values())
     blocks = [torch.stack([c for c in columns.values() if c.dtype == kind], 1).contiguous() for kind in kinds]
-    words = dataset._held.array.view(np.int64).reshape(len(dataset), -1)
+    words = dataset._table.array.view(np.int64).reshape(len(dataset), -1)
     endless = itertools.chain.from_iterable(itertools.repeat(Loader(dataset, batch, shuffle=True, seed=0)))
 
     def workers(data: Dataset[Any], count: int) -> Callable[[Array], Iterator[Any]]:

@@ -149,7 +149,7 @@ def test_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(PrepError, match="holds train and val side by side"):
         fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none")
     train = tmp_path / "bin" / "train.bin"
-    with pytest.raises(PrepError, match="are found in text, but here is none"):
+    with pytest.raises(PrepError, match="tokenizer chars takes its characters from text, but SOURCE holds tokens"):
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
     again = fastdata.prep(train, tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert np.array_equal(tokens(again.out), np.fromfile(train, np.uint16)) and again.skipped == {}

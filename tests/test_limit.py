@@ -129,7 +129,7 @@ def test_the_first_rows_are_a_table_of_these_rows(kind: str, limit: int, tmp_pat
     assert (made.inputs, made.kept, made.rejected) == (want.inputs, want.kept, want.rejected)
     one, two = TableDataset(made.out), TableDataset(want.out)
     assert one.columns == two.columns and one.missing == two.missing and one.classes == two.classes
-    assert one._held.array.tobytes() == two._held.array.tobytes() and made.inputs == min(limit, 300)
+    assert one._table.array.tobytes() == two._table.array.tobytes() and made.inputs == min(limit, 300)
     assert one.columns["x"].dtype == ("uint8" if limit <= 64 else "int16") and list(verify(made.out)) == []
     again = fastdata.prep(whole, tmp_path / "a.fds", target="y", limit=limit)
     assert again.resumed == again.inputs == made.inputs

@@ -15,7 +15,7 @@ from support import MAIN, PREP, run, write_pictures
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"size": 0}, "{size} is 0, but sizes must be different numbers from 1 to 65500"),
     ({"mask_bits": 16}, "{mask_suffix}, {mask_bits} and {palette} are about masks: give {masks} too"),
-    ({"train_bpe": 5}, "{train_bpe} is 5, but a vocabulary has 256 bytes and an end at least: 257 or more"),
+    ({"train_bpe": 5}, "{train_bpe} is 5, but must be 257 or more: 256 bytes and an end token"),
     ({"tokenizer": "bytes", "size": 8}, "{size} is about images"),
     ({"chunk": 4}, "{chunk} is about arrays"),
     ({"kind": "arrays", "max_bytes": 0}, "{max_bytes} is 0, but must be positive"),

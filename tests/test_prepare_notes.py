@@ -43,11 +43,11 @@ def test_a_separator_that_is_nowhere_is_said(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a rose\n\nis a rose\n")
     made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_on="\\n\\n", workers=1)
     assert made.notes == (
-        r"--split-on '\n\n' was found nowhere, so each .txt file is one document; to mean line ends by \n, "
+        r"--split-on '\n\n' occurs in no .txt file, so each file is one document; for line ends, "
         r"type --split-on $'\n\n' in a shell",
     )
     made = prep(tmp_path / "t.txt", tmp_path / "p.fds", tokenizer="bytes", split_on="--", workers=1)
-    assert made.notes == ("--split-on -- was found nowhere, so each .txt file is one document",)
+    assert made.notes == ("--split-on -- occurs in no .txt file, so each file is one document",)
     assert prep(tmp_path / "t.txt", tmp_path / "q.fds", tokenizer="bytes", split_on="\n\n", limit=1, workers=1).notes == ()
 
 

@@ -79,7 +79,7 @@ def test_tokens_come_as_from_disk(options: dict[str, Any], share: float | None) 
     held = RAMDataset(path, block_size=700, max_bytes=most, **options)
     disk = TokenDataset(path, 700, **options)
     assert isinstance(held, RAMDataset) and isinstance(held, TokenDataset) and len(held) == len(disk)
-    memory = held._memory._held.array
+    memory = held._memory._copied.array
     assert len(memory) == len(everything) if share is None else 2 * len(memory) <= most
     assert np.array_equal(memory, everything[: len(memory)]) and (share != 0.4 or len(memory) > 500_000)
     for one, two in ((held, disk), (held.split(0.6, seed=1)[0], disk.split(0.6, seed=1)[0])):
@@ -107,7 +107,7 @@ def test_arrays_come_as_from_disk(share: float | None, workers: int) -> None:
     held = RAMDataset(path, max_bytes=None if share is None else int(share * total), **options)
     disk = ArrayDataset(path, **options)
     assert isinstance(held, RAMDataset) and isinstance(held, ArrayDataset)
-    kept = sum(part.held.bytes.nbytes for part in (held._arrays, held._masks))
+    kept = sum(part.in_memory.bytes.nbytes for part in (held._arrays, held._masks))
     assert kept == total if share is None else 0.9 * share * total <= kept <= share * total
     with Loader(held, 4, shuffle=True, seed=5, num_workers=workers) as one, Loader(disk, 4, shuffle=True, seed=5) as two:
         assert sha(one) == sha(two)
@@ -127,10 +127,10 @@ def test_whole_arrays_are_what_went_in(most: int | None) -> None:
 def test_held_chunks_are_read_from_memory() -> None:
     path, arrays, _ = volumes()
     held = RAMDataset(path)
-    held._arrays.held.bytes[:] = 255
+    held._arrays.in_memory.bytes[:] = 255
     assert (held[0][0] == 65_535).all() and not (ArrayDataset(path)[0][0] == 65_535).all()
     part = RAMDataset(path, max_bytes=100_000)
-    part._arrays.held.bytes[:] = 255
+    part._arrays.in_memory.bytes[:] = 255
     np.testing.assert_array_equal(part[5][0], arrays[5])
 
 
@@ -184,7 +184,7 @@ import json, multiprocessing, sys
 from fastdata import RAMDataset
 
 def work(dataset, pipe):
-    memory = dataset._memory._held.array if hasattr(dataset, "_memory") else dataset._arrays.held.bytes
+    memory = dataset._memory._copied.array if hasattr(dataset, "_memory") else dataset._arrays.in_memory.bytes
     first = int((dataset[0][0] if hasattr(dataset, "_memory") else dataset[0][0]).flatten()[0])
     memory[:4] = 7
     pipe.send(first)

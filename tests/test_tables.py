@@ -431,7 +431,7 @@ from fastdata import TableDataset
 def work(dataset, pipe):
     columns, targets = dataset.gather(dataset.locate([7, 8]))
     before = columns["x"].tolist()
-    dataset._held.array["c0"][0] = 99
+    dataset._table.array["c0"][0] = 99
     pipe.send([before, targets.tolist()])
 
 if __name__ == "__main__":

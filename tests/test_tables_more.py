@@ -168,7 +168,7 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "text, then numbers": (lambda: csv("a,y\nx,1\n1,1\n"), {}, r"numbers, such as '1', and other text, such as 'x'"),
     "too large": (lambda: csv(f"a,y\n{1 << 70},1\n"), {}, r"column 'a' holds whole numbers of more than 64 bits"),
     "negative and huge": (lambda: csv(f"a,y\n-1,1\n{(1 << 64) - 1},1\n"), {}, r"column 'a' .*more than 64 bits"),
-    "open quote": (lambda: csv('a,y\n"b,1\nc,2\n'), {}, r"ends inside of quotes, behind byte 4"),
+    "open quote": (lambda: csv('a,y\n"b,1\nc,2\n'), {}, r"ends inside quotes, after byte 4"),
     "no header": (lambda: csv(""), {}, r"has no header"),
     "unnamed": (lambda: csv("a,,y\n1,2,3\n"), {}, r"leaves column 2 without a name"),
     "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"names 'a' twice"),

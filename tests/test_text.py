@@ -330,7 +330,7 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
         ({"tokenizer": "gpt2"}, "its file is not on this disk"),
         ({"tokenizer": "bytes", "end_token": "300"}, "has no such token"),
         ({"tokenizer": "bytes", "size": 64}, "is about images"),
-        ({"tokenizer": "bytes", "train_bpe": 300}, "one of them"),
+        ({"tokenizer": "bytes", "train_bpe": 300}, "not both"),
         ({"train_bpe": 100}, "257 or more"),
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
         ({"tokenizer": "bytes", "limit": 0}, "limit is 0, but must be positive"),

@@ -178,7 +178,7 @@ def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
 def test_options_that_tokens_do_not_take_are_refused(tmp_path: Path) -> None:
     WHOLE.tofile(tmp_path / "a.bin")
     for options, message in (
-        ({"train_bpe": 300}, "no text to train a tokenizer on"),
+        ({"train_bpe": 300}, "not text to train a tokenizer on"),
         ({"end_token": "70000"}, "holds ids below 65536"),
         ({"end_token": "²"}, "must be an id, or none"),
     ):

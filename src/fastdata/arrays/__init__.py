@@ -1,1 +1,1 @@
-"""Arrays of any number of axes: .npy, .npz, NIfTI, DICOM series, and stacks of 16-bit images."""
+"""Arrays with any number of axes: .npy, .npz, NIfTI, DICOM series, and TIFF and PNG files."""

@@ -1,4 +1,4 @@
-"""Arrays of a store, or their masks, read chunk by chunk: of a crop, only the chunks that it touches."""
+"""Read the arrays of a store, or their masks, chunk by chunk: for a crop, only the chunks that it touches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.store import Store
 
-__all__ = ["StoreArrays", "hold"]
+__all__ = ["StoreArrays", "copy_to_memory"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,18 +23,21 @@ class StoreArrays:
     """The arrays of a store, or their masks.
 
     Attributes:
-        axes: that are cut: all but channels.
-        sides: along these, int64 [n, axes].
-        channels: of each array, int64 [n]; None: there is no such axis.
-        dtype: of the values.
-        held: the chunks that are in memory, the first ones; None: all are on disk.
+        axes: number of axes that are cut into chunks: all but channels.
+        sides: length of each array along these axes, int64 [n, axes].
+        channels: number of channels of each array, int64 [n]; None: there is no axis of channels.
+        dtype: dtype of the values.
+        in_memory: the first chunks, copied into memory; None: all are on disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask: bool = False) -> None:
-        self.store, self.mask = Store(path, "arrays"), mask
+        self.store = Store(path, "arrays")
+        self.mask = mask
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
-        self._chunk, self._reader = arrays.chunk, self.store.reader(variant)
-        self.axes, self.dtype = len(arrays.chunk), np.dtype(variant.form.dtype)
+        self._chunk = arrays.chunk
+        self._reader = self.store.reader(variant)
+        self.axes = len(arrays.chunk)
+        self.dtype = np.dtype(variant.form.dtype)
         self._stored = self.dtype.newbyteorder("<")
         shapes = self.store.samples["shape"][:, : arrays.dims].astype(np.int64)
         self.sides: Array = shapes[:, arrays.channels :]
@@ -44,21 +47,23 @@ class StoreArrays:
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._names: list[str] | None = None
-        self.held: InMemoryRecords | None = None
+        self.in_memory: InMemoryRecords | None = None
 
     def __len__(self) -> int:
         return len(self.store)
 
     def sizes(self) -> Array:
-        """Bytes of each chunk, int64 [chunks]."""
+        """Return the bytes of each chunk, int64 [chunks]."""
         return np.array([len(self._reader.get(k)) for k in range(len(self._reader))], np.int64)
 
-    def hold(self, sizes: Array) -> None:
+    def copy_to_memory(self, sizes: Array) -> None:
         """Copy the first chunks, which have these sizes, into shared memory."""
-        self.held = InMemoryRecords(sizes, self._reader.get, "chunk")
+        self.in_memory = InMemoryRecords(sizes, self._reader.get, "chunk")
 
     def _get(self, chunk: int) -> memoryview:
-        return self.held.get(chunk) if self.held is not None and chunk < len(self.held) else self._reader.get(chunk)
+        if self.in_memory is not None and chunk < len(self.in_memory):
+            return self.in_memory.get(chunk)
+        return self._reader.get(chunk)
 
     def name(self, index: int) -> str:
         if self._names is None:
@@ -66,15 +71,26 @@ class StoreArrays:
         return self._names[index]
 
     def shape(self, row: int, sides: Sequence[int]) -> tuple[int, ...]:
-        """Of a box with these sides, channels included."""
+        """Return the shape of a box with these sides, channels included."""
         return (*(() if self.channels is None else (int(self.channels[row]),)), *sides)
 
     def read(self, row: int, start: Sequence[int], flips: Sequence[bool], out: Array, outside: int) -> None:
-        """Write the box of an array that begins at `start` and fills `out`, mirrored along some axes; `outside`: beyond the array.
+        """Fill `out` with a box of an array.
 
-        Each value is copied once, from the map of the file, or from memory, to where it belongs.
+        Each value is copied once, from the mapped file or from memory to its place.
+
+        Args:
+            row: which array.
+            start: where the box begins along each axis.
+            flips: along which axes to mirror it.
+            out: [channels, ...] or [...]; its sides are those of the box.
+            outside: the value for places outside of the array.
+
+        Raises:
+            FormatError: if a chunk has another size than the manifest says.
         """
-        shape, sides = tuple(self.sides[row].tolist()), out.shape[out.ndim - self.axes :]
+        shape = tuple(self.sides[row].tolist())
+        sides = out.shape[out.ndim - self.axes :]
         low = tuple(max(a, 0) for a in start)
         high = tuple(min(a + n, side) for a, n, side in zip(start, sides, shape, strict=True))
         inside = all(a < b for a, b in zip(low, high, strict=True))
@@ -85,7 +101,8 @@ class StoreArrays:
         every: Box = () if self.channels is None else (slice(None),)
         upright = out[every + tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
         part = upright[every + tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
-        first, channels = int(self._first[row]), self.shape(row, ())
+        first = int(self._first[row])
+        channels = self.shape(row, ())
         for place, chunk, wanted, target in touched(shape, self._chunk, low, high):
             try:
                 values = np.frombuffer(self._get(first + place), self._stored).reshape(channels + chunk)
@@ -97,24 +114,24 @@ class StoreArrays:
             part[every + target] = values[every + wanted]
 
     def __getstate__(self) -> tuple[Path, bool, str, InMemoryRecords | None]:
-        return self.store.path, self.mask, self.store.manifest.fingerprint, self.held
+        return self.store.path, self.mask, self.store.manifest.fingerprint, self.in_memory
 
     def __setstate__(self, state: tuple[Path, bool, str, InMemoryRecords | None]) -> None:
-        path, mask, fingerprint, held = state
+        path, mask, fingerprint, in_memory = state
         self.__init__(path, mask=mask)  # type: ignore[misc]
-        self.held = held
+        self.in_memory = in_memory
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
-def hold(sources: Sequence[StoreArrays], max_bytes: int | None) -> None:
-    """Hold as many of the first chunks as fit in memory, of arrays and of their masks the same number.
+def copy_to_memory(sources: Sequence[StoreArrays], max_bytes: int | None) -> None:
+    """Copy the first chunks into memory, as many as `max_bytes` allows, the same number of arrays and of their masks.
 
     Raises:
-        StoreError: they do not fit into the memory that is free.
-        ValueError: max_bytes is negative.
+        StoreError: if they do not fit into free memory.
+        ValueError: if max_bytes is negative.
     """
     sizes = [source.sizes() for source in sources]
     count = how_many(np.sum(sizes, axis=0), max_bytes, "ArrayDataset")
-    for source, of_chunks in zip(sources, sizes, strict=True):
-        source.hold(of_chunks[:count])
+    for source, chunks in zip(sources, sizes, strict=True):
+        source.copy_to_memory(chunks[:count])

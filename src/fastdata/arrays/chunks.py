@@ -1,6 +1,6 @@
-"""Chunks: the grid of boxes that an array is stored in, and which of them a crop touches.
+"""The grid of chunks that an array is stored in, and the chunks that a crop touches.
 
-Shapes here are of the axes that are cut: a leading axis of channels is not, and each chunk holds all of it.
+Shapes here leave out the axis of channels: it is never cut, so each chunk holds all channels.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 __all__ = ["MAX_AXES", "Box", "Touched", "boxes", "count", "touched"]
 
-MAX_AXES = 5  # that are cut
+MAX_AXES = 5  # without channels
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
 
 
 class Touched(NamedTuple):
-    """A chunk that a crop touches: its place among the array's chunks, its shape, what of it is wanted, and where that goes."""
+    """A chunk that a crop touches: its place among the array's chunks, its shape, the wanted part, and where that part goes."""
 
     place: int
     shape: Shape
@@ -27,19 +27,20 @@ class Touched(NamedTuple):
 
 
 def count(shape: Shape, chunk: Shape) -> int:
-    """How many chunks an array has."""
+    """Return the number of chunks of an array."""
     return math.prod(-(-side // step) for side, step in zip(shape, chunk, strict=True))
 
 
 def boxes(shape: Shape, chunk: Shape) -> Iterator[Box]:
-    """The chunks as boxes, in C order; those at the far ends are as small as what is left."""
+    """Yield the chunks as boxes in C order. Those at the far ends are smaller."""
     axes = ([slice(k, min(k + step, side)) for k in range(0, side, step)] for side, step in zip(shape, chunk, strict=True))
     return itertools.product(*axes)
 
 
 def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[Touched]:
-    """The chunks that a box from `start` to `stop` touches; it lies inside of the array. Targets count from `start`."""
-    axes, stride = list[list[tuple[int, int, slice, slice]]](), 1
+    """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Targets count from `start`."""
+    axes: list[list[tuple[int, int, slice, slice]]] = []
+    stride = 1
     for side, step, low, high in reversed(list(zip(shape, chunk, start, stop, strict=True))):
         parts = []
         for k in range(low // step, -(-high // step)) if low < high else ():

@@ -1,4 +1,4 @@
-"""Whether values can become another dtype and stay what they are."""
+"""Check whether values can change their dtype exactly."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ import numpy as np
 from fastdata.arrays.chunks import boxes
 from fastdata.errors import CodecError
 
-__all__ = ["check_values", "natural"]
+__all__ = ["check_values", "default_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BLOCK = 1 << 22  # values that are looked at together
+BLOCK = 1 << 22  # values that are checked at once
 
 
-def natural(dtype: np.dtype[Any]) -> str:
-    """What values are stored as if nothing else is asked for: what they are; booleans as 0 and 1."""
+def default_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the dtype that values are stored in by default: their own, but uint8 for booleans."""
     return "uint8" if dtype.kind == "b" else dtype.newbyteorder("=").name
 
 
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:
-    """Raise unless every value is the same in another dtype; or, if `rounded`, the nearest float there is.
+    """Check that another dtype holds every value exactly.
+
+    Args:
+        values: the values.
+        name: the other dtype.
+        rounded: let floats be rounded to it, as long as they stay finite.
+        say: the option that the message names.
 
     Raises:
-        CodecError: "range".
+        CodecError: "range", if it does not.
     """
     dtype = np.dtype(name)
     if _always(values.dtype, dtype):
@@ -38,7 +44,7 @@ def check_values(values: Array, name: str, *, rounded: bool = False, say: str = 
             cast = part.astype(dtype)
             if rounded and dtype.kind == "f":
                 bad = np.isinf(cast) & ~np.isinf(part)
-            else:  # back again too: int64 is compared with float64 as a float64
+            else:  # cast back too, since numpy compares int64 with float64 as float64
                 bad = ~((cast == part) & (cast.astype(part.dtype) == part) | ((cast != cast) & (part != part)))
         if bad.any():
             value = part[bad][0]
@@ -47,7 +53,7 @@ def check_values(values: Array, name: str, *, rounded: bool = False, say: str = 
             )
 
 
-def _always(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether no value can change."""
-    exact = given.kind not in "iu" or wanted.kind != "f" or math.log2(np.iinfo(given).max) <= np.finfo(wanted).nmant + 1
-    return bool(np.can_cast(given, wanted, "safe")) and exact
+def _always(old: np.dtype[Any], new: np.dtype[Any]) -> bool:
+    """Return whether no value of the old dtype can change."""
+    exact = old.kind not in "iu" or new.kind != "f" or math.log2(np.iinfo(old).max) <= np.finfo(new).nmant + 1
+    return bool(np.can_cast(old, new, "safe")) and exact

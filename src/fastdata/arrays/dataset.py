@@ -1,9 +1,8 @@
-"""Arrays and volumes, and their masks: the same box and flips for both."""
+"""The dataset of arrays and volumes, with masks that get the same crop and flips."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.arrays.chunked import StoreArrays
+from fastdata.arrays.chunked import StoreArrays, copy_to_memory
 from fastdata.data.choice import checked
 from fastdata.data.dataset import SlotDataset
+from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.data.timing import Allocate, Timing
@@ -21,43 +21,43 @@ from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.masks import by_class, class_outside
 
-__all__ = ["ArrayDataset"]
+__all__ = ["ArrayDataset", "RAMArrays"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Boxes = tuple[Array, Array, Array]
 
 
 class ArrayDataset(SlotDataset):
-    """n-D arrays and volumes of a store, such as `fastdata-prep` makes of .npy, .npz, NIfTI and DICOM; and their masks.
+    """n-D arrays and volumes of a store that `fastdata-prep` made of .npy, .npz, NIfTI, DICOM, TIFF or PNG, with their masks.
 
-    `ds[i]` is (array, target): a tensor of the stored dtype and axes, channels first if there are any; and an int class, a float32
-    vector, or -1 without labels. In a store with masks it is (array, mask), the mask uint8 or uint16 without an axis of channels.
-    Of a crop, only the chunks that it touches are read. A `Loader` delivers [B, ...] of both, axes as they are.
+    `ds[i]` is (array, target): a tensor with the stored dtype and axes, channels first if there are any, and an int class, a
+    float32 vector, or -1 without labels. In a store with masks it is (array, mask), where the mask is uint8 or uint16 and has no
+    axis of channels. A crop reads only the chunks that it touches. A `Loader` delivers both as [B, ...], with the axes unchanged.
 
     Random crops and flips draw from torch's default generator; under `fastdata.Loader` they depend on (seed, epoch, sample).
 
     Args:
         path: a store made by `fastdata-prep`.
-        crop: RandomCrop or CenterCrop with a side for each axis, channels aside, such as RandomCrop((64, 64, 64)); None: all of it.
-        flips: probability of a flip along each axis, or along any of them; it is mirrored along each by itself.
-        ignore_index: the class of what lies outside of the array, where a crop is padded; None: 255, or 65535 for uint16 masks.
-            Where voxels have that class already, say whether they are to be ignored, as for MaskDataset.
+        crop: RandomCrop or CenterCrop with a side for each axis except channels, such as RandomCrop((64, 64, 64)); None: no crop.
+        flips: probability of a flip along each axis, or one for all axes. Each axis is flipped independently.
+        ignore_index: the class of mask values outside of the array, where a crop is padded. Default: 255, or 65535 for uint16
+            masks. If voxels have that class already, pass it to ignore them too, or another class, as for MaskDataset.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets.
-        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset; also of a store with masks.
-        class_voxels: of a store with masks: dict of class: voxels, in the order of the classes, counted in all masks, also those
-            that a subset leaves out. `class_weights()` makes the weights of a loss of them.
+        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset; also in a store with masks.
+        class_voxels: in a store with masks, a dict of class: number of voxels, sorted by class, counted over all masks of the
+            store, also for a subset. `class_weights()` computes weights for a loss from it.
 
     Raises:
-        StoreError: there is no such store, or it is not finished, or holds something else.
-        FormatError: it is damaged, or of a newer version.
-        ValueError: a wrong argument.
+        StoreError: if there is no finished store at `path`, or it holds another kind of data.
+        FormatError: if it is damaged, or of a newer version.
+        ValueError: if an argument is wrong.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         *,
         crop: Crop | None = None,
         flips: float | Sequence[float] = 0.0,
@@ -108,13 +108,14 @@ class ArrayDataset(SlotDataset):
 
     @property
     def _draws(self) -> int:
-        """Random numbers a sample needs: for flips, then for the crop."""
+        """How many random numbers a sample needs: for flips, then for the crop."""
         return 2 * self._arrays.axes
 
     def _boxes(self, rows: Array, u: Array) -> Boxes:
-        """Where boxes begin and how long their sides are, int64 [n, axes], and which axes are mirrored, bool [n, axes]."""
+        """Return the starts and sides of boxes, int64 [n, axes], and the axes to mirror, bool [n, axes]."""
         shapes, axes = self._arrays.sides[rows], self._arrays.axes
-        starts, sides = np.zeros_like(shapes), shapes
+        starts = np.zeros_like(shapes)
+        sides = shapes
         if self.crop is not None:
             starts = self.crop.starts(u[axes:], shapes)
             sides = np.broadcast_to(self.crop.sides(axes), shapes.shape)
@@ -140,7 +141,7 @@ class ArrayDataset(SlotDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Array, Array]:
-        """A batch as the Loader takes it: arrays [n, ...], and masks [n, ...] or targets, int64 [n] or float32 [n, columns]."""
+        """Read a batch for the Loader: arrays [n, ...], and masks [n, ...] or targets, int64 [n] or float32 [n, columns]."""
         started = perf_counter()
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
@@ -154,8 +155,9 @@ class ArrayDataset(SlotDataset):
         return values, targets
 
     def sample_bytes(self) -> int:
-        """Bytes of the largest sample, its mask included."""
-        rows, arrays = self.rows(np.arange(len(self))), self._arrays
+        """Return the bytes of the largest sample, its mask included."""
+        rows = self.rows(np.arange(len(self)))
+        arrays = self._arrays
         channels = arrays.channels[rows] if arrays.channels is not None else np.ones(len(rows), np.int64)
         size = arrays.sides[rows].prod(axis=1) if self.crop is None else math.prod(self.crop.sides(arrays.axes))
         cell = channels * arrays.dtype.itemsize + (0 if self._masks is None else self._masks.dtype.itemsize)
@@ -163,11 +165,11 @@ class ArrayDataset(SlotDataset):
 
     def with_size(self, size: int | None) -> Any:
         if size is not None:
-            raise StoreError(f"{self._arrays.store.path} has no size {size}: arrays are stored in their own")
+            raise StoreError(f"{self._arrays.store.path} has no size {size}: arrays are stored in their own sizes")
         return self
 
     def with_crop(self, crop: Crop | None, *, flips: float | Sequence[float] = 0.0) -> Any:
-        """The same samples with another crop and other flips: what a validation set needs after `split`."""
+        """Return the same samples with another crop and other flips, such as for a validation set after `split`."""
         crop, flips = self._checked_view(crop, flips)
         return self._like(crop=crop, flips=flips)
 
@@ -179,8 +181,24 @@ class ArrayDataset(SlotDataset):
         return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.path))
 
 
+class RAMArrays(RAMDataset, ArrayDataset):
+    """Arrays and their masks in memory; see RAMDataset."""
+
+    def __init__(
+        self,
+        source: StrPath,
+        *,
+        crop: Crop | None = None,
+        flips: float | Sequence[float] = 0.0,
+        ignore_index: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
+        copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes)
+
+
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:
-    """The boxes of some arrays, [n, ...]."""
+    """Read a box from each array: [n, ...]."""
     starts, sides, flips = (part.tolist() for part in boxes)
     shapes = {arrays.shape(row, side) for row, side in zip(rows.tolist(), sides, strict=True)}
     if len(shapes) != 1:

@@ -1,4 +1,4 @@
-"""DICOM slices, through pydicom: those of one series are one volume."""
+"""Read DICOM slices with pydicom. The slices of a series make one volume."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ TAGS = (
     "SeriesInstanceUID Rows Columns NumberOfFrames SamplesPerPixel BitsAllocated PixelRepresentation RescaleSlope RescaleIntercept "
     "ModalityLUTSequence SharedFunctionalGroupsSequence ImagePositionPatient ImageOrientationPatient InstanceNumber"
 ).split()
-UNEVEN = 1.5  # how much wider than another a gap between slices may be: twice as wide, and one is missing
+UNEVEN = 1.5  # largest ratio of two gaps between slices; at 2, one slice is missing
 
 
 def series_of(path: Path) -> str:
-    """Which series a slice belongs to.
+    """Return the series that a slice belongs to.
 
     Raises:
-        CodecError: it is no DICOM file, or one without an image.
+        CodecError: if it is not a DICOM file, or has no image.
     """
     return str(_header(path).SeriesInstanceUID)
 
 
 def open_array(paths: list[Path]) -> Opened:
-    """A series as [slice, row, column], or a file of several frames as [frame, row, column].
+    """Open a series as [slice, row, column], or a file of several frames as [frame, row, column].
 
-    Slices are sorted by their position along the normal of their plane, or else by their number. The rescale slope and intercept
-    are applied: computed in double precision, and float32, or int16 where both are whole numbers and all values fit.
+    Slices are sorted by their position along the normal of their plane, or by their number if they have no positions. The rescale
+    slope and intercept are applied in double precision; the result is int16 if both are whole numbers and all values fit, else
+    float32.
     """
     headers = {path: _header(path) for path in paths}
     first, *others = headers.values()
@@ -73,7 +74,7 @@ def _read(paths: list[Path], shape: tuple[int, ...], dtype: np.dtype[Any], scale
 
 
 def _header(path: Path) -> Any:
-    pydicom: Any = importlib.import_module("pydicom")  # optional: listing has looked that it is there
+    pydicom: Any = importlib.import_module("pydicom")  # optional; the listing has checked that it is installed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -85,7 +86,7 @@ def _header(path: Path) -> Any:
         raise CodecError("it is no DICOM file", "not-dicom") from None
     except (CodecError, OSError):
         raise
-    except Exception as error:  # noqa: BLE001  whatever damaged headers lead to
+    except Exception as error:  # noqa: BLE001  a damaged header may raise anything
         raise CodecError(f"pydicom cannot read its header: {error}"[:200], "header") from None
     if "ModalityLUTSequence" in header or "SharedFunctionalGroupsSequence" in header or header.get("SamplesPerPixel", 1) != 1:
         raise CodecError("colours, look-up tables and enhanced multi-frame DICOM are not read: convert it to NIfTI", "unsupported")
@@ -99,7 +100,7 @@ def _layout(header: Any) -> tuple[int, int, int, int]:
 
 
 def _frames(header: Any) -> int:
-    """How many a file has; 0: it is one slice."""
+    """Return the number of frames of a file; 0 if it is one slice."""
     frames = int(header.get("NumberOfFrames") or 1)
     return frames if frames > 1 else 0
 
@@ -110,7 +111,7 @@ def _scale(header: Any) -> tuple[float, float]:
 
 
 def _sorted(headers: list[tuple[Path, Any]]) -> Sequence[tuple[Path, Any]]:
-    """By position along the normal of the first slice, or by number."""
+    """Sort slices by position along the normal of the first one, or by number."""
     turns = [header.get("ImageOrientationPatient") for _, header in headers]
     places = [header.get("ImagePositionPatient") for _, header in headers]
     if all(turn is not None and len(turn) == 6 for turn in turns) and all(p is not None and len(p) == 3 for p in places):
@@ -123,7 +124,8 @@ def _sorted(headers: list[tuple[Path, Any]]) -> Sequence[tuple[Path, Any]]:
         numbers = [header.get("InstanceNumber") for _, header in headers]
         if any(number is None for number in numbers):
             raise CodecError("its slices have neither positions nor numbers", "no-positions")
-        keys, even = [float(number) for number in numbers], False
+        keys = [float(number) for number in numbers]
+        even = False
     order = sorted(range(len(keys)), key=keys.__getitem__)
     gaps = np.diff([keys[k] for k in order])
     if gaps.min() < 1e-4:
@@ -137,11 +139,11 @@ def _pixels(path: Path) -> Array:
     pydicom: Any = importlib.import_module("pydicom")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as of padding behind the pixels
+            warnings.simplefilter("ignore")  # for example on padding after the pixels
             values: Array = pydicom.dcmread(path).pixel_array
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001  pydicom's decoders raise many kinds
+    except Exception as error:  # noqa: BLE001  pydicom's decoders may raise anything
         short = "expected" in str(error) or "end of" in str(error).lower() or isinstance(error, EOFError)
         raise CodecError(f"{path.name}: {error}"[:200], "truncated" if short else "undecodable") from None
     return values

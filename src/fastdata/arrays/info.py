@@ -1,4 +1,4 @@
-"""What `fastdata info` tells of arrays."""
+"""The part of `fastdata info` on arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["array_facts", "array_lines"]
 
 
 def array_facts(store: Store, variant: Variant) -> Facts:
-    """Return the least and the largest sides of a variant, and the bytes of its records."""
+    """Return the smallest and the largest sides of a variant, and the bytes of its records."""
     facts: Facts = {"record_bytes": stored_bytes(store, [variant])}
     if len(store):
         arrays: Any = store.manifest.section("arrays")
@@ -24,7 +24,7 @@ def array_facts(store: Store, variant: Variant) -> Facts:
 
 
 def array_lines(facts: Facts) -> Iterator[str]:
-    """Yield the store, its labels, a line for the arrays and one for the masks, and the masks' classes."""
+    """Yield lines on the store, its labels, the arrays, the masks and the masks' classes."""
     yield from head_lines(facts, "array")
     for variant in facts["variants"]:
         line = f"  {'masks' if variant['mask'] else 'arrays'}: {variant['dtype']}, {files_of(variant)}"

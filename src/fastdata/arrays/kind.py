@@ -1,4 +1,4 @@
-"""Arrays, as a kind of data: what the rooms that serve every kind ask for."""
+"""The kind of data "arrays", for the packages that serve every kind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from fastdata.kinds import Kind, Planned, StrPath
 
 __all__ = ["KIND", "ArrayKind"]
 
-ENDINGS = (".npy", ".npz", ".nii", ".nii.gz", ".dcm")  # that tell arrays; TIFF and PNG may be either
+ENDINGS = (".npy", ".npz", ".nii", ".nii.gz", ".dcm")  # always arrays; TIFF and PNG files may also be images
 CLASSES = ("uint8", "uint16")  # dtypes of masks
 
 
 class ArrayKind(Kind):
     """Signals, volumes and other arrays of numbers, cut into chunks."""
 
-    name, says, item, reader = "arrays", "arrays", "array", "ArrayDataset"
+    name = "arrays"
+    says = "arrays"
+    item = "array"
+    reader = "ArrayDataset"
     options = ArrayOptions
     shards = "fastdata.arrays.shards"
     read = "an array", "arrays"
@@ -29,7 +32,7 @@ class ArrayKind(Kind):
     hint = "; if these are arrays, say so: --kind arrays"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Whether there are files of arrays, and none of images."""
+        """Return whether there are files of arrays and no images."""
         from fastdata.sources.inputs import is_image
         from fastdata.sources.walk import some_names
 
@@ -41,27 +44,25 @@ class ArrayKind(Kind):
         return found
 
     def plan(self, source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Planned:
-        """List the arrays and decide how they are stored."""
+        """List the arrays and decide how to store them."""
         from fastdata.arrays.planning import plan_arrays
 
         return plan_arrays(source, options, limit)
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Describe the records of a variant."""
         from fastdata.store.format import NUMBERS, Form
 
         fits = codec == "chunks" and dtype in (CLASSES if mask else NUMBERS) and channels in ((1,) if mask else (1, 3))
         return Form(codec, channels, dtype) if fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the chunks, and the classes of masks."""
+        """Read the sections on chunks and on the classes of masks."""
         from fastdata.arrays.sections import parse_arrays
         from fastdata.images.sections import parse_masks
 
         return {"arrays": parse_arrays(body["arrays"], variants), "masks": parse_masks(body.get("masks"))}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
-        """Return the dtype of a row of samples.npy."""
         from fastdata.arrays.sections import samples_dtype
 
         return samples_dtype(labels, variants)
@@ -70,37 +71,37 @@ class ArrayKind(Kind):
         """Yield the places of each array's chunks."""
         from fastdata.arrays.chunks import count
 
-        first, arrays = 0, store.manifest.section("arrays")
+        first = 0
+        arrays = store.manifest.section("arrays")
         for row in rows:
             n = count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
             yield range(first, first + n)
             first += n
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return the chunks, and the classes of masks."""
+        """Return what `info` says on chunks and on the classes of masks."""
         from fastdata.images.info import mask_facts
 
         arrays = store.manifest.section("arrays")
         return {**mask_facts(store.manifest.section("masks")), "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
 
     def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
-        """Return sides, and bytes of records."""
+        """Return what `info` says on sides and bytes of records."""
         from fastdata.arrays.info import array_facts
 
         return array_facts(store, variant)
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a RAMDataset holds."""
+        """Yield the size of a RAMDataset."""
         yield {"size": None, "bytes": sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`."""
         from fastdata.arrays.info import array_lines
 
         return array_lines(facts)
 
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw arrays, and their masks."""
+        """Draw arrays and their masks."""
         from fastdata.arrays.contact_sheet import draw_arrays
 
         return draw_arrays(store)
@@ -112,14 +113,12 @@ class ArrayKind(Kind):
         return export_arrays(store, root, tick)
 
     def dataset(self, manifest: Any) -> Any:
-        """Return ArrayDataset."""
         from fastdata.arrays.dataset import ArrayDataset
 
         return ArrayDataset
 
     def in_memory(self) -> Any:
-        """Return RAMArrays."""
-        from fastdata.arrays.ram import RAMArrays
+        from fastdata.arrays.dataset import RAMArrays
 
         return RAMArrays
 

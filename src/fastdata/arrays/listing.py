@@ -1,4 +1,4 @@
-"""The list of inputs of arrays: files, arrays in .npz files, and series of DICOM slices."""
+"""List the inputs of arrays: files, arrays in .npz files, and series of DICOM slices."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fastdata.store.format import Labels
 __all__ = ["list_arrays"]
 
 ALL = ENDINGS | STACKS
-LISTED = ALL | {".gz"}  # what os.path.splitext says of .nii.gz
+LISTED = ALL | {".gz"}  # os.path.splitext returns .gz for .nii.gz
 
 
-def list_arrays(source: StrPath, asked: LabelOptions, *, masks: StrPath | None, mask_suffix: str, key: str | None) -> SourceList:
+def list_arrays(source: StrPath, options: LabelOptions, *, masks: StrPath | None, mask_suffix: str, key: str | None) -> SourceList:
     """List the arrays of a folder (one folder per class, or flat), of a table, or of one file.
 
-    Slices of one DICOM series in a folder are one input, which has the folder's name if nothing else of DICOM lies there. Each
-    array of an .npz file is an input, unless a `key` is chosen.
+    The slices of a DICOM series in a folder are one input, named like the folder if no other DICOM series lies there. Each array
+    of an .npz file is an input, unless `key` chooses one.
 
     Raises:
-        PrepError: nothing to prepare, or what `list_sources` and `with_masks` refuse too.
-        MissingExtraError: the library that reads some of the files is not installed.
+        PrepError: if there is nothing to prepare, or labels or masks do not fit.
+        MissingExtraError: if the library that reads some of the files is not installed.
     """
-    found = labelled(_regrouped(_listed(Path(source), asked), key), Path(source), asked)
+    found = labelled(_regroup(_list_files(Path(source), options), key), Path(source), options)
     if not found.sources:
         raise PrepError(f"no arrays in {source}{others(found)}; files of arrays end in .npy, .npz, .nii, .nii.gz or .dcm")
     if masks is not None:
@@ -44,12 +44,11 @@ def list_arrays(source: StrPath, asked: LabelOptions, *, masks: StrPath | None, 
     return found
 
 
-def _listed(path: Path, asked: LabelOptions) -> SourceList:
-    """Files, as they lie there."""
+def _list_files(path: Path, options: LabelOptions) -> SourceList:
     if path.is_dir():
         return list_folder(path, LISTED)
     if is_path_table(path):
-        return list_table(path, asked)
+        return list_table(path, options)
     if path.is_file() and ending_of(path.name) in ALL:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
     what = "is neither a folder, nor a .csv or .tsv file, nor one of arrays" if path.exists() else "does not exist"
@@ -60,23 +59,22 @@ def _walk_masks(root: Path) -> Iterator[tuple[str, int, str]]:
     return (file for file in walk_files(root) if ending_of(file[0]) in ALL - {".dcm"})
 
 
-def _regrouped(found: SourceList, key: str | None) -> SourceList:
-    """What the files hold, in place of the files."""
-    plain = [_as_array(found.root, source) for source in found.sources]
-    needed_packages(source.name + source.ending for source in plain if source.ending)
-    if any(source.ending == ".dcm" for source in plain):
-        plain = _series(found.root, plain)
-    sources = [inner for source in plain for inner in _members(found.root, source, key)]
+def _regroup(found: SourceList, key: str | None) -> SourceList:
+    """Replace the files by the arrays that they hold."""
+    files = [_as_array(found.root, source) for source in found.sources]
+    needed_packages(source.name + source.ending for source in files if source.ending)
+    if any(source.ending == ".dcm" for source in files):
+        files = _series(found.root, files)
+    sources = [member for source in files for member in _members(found.root, source, key)]
     names = found.labels.names
     if sources and all(s.files and isinstance(s.label, int) and s.label >= 0 and s.name == names[s.label] for s in sources):
-        return replace(
-            found, labels=Labels("none"), sources=[replace(s, label=-1) for s in sources]
-        )  # folders of slices, not classes
+        # each folder holds one series, so folders are not classes
+        return replace(found, labels=Labels("none"), sources=[replace(s, label=-1) for s in sources])
     return replace(found, sources=list(sources))
 
 
 def _as_array(root: Path, source: Source) -> ArraySource:
-    """A file that has no ending is DICOM, or nothing that is known here."""
+    """Convert a source, and reject a file without an extension unless it is DICOM."""
     ending, problem = ending_of(source.name), source.problem
     if not problem and not os.path.splitext(source.name)[1] and not _is_dicom(root / source.name):
         ending, problem = "", "not-dicom"
@@ -88,28 +86,29 @@ def _is_dicom(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(132)[128:] == b"DICM"
     except OSError:
-        return True  # reading it later says what is wrong
+        return True  # reading it later reports the error
 
 
 def _series(root: Path, sources: list[ArraySource]) -> list[ArraySource]:
     from fastdata.arrays.dicom import series_of
 
+    """Join the slices of each series in a folder."""
     groups: defaultdict[object, list[ArraySource]] = defaultdict(list)
-    folders: Counter[str] = Counter()
+    folders: Counter[str] = Counter()  # series in each folder
     for number, source in enumerate(sources):
-        name: object = number  # by itself
+        group: object = number  # alone
         folder = source.name.rpartition("/")[0]
         if source.ending == ".dcm" and source.problem in ("", "no-label"):
             try:
-                name = folder, series_of(root / source.name), source.label
+                group = folder, series_of(root / source.name), source.label
             except (CodecError, OSError):
-                pass  # reading it later says what is wrong
-            folders[folder] += name not in groups
-        groups[name].append(source)
-    return [_joined(members, folders) for members in groups.values()]
+                pass  # reading it later reports the error
+            folders[folder] += group not in groups
+        groups[group].append(source)
+    return [_join(members, folders) for members in groups.values()]
 
 
-def _joined(members: list[ArraySource], folders: Counter[str]) -> ArraySource:
+def _join(members: list[ArraySource], folders: Counter[str]) -> ArraySource:
     first = members[0]
     folder = first.name.rpartition("/")[0]
     if first.ending != ".dcm" or first.problem not in ("", "no-label"):
@@ -119,12 +118,13 @@ def _joined(members: list[ArraySource], folders: Counter[str]) -> ArraySource:
 
 
 def _members(root: Path, source: ArraySource, key: str | None) -> list[ArraySource]:
+    """Return the arrays of an .npz file, or the source itself."""
     if source.ending != ".npz" or source.problem or key is not None:
         return [source]
     try:
         names = npz_names(root / source.name)
     except (CodecError, OSError):
-        return [source]  # reading it later says what is wrong
+        return [source]  # reading it later reports the error
     if len(names) < 2:
         return [source]
     size = source.size // len(names)

@@ -1,4 +1,4 @@
-"""NIfTI files, through nibabel."""
+"""Read NIfTI files with nibabel."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def open_array(paths: list[Path]) -> Opened:
-    """The values of a NIfTI-1 or -2 file, axes as nibabel has them (x, y, z, ...), scaled as its header says.
+    """Open a NIfTI-1 or -2 file, with nibabel's order of axes (x, y, z, ...), and scale its values as the header says.
 
-    Values that are not scaled keep their dtype. Scaled ones are computed in double precision, and are float32 or, where slope and
-    intercept are whole numbers, int16 if all of them fit.
+    Values without a scale keep their dtype. Others are scaled in double precision, and become int16 if slope and intercept are
+    whole numbers and all values fit, else float32.
     """
     (path,) = paths
     try:
@@ -34,7 +34,7 @@ def open_array(paths: list[Path]) -> Opened:
             slope, inter = float(proxy.slope), float(proxy.inter)
     except (OSError, EOFError, zlib.error, CodecError) as error:
         raise _damaged(error) from None
-    except Exception as error:  # noqa: BLE001  nibabel's own, and whatever damaged headers lead to
+    except Exception as error:  # noqa: BLE001  nibabel and damaged headers may raise anything
         raise CodecError(f"nibabel cannot read its header: {error}"[:200], "header") from None
     if (slope, inter) != (1.0, 0.0):
         dtype = np.dtype(np.int16 if slope.is_integer() and inter.is_integer() and dtype.kind in "iu" else np.float32)
@@ -45,7 +45,7 @@ def _read(path: Path, dtype: np.dtype[Any]) -> Array:
     try:
         with closing(_stream(path)) as file:
             values: Array = np.asanyarray(_image(file).dataobj)
-            while file.read(1 << 20):  # to the end, where gzip compares its checksum
+            while file.read(1 << 20):  # gzip compares its checksum at the end
                 pass
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise _damaged(error) from None
@@ -57,7 +57,7 @@ def _stream(path: Path) -> Any:
 
 
 def _image(file: Any) -> Any:
-    nibabel: Any = importlib.import_module("nibabel")  # optional: listing has looked that it is there
+    nibabel: Any = importlib.import_module("nibabel")  # optional; the listing has checked that it is installed
     kind = nibabel.Nifti2Image if file.read(4) in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else nibabel.Nifti1Image
     file.seek(0)
     return kind.from_stream(file)

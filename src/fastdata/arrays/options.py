@@ -1,4 +1,4 @@
-"""What `fastdata-prep` can be asked for of arrays."""
+"""The options of `fastdata-prep` for arrays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class ArrayOptions(PairOptions, LabelOptions):
     """Arrays"""
 
     chunk: int | tuple[int, ...] | None = option(
-        "Sides of the boxes that arrays are stored in. Crops read them whole. Such as 64,64,64; or one for all axes.",
+        "Sides of the chunks that arrays are stored in, such as 64,64,64, or one side for all axes. Crops read whole chunks.",
         type="sides",
     )
-    channels: str = option("Which axis is of channels; it is stored first and never cut.", "none", choices=CHANNELS)
-    key: str | None = option("Which array of .npz files. Default: each is a sample.")
+    channels: str = option("Axis of channels; it is stored first and never cut.", "none", choices=CHANNELS)
+    key: str | None = option("Name of the array to take from .npz files. Default: each array is a sample.")
     dtype: str | None = option(
-        "Of all arrays. Default: the first one's. Integers that do not fit are rejects, as are floats that are not whole; floats "
-        "are rounded to a smaller float only if this is given."
+        "Dtype of all arrays. Default: that of the first. Arrays with values that it does not hold exactly are rejected; if you "
+        "give a float dtype, floats are rounded instead."
     )
-    max_bytes: int = option("Reject larger arrays before reading them.", 1 << 32)
+    max_bytes: int = option("Reject arrays with more bytes before reading them.", 1 << 32)
 
     def __post_init__(self) -> None:
         LabelOptions.__post_init__(self)

@@ -1,4 +1,4 @@
-"""An input of arrays, opened: what its header says, and its values when they are asked for."""
+"""Open an input of arrays: read its header now, and its values on demand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Opened", "checked", "npz_names", "open_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-OWN = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom", ".tif": "stack", ".tiff": "stack", ".png": "stack"}
+MODULES = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom", ".tif": "stack", ".tiff": "stack", ".png": "stack"}
 BLOCK = 1 << 24
 
 
 class Opened(NamedTuple):
-    """What the header says, and a function that gives the values. A `dtype` of None depends on these."""
+    """The shape and dtype from a header, and a function that returns the values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -35,11 +35,11 @@ def open_array(root: Path, source: ArraySource, key: str | None = None) -> Opene
     """Read the header of an input.
 
     Raises:
-        CodecError: it is damaged, or something else than it says; `reason` is one word.
+        CodecError: if it is damaged, or of another format than its extension; `reason` is one word.
     """
     paths = [root / name for name in source.files or (source.name,)]
-    if source.ending in OWN:
-        opened: Opened = importlib.import_module(f"fastdata.arrays.{OWN[source.ending]}").open_array(paths)
+    if source.ending in MODULES:
+        opened: Opened = importlib.import_module(f"fastdata.arrays.{MODULES[source.ending]}").open_array(paths)
         return opened
     if source.ending == ".npz":
         return _open_npz(paths[0], source.key or key)
@@ -49,7 +49,7 @@ def open_array(root: Path, source: ArraySource, key: str | None = None) -> Opene
 
 
 def checked(opened: Opened, max_bytes: int) -> Opened:
-    """The same, if it is small enough and holds numbers."""
+    """Return an input if it is small enough and holds numbers; raise CodecError if not."""
     if opened.dtype.hasobject:
         raise CodecError("it holds Python objects (pickles), which are never loaded: save numbers", "objects")
     if opened.dtype.kind not in "biuf" or opened.dtype.itemsize > 8:
@@ -75,16 +75,16 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: IO[bytes]) -> _Header:
-    """Of the .npy format, any version; the file then stands at its values."""
+    """Read a .npy header of any version, and leave the file at its values."""
     try:
         version = np.lib.format.read_magic(file)
         read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        if version > (2, 0):  # 3.0 differs in that names of fields are UTF-8: of structured dtypes, which are none of ours
+        if version > (2, 0):  # 3.0 differs only in names of fields in UTF-8, and structured dtypes are not supported
             raise CodecError(f"a .npy file of version {version}: save plain numbers, not structured ones", "unsupported")
         header = _Header(*read(file))
     except (CodecError, OSError, zipfile.BadZipFile):
         raise
-    except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
+    except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
         raise CodecError(f"its .npy header is damaged: {error}"[:200], "header") from None
     if any(side < 0 for side in header.shape):
         raise CodecError(f"its shape is {header.shape}", "header")
@@ -99,7 +99,7 @@ def _open_npy(path: Path) -> Opened:
         raise CodecError(f"the file {what[0]}: it has {size} bytes, its header asks for {at + header.nbytes}", what[1])
 
     def read() -> Array:
-        """Mapped, so that no more than a chunk is in memory."""
+        """Map the file, so that only one chunk is in memory."""
         if not header.nbytes:
             return np.empty(header.shape, header.dtype)
         return np.memmap(path, header.dtype, "r", at, header.shape, header.order)
@@ -108,10 +108,10 @@ def _open_npy(path: Path) -> Opened:
 
 
 def npz_names(path: Path) -> list[str]:
-    """The arrays in an .npz file.
+    """Return the names of the arrays in an .npz file.
 
     Raises:
-        CodecError: it is damaged.
+        CodecError: if it is damaged.
     """
     with _unzipped(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
@@ -144,15 +144,12 @@ def _open_npz(path: Path, key: str | None) -> Opened:
 def _read_member(path: Path, name: str, header: _Header) -> Array:
     with _unzipped(path) as archive, archive.open(f"{name}.npy") as file:
         _read_header(file)
-        return read_stream(file, header.shape, header.dtype, header.order)
-
-
-def read_stream(file: Any, shape: tuple[int, ...], dtype: np.dtype[Any], order: Any = "C") -> Array:
-    """An array from a stream of bytes, which has to end with it: at its end zip and gzip compare their checksums."""
-    out = np.empty(math.prod(shape), dtype)
-    view, at = out.view(np.uint8).data, 0
-    while at < len(view) and (got := file.readinto(view[at : at + BLOCK])):
-        at += got
-    if at < len(view) or file.read(1):
-        raise CodecError(f"its header asks for {len(view)} bytes, {'fewer' if at < len(view) else 'more'} are there", "truncated")
-    return out.reshape(shape, order=order)
+        out = np.empty(math.prod(header.shape), header.dtype)
+        view: Any = out.view(np.uint8).data
+        at = 0
+        while at < len(view) and (got := file.readinto(view[at : at + BLOCK])):  # type: ignore[attr-defined]
+            at += got
+        if at < len(view) or file.read(1):  # zip compares its checksum at the end
+            problem = "fewer" if at < len(view) else "more"
+            raise CodecError(f"its header asks for {len(view)} bytes, {problem} are there", "truncated")
+    return out.reshape(header.shape, order=header.order)

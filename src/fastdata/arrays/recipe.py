@@ -1,4 +1,4 @@
-"""What becomes of arrays: their dtype, and the chunks they are cut into."""
+"""How arrays are stored: their dtype, and the chunks that they are cut into."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastdata.store.format import MASK, NUMBERS, Form
 
 __all__ = ["ArrayRecipe", "default_chunk", "laid_out"]
 
-CHUNK_BYTES = 1 << 20  # at most, with all channels
-# A 64^3 crop touches at most 3^3 chunks of 32^3: 3.4 times its bytes. In two axes, chunks just fill LMDB's pages.
+CHUNK_BYTES = 1 << 20  # most bytes of a chunk, all channels included
+# A 64^3 crop touches at most 3^3 chunks of 32^3: 3.4 times its bytes. In two axes, chunks fill LMDB's pages.
 SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (8, 8, 8, 8, 8)}
 
 
@@ -23,14 +23,14 @@ class ArrayRecipe:
     """How arrays are stored.
 
     Attributes:
-        dtype: of all of them. Others are converted where every value stays the same.
-        rounded: whether the user has asked for it: then floats are rounded to it.
-        chunk: sides of the boxes that they are cut into; as many as axes, but for channels.
-        channels: "none", "first" or "last": whether one axis is of channels, and which; it is stored first, and never cut.
-        key: which array of .npz files; empty: all.
+        dtype: dtype of all arrays. Arrays of another dtype are converted if every value stays the same.
+        rounded: whether the user chose the dtype; if it is a float, floats are then rounded to it.
+        chunk: sides of the chunks, one for each axis except channels.
+        channels: "none", or the axis of channels, "first" or "last". It is stored first and never cut.
+        key: name of the array to take from .npz files; empty: all arrays.
         max_bytes: larger arrays are rejected before they are read.
-        mask_bits: of the classes of masks; 0: there are no masks.
-        libraries: that read the files.
+        mask_bits: 8 or 16, bits of the classes of masks; 0: there are no masks.
+        libraries: packages that read the files.
     """
 
     kind: ClassVar[str] = "arrays"
@@ -60,7 +60,7 @@ class ArrayRecipe:
             )
 
     def variants(self) -> list[tuple[str, int | None, Form]]:
-        """(name, size, form) of what is stored."""
+        """Return (name, size, form) of each variant."""
         found: list[tuple[str, int | None, Form]] = [("array", None, Form("chunks", 1, self.dtype))]
         if self.mask_bits:
             found.append((f"{MASK}array", None, Form("chunks", 1, f"uint{self.mask_bits}")))
@@ -68,7 +68,7 @@ class ArrayRecipe:
 
 
 def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
-    """Chunks for arrays of so many axes, each cell of so many bytes, all channels together."""
+    """Return the sides of chunks for arrays with this many axes. cell: bytes at each place, all channels together."""
     sides = list(SIDES[axes])
     while math.prod(sides) * cell > CHUNK_BYTES and max(sides) > 1:
         sides = [max(1, side // 2) for side in sides]
@@ -76,10 +76,10 @@ def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
 
 
 def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...]]:
-    """The number of channels, 1 without, and the sides of the other axes.
+    """Return the number of channels (1 without such an axis) and the sides of the other axes.
 
     Raises:
-        CodecError: it has no such axes, or nothing in it.
+        CodecError: if the array has too few or too many axes, or is empty.
     """
     if channels != "none" and shape:
         count, sides = (shape[0], shape[1:]) if channels == "first" else (shape[-1], shape[:-1])

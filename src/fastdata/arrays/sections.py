@@ -1,4 +1,4 @@
-"""What a manifest and samples.npy say of arrays."""
+"""The description of arrays in a manifest and in samples.npy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Arrays", "parse_arrays", "samples_dtype"]
 
 @dataclass(frozen=True)
 class Arrays:
-    """The section of a store of arrays. chunk: sides of the boxes that they are cut into; channels: whether an axis of channels
-    stands before the axes that are cut."""
+    """The section of a store of arrays. chunk: sides of the chunks. channels: whether there is an axis of channels, which comes
+    first."""
 
     chunk: tuple[int, ...]
     channels: bool
@@ -38,7 +38,7 @@ def parse_arrays(found: Any, variants: Sequence[Variant]) -> Arrays:
 
 
 def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
-    """Return a row of samples.npy: a label, the sides (channels first, zeros after them), the number of the first record, and bytes
-    and checksum of each variant."""
+    """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record, and
+    bytes and checksum of each variant."""
     own = [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")]
     return sample_columns(labels, variants, own, [("bytes", "<u8"), ("xxh3", "<u8")])

@@ -1,4 +1,4 @@
-"""Arrays: what a worker makes of a shard of them, and the store's tables."""
+"""Make shards of arrays in a worker, and the store's tables."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ PROBES, PROBE_BYTES = 32, 1 << 30
 
 
 class Loaded(NamedTuple):
-    """An array whose values are fit to be stored, [channels, ...] or [...], and its mask. Both may be mapped from their files."""
+    """An array that can be stored, [channels, ...] or [...], and its mask. Both may be mapped from their files."""
 
     values: Array
     mask: Array | None
 
 
 def load(root: Path, masks: Path, source: ArraySource, options: ArrayRecipe) -> Loaded:
-    """An input and its mask, looked through.
+    """Read an input and its mask, and check all values.
 
     Raises:
-        CodecError: one of them is damaged or does not fit; `reason` is one word.
+        CodecError: if one of them is damaged or does not fit; `reason` is one word.
     """
     opened = checked(open_array(root, source, options.key or None), options.max_bytes)
     _, sides = laid_out(opened.shape, options.channels)
@@ -70,64 +70,73 @@ def _load_mask(root: Path, name: str, sides: tuple[int, ...], options: ArrayReci
 
 
 def records(loaded: Loaded, options: ArrayRecipe) -> Iterator[list[Array]]:
-    """Chunk after chunk, as they are stored: of the array, and of its mask."""
-    dtype, classes = np.dtype(options.dtype).newbyteorder("<"), np.dtype(f"<u{options.mask_bits // 8 or 1}")
+    """Yield each chunk of the array as it is stored, and that of its mask."""
+    dtype = np.dtype(options.dtype).newbyteorder("<")
+    classes = np.dtype(f"<u{options.mask_bits // 8 or 1}")
     channels = () if options.channels == "none" else (slice(None),)
     for box in boxes(loaded.values.shape[len(channels) :], options.chunk):
-        made = [loaded.values[channels + box].astype(dtype, order="C")]
+        chunks = [loaded.values[channels + box].astype(dtype, order="C")]
         if loaded.mask is not None:
-            made.append(loaded.mask[box].astype(classes, order="C"))
-        yield made
+            chunks.append(loaded.mask[box].astype(classes, order="C"))
+        yield chunks
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
-    """The arrays of a task."""
+    """Store the arrays of a task."""
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     for place, source in enumerate(task.sources):
         progress.at(place)
-        made, size = _try(job, source, task.skip.get(place)), max(source.size, 0)
-        if isinstance(made, Loaded):
-            rows.append([task.first + place, *_write(made, job.options, writers, classes)])
+        loaded = _try(job, source, task.skip.get(place))
+        size = max(source.size, 0)
+        if isinstance(loaded, Loaded):
+            rows.append([task.first + place, *_write(loaded, job.options, writers, classes)])
             progress.add(done=size, size=size)
         else:
-            rejects.append({"source": task.first + place, "name": source.name, "reason": made[0], "detail": made[1]})
+            reason, detail = loaded
+            rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
             progress.add(done=size, rejected=1)
     return {"rows": rows, "rejects": rejects, "classes": classes}
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
-    """Some arrays, evenly spaced, as long as they are not too large."""
-    job, sources = Job(str(roots[0]), str(roots[1]), "", plan.options, ""), plan.sources
-    tried, read, sizes, rejected = 0, 0, list[int](), Counter[str]()
+    """Load some arrays, evenly spaced, up to about 1 GiB."""
+    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
+    sources = plan.sources
+    tried = read = 0
+    sizes: list[int] = []
+    rejected: Counter[str] = Counter()
     for source in sources[:: -(-len(sources) // PROBES)]:
         if read > PROBE_BYTES:
             break
-        made = _try(job, source, None)
-        tried, read = tried + 1, read + max(source.size, 0)
-        if isinstance(made, Loaded):
-            sizes += [chunk.nbytes for chunks in records(made, plan.options) for chunk in chunks]
+        loaded = _try(job, source, None)
+        tried += 1
+        read += max(source.size, 0)
+        if isinstance(loaded, Loaded):
+            sizes += [chunk.nbytes for chunks in records(loaded, plan.options) for chunk in chunks]
         else:
-            rejected[made[0]] += 1
+            rejected[loaded[0]] += 1
     return Probed(len(sources), tried, sum(max(s.size, 0) for s in sources) / max(read, 1), sizes, rejected)
 
 
 def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[str, str]:
-    """An input, or the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
+    """Load an input, or return the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
     if skip is not None:
         return skip
     if source.problem:
         return source.problem, detail_of(source.problem)
     try:
         return load(Path(job.root), Path(job.masks), source, job.options)
-    except Exception as error:  # noqa: BLE001  whatever a library throws at a bad file, the file is listed and the run goes on
+    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
         return reject_of(error)
 
 
 def _write(loaded: Loaded, options: ArrayRecipe, writers: Writers, classes: Counter[int]) -> list[Any]:
-    """Its shape, how many chunks it has, and the bytes and checksum of each variant's."""
-    count, sums, sizes = 0, [xxhash.xxh3_64() for _ in loaded if _ is not None], [0, 0]
+    """Write the chunks of an array, and return its shape, their number, and their bytes and checksum in each variant."""
+    count = 0
+    sums = [xxhash.xxh3_64() for part in loaded if part is not None]
+    sizes = [0, 0]
     for chunks in records(loaded, options):
         data = [chunk.tobytes() for chunk in chunks]
         writers.append(data)
@@ -142,13 +151,14 @@ def _write(loaded: Loaded, options: ArrayRecipe, writers: Writers, classes: Coun
 
 
 def kept(table: dict[str, Any]) -> int:
-    """How many arrays a shard has."""
+    """Return the number of arrays in a shard."""
     return len(table["rows"])
 
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
-    """A row for each array."""
-    options, rows = plan.options, [row for table in found for row in table["rows"]]
+    """Make a row for each array."""
+    options = plan.options
+    rows = [row for table in found for row in table["rows"]]
     variants = [name for name, _, _ in options.variants()]
     samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
     samples["source"] = [row[0] for row in rows]

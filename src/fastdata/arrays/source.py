@@ -1,4 +1,4 @@
-"""One input of arrays, and its ending."""
+"""An input of arrays, and the extensions of their files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastdata.sources.inputs import Source
 __all__ = ["ENDINGS", "STACKS", "ArraySource", "ending_of", "needed_packages", "stem_of"]
 
 ENDINGS = frozenset({".npy", ".npz", ".nii", ".nii.gz", ".dcm"})
-STACKS = frozenset({".tif", ".tiff", ".png"})  # images, unless one says that they are arrays
+STACKS = frozenset({".tif", ".tiff", ".png"})  # images, unless the user says that they are arrays
 PACKAGES = {".nii": "nibabel", ".nii.gz": "nibabel", ".dcm": "pydicom"}
 
 
@@ -23,9 +23,9 @@ class ArraySource(Source):
     """An input: a file, one array of an .npz file, or a series of DICOM slices.
 
     Attributes:
-        key: of an array in an .npz file.
-        files: relative to the root; empty: the name is the file's.
-        ending: of these, in small letters.
+        key: name of the array in an .npz file.
+        files: paths relative to the root; empty: `name` is the path.
+        ending: extension of the files, in lower case.
     """
 
     key: str = ""
@@ -34,13 +34,13 @@ class ArraySource(Source):
 
 
 def ending_of(name: str) -> str:
-    """The ending of a file's name in small letters; of names without a dot, as DICOM slices often have, ".dcm"."""
+    """Return a name's extension in lower case; ".dcm" if it has none, as is common for DICOM slices."""
     lower = name.rpartition("/")[2].lower()
     return ".nii.gz" if lower.endswith(".nii.gz") else os.path.splitext(lower)[1] or ".dcm"
 
 
 def stem_of(name: str) -> str:
-    """A name without its ending, if that is one of arrays: names of series have dots of their own."""
+    """Return a name without its extension, if that is one of arrays: names of series have other dots."""
     normal = os.path.normpath(name)
     ending = ending_of(normal)
     known = ending in ENDINGS | STACKS and normal.lower().endswith(ending)
@@ -48,10 +48,10 @@ def stem_of(name: str) -> str:
 
 
 def needed_packages(names: Iterable[str]) -> tuple[str, ...]:
-    """The packages that read these files, which numpy does not.
+    """Return the packages that read these files, besides numpy.
 
     Raises:
-        MissingExtraError: one is not installed.
+        MissingExtraError: if one is not installed.
     """
     endings = set(map(ending_of, names))
     needed = sorted({PACKAGES[ending] for ending in endings if ending in PACKAGES})

@@ -1,4 +1,4 @@
-"""TIFF files of one or many pages, and PNG: the numbers that stand in them."""
+"""Read the numbers in PNG files and in TIFF files of one or many pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = {1: "u", 2: "i", 3: "f"}  # sample formats
 
 
 def open_array(paths: list[Path]) -> Opened:
-    """[H, W] or [pages, H, W], and a last axis of colours if there are any."""
+    """Open a file as [H, W] or [pages, H, W], with a last axis of colours if there are any."""
     (path,) = paths
     data = path.read_bytes()
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
@@ -60,9 +60,9 @@ def _open_tiff(data: bytes) -> Opened:
     natural = bits in (8, 16, 32, 64) and (number != 3 or bits > 8)
     if not natural or number not in NUMBERS or (photometric, samples) not in ((BLACK_IS_0, 1), (RGB, 3)) or turn > 1:
         raise CodecError("a TIFF other than grey or RGB of 8 to 64 bits, upright and without alpha", "unsupported")
-    said = re.search(rb"ImageJ=[^\0]{0,40}\nimages=(\d+)", data)
-    if said and int(said[1]) != len(pages):
-        raise CodecError(f"ImageJ says that there are {int(said[1])} images, the TIFF has {len(pages)} pages", "unsupported")
+    count = re.search(rb"ImageJ=[^\0]{0,40}\nimages=(\d+)", data)
+    if count and int(count[1]) != len(pages):
+        raise CodecError(f"ImageJ says that there are {int(count[1])} images, the TIFF has {len(pages)} pages", "unsupported")
     shape = (*((len(pages),) if len(pages) > 1 else ()), height, width, *((3,) if samples == 3 else ()))
     dtype = np.dtype(f"{NUMBERS[number]}{bits // 8}")
     by_pillow = (dtype == np.uint8 or (dtype == np.uint16 and samples == 1)) and data[:4] != b"MM\0+"
@@ -70,7 +70,7 @@ def _open_tiff(data: bytes) -> Opened:
 
 
 def _kind(tags: Tags) -> Kind:
-    """Height, width, bits, samples, photometric interpretation, sample format and orientation of a page."""
+    """Return height, width, bits, samples, photometric interpretation, sample format and orientation of a page."""
     bits, numbers = set(tags.get(Tag.BITS, (1,))), set(tags.get(Tag.SAMPLE_FORMAT, (1,)))
     return (
         first_of(tags, Tag.HEIGHT, 0),

@@ -1,1 +1,1 @@
-"""Tables: columns of Parquet, CSV or a DataFrame become compact integers and floats."""
+"""Tables: columns of Parquet, Arrow, CSV or a DataFrame, stored as compact integers and floats."""

@@ -1,4 +1,4 @@
-"""Arrow's types and arrays: what kind of column each is, and its values as numpy's. pyarrow is an extra, imported when needed."""
+"""Convert Arrow's types to kinds of columns, and Arrow's arrays to numpy. pyarrow is an extra, imported when needed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from fastdata.errors import MissingExtraError, PrepError
 from fastdata.tables.columns import Column
 
-__all__ = ["arrow", "codes", "describe", "missing_of", "plain", "reading", "values_of"]
+__all__ = ["arrow", "codes", "describe", "missing_of", "plain", "reading", "used_names", "values_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def arrow(module: str = "") -> Any:
-    """pyarrow, or a module of it."""
+    """Import pyarrow, or a module of it."""
     try:
         return importlib.import_module(f"pyarrow.{module}" if module else "pyarrow")
     except ImportError:
@@ -27,7 +27,7 @@ def arrow(module: str = "") -> Any:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn whatever pyarrow throws at damaged or strange input into one clear error."""
+    """Turn any error of pyarrow on damaged or unusual input into a PrepError."""
     pa = arrow()
     try:
         yield
@@ -37,17 +37,17 @@ def reading(what: str) -> Iterator[None]:
 
 
 def describe(name: str, kind: Any) -> Column:
-    """What a column of an Arrow type becomes; its dtype depends on the values.
+    """Describe how a column of an Arrow type is stored. Its dtype is left empty, since it depends on the values.
 
     Raises:
-        PrepError: a store can't hold such a column.
+        PrepError: if a store cannot hold such a column.
     """
     types = arrow("types")
     value = kind.value_type if types.is_dictionary(kind) else kind
-    said = "string" if _is_text(value) else str(value)
+    type_name = "string" if _is_text(value) else str(value)
 
     def column(what: str, unit: str = "", zone: str = "", scale: int = 0) -> Column:
-        return Column(name, what, "", said, unit=unit, zone=zone, scale=scale)
+        return Column(name, what, "", type_name, unit=unit, zone=zone, scale=scale)
 
     if types.is_null(value):
         return column("empty")
@@ -67,10 +67,10 @@ def describe(name: str, kind: Any) -> Column:
         return column("timestamp", unit=value.unit, zone=value.tz or "")
     if types.is_time(value) or types.is_duration(value):
         return column("time" if types.is_time(value) else "duration", unit=value.unit)
-    what = (
-        "nested values" if types.is_nested(value) else "bytes" if "binary" in said else "values that a store of a table can't hold"
+    what = "nested values" if types.is_nested(value) else "bytes" if "binary" in type_name else "values that cannot be stored"
+    raise PrepError(
+        f"column {name!r} holds {what} ({type_name}); leave it out (--drop {name}), or make numbers or names of it first"
     )
-    raise PrepError(f"column {name!r} holds {what} ({said}); leave it out (--drop {name}), or make numbers or names of it first")
 
 
 def _is_text(kind: Any) -> bool:
@@ -79,7 +79,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def plain(array: Any, column: Column) -> Any:
-    """An array in the one Arrow type of its kind: int64 or uint64, a float, bool, decimal128, text or a dictionary of text."""
+    """Convert an array to the Arrow type of its kind: int64, uint64, a float, bool, decimal128, text or a dictionary of text."""
     pa, types = arrow(), arrow("types")
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -100,12 +100,12 @@ def plain(array: Any, column: Column) -> Any:
 
 
 def missing_of(array: Any) -> Array | None:
-    """Where values are missing; None: nowhere."""
+    """Return where values are missing; None: no value is."""
     return None if not array.null_count else np.asarray(array.is_null().to_numpy(zero_copy_only=False))
 
 
 def values_of(array: Any, column: Column, missing: Array | None) -> Array:
-    """The values of a plain array, not of names: int64, uint64, a float or bool; NaN (of floats) or 0 where they are missing."""
+    """Return the values of a plain array (not of names): int64, uint64, a float or bool. Missing floats are NaN, others 0."""
     if column.kind == "empty":
         return np.zeros(len(array), np.uint8)
     if column.kind == "decimal":
@@ -113,13 +113,13 @@ def values_of(array: Any, column: Column, missing: Array | None) -> Array:
     if missing is not None:
         fill = float("nan") if column.kind == "float" else False if column.kind == "bool" else 0
         if column.kind == "float" and array.type.bit_width == 16:
-            array = array.cast(arrow().float32())  # Arrow fills no half floats
+            array = array.cast(arrow().float32())  # Arrow cannot fill nulls in float16
         array = array.fill_null(arrow().scalar(fill, array.type))
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
 def _unscaled(array: Any, column: Column, missing: Array | None) -> Array:
-    """The whole numbers of decimals, which Arrow keeps in 128 bits."""
+    """Return the unscaled integers of decimals, which Arrow keeps in 128 bits."""
     raw = np.frombuffer(array.buffers()[1], "<i8")[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2).copy()
     if missing is not None:
         raw[missing] = 0
@@ -131,7 +131,7 @@ def _unscaled(array: Any, column: Column, missing: Array | None) -> Array:
 
 
 def used_names(array: Any) -> list[str]:
-    """The different names in a plain array, without the missing one."""
+    """Return the distinct names in a plain array."""
     compute, types = arrow("compute"), arrow("types")
     if types.is_dictionary(array.type):
         array = array.dictionary.take(compute.unique(array.indices).drop_null())
@@ -140,15 +140,15 @@ def used_names(array: Any) -> list[str]:
 
 
 def codes(array: Any, names: Any) -> Array:
-    """The place of each name in `names`, int64; -1 where it is missing, or is none of these."""
+    """Return the place of each name in `names`, int64; -1 if it is missing or not among them."""
     compute, types = arrow("compute"), arrow("types")
     if not types.is_dictionary(array.type):
         return np.asarray(compute.index_in(array, value_set=names.cast(array.type)).fill_null(-1).to_numpy(), np.int64)
     if not len(array.dictionary):
         return np.full(len(array), -1, np.int64)
-    place = np.asarray(compute.index_in(array.dictionary, value_set=names.cast(array.dictionary.type)).fill_null(-1).to_numpy())
-    at = np.asarray(array.indices.fill_null(0).to_numpy(), np.int64)
-    found = place[at].astype(np.int64)
-    if array.null_count:
-        found[np.asarray(array.is_null().to_numpy(zero_copy_only=False))] = -1
+    places = np.asarray(compute.index_in(array.dictionary, value_set=names.cast(array.dictionary.type)).fill_null(-1).to_numpy())
+    found = places[np.asarray(array.indices.fill_null(0).to_numpy(), np.int64)].astype(np.int64)
+    missing = missing_of(array)
+    if missing is not None:
+        found[missing] = -1
     return found

@@ -1,4 +1,4 @@
-"""What a pass over a column sees, and the narrowest dtype that holds all of it exactly."""
+"""Collect statistics in a pass over a column, to find the narrowest dtype that holds it exactly."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fastdata.errors import PrepError
 from fastdata.tables.arrow import missing_of, plain, used_names, values_of
 from fastdata.tables.columns import FLOATS, INTEGERS, Column
 
-__all__ = ["MOST_NAMES", "Seen", "exact", "narrowest", "order_names"]
+__all__ = ["ColumnStats", "exact", "narrowest"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_NAMES = 1_000_000  # of a column; they stand in the manifest
+MOST_NAMES = 1_000_000  # distinct names of a column; the manifest holds them
 
 
 def narrowest(low: int, high: int) -> str:
-    """The smallest integer dtype from low to high; of two, the one that torch computes with.
+    """Return the smallest integer dtype that holds low to high; of two, the one that torch computes with.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if there is none.
     """
     for name in INTEGERS:
         if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
@@ -31,45 +31,43 @@ def narrowest(low: int, high: int) -> str:
 
 
 def exact(values: Array, dtype: str) -> bool:
-    """Whether floats come back from a narrower dtype as they are: infinities, -0.0 and NaN too (but not a NaN's payload)."""
+    """Return whether a narrower dtype holds floats exactly, infinities, -0.0 and NaN included (but not a NaN's payload)."""
     with np.errstate(over="ignore", invalid="ignore"):
         back = values.astype(dtype).astype(values.dtype)
     return bool(((back == values) | (values != values)).all())  # a cast keeps the sign of zero
 
 
 def order_names(names: set[str]) -> tuple[str, ...]:
-    """Sorted; as numbers where all are whole numbers."""
+    """Sort names; as numbers if all are whole numbers."""
     digits = all(name.isascii() and name.isdigit() for name in names)
     return tuple(sorted(names, key=lambda name: (int(name), name))) if digits else tuple(sorted(names))
 
 
-class Seen:
-    """What the values of one column are like, batch after batch.
+class ColumnStats:
+    """Statistics of a column, updated batch by batch.
 
     Attributes:
-        name, column: all that is known before the first value.
-        rows, missing: so many.
-        low, high: of whole numbers.
-        floats: the dtypes, narrowest first, that hold all values so far.
-        names: all different ones.
+        column: what is known before the first value.
+        missing: number of missing values.
+        low, high: range of whole numbers, 0 included.
+        floats: dtypes that hold all floats so far, narrowest first.
+        names: the distinct names.
     """
 
     def __init__(self, column: Column) -> None:
-        self.name, self.column = column.name, column
-        self.rows = self.missing = 0
-        self.low, self.high = 0, 0
+        self.column = column
+        self.missing = 0
+        self.low = self.high = 0
         self.floats = list(FLOATS)
         self.names: set[str] = set()
 
     def add(self, array: Any) -> None:
         array = plain(array, self.column)
-        missing = missing_of(array)
-        self.rows += len(array)
-        self.missing += 0 if missing is None else int(missing.sum())
+        self.missing += array.null_count
         if self.column.kind == "category":
             self._add_names(used_names(array))
         elif self.column.kind not in ("bool", "empty") and len(array):
-            self._add_values(values_of(array, self.column, missing))
+            self._add_values(values_of(array, self.column, missing_of(array)))
 
     def _add_names(self, names: list[str]) -> None:
         self.names.update(names)
@@ -87,15 +85,15 @@ class Seen:
                 del self.floats[0]
 
     def result(self) -> Column:
-        """The column with its dtype and names."""
-        kind, names = self.column.kind, order_names(self.names)
+        """Return the column with its dtype and names."""
+        name, kind, names = self.column.name, self.column.kind, order_names(self.names)
         if kind == "category":
-            dtype = narrowest(0, len(names))  # one more than the names: missing
+            dtype = narrowest(0, len(names))  # the largest code means missing
         elif kind in ("integer", "decimal"):
             try:
                 dtype = narrowest(self.low, self.high)
             except ValueError as error:
-                raise PrepError(f"column {self.name!r} holds {error}; leave it out (--drop {self.name})") from None
+                raise PrepError(f"column {name!r} holds {error}; leave it out (--drop {name})") from None
         else:
             dtype = {"float": self.floats[0], "bool": "bool", "empty": "uint8", "date": "int32"}.get(kind, "int64")
-        return replace(self.column, dtype=dtype, names=names, missing=self.missing if self.missing else None)
+        return replace(self.column, dtype=dtype, names=names, missing=self.missing or None)

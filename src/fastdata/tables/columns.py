@@ -1,4 +1,4 @@
-"""What the manifest says of a store of a table: its columns, in which form each is stored, and where its records are."""
+"""The description of a table in a manifest: its columns, how each is stored, and where its records are."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "Column", "Table", "parse_table"]
+__all__ = ["FLOATS", "INTEGERS", "MASK", "Column", "Table", "parse_table"]
 
+MASK = ".missing"  # a batch has a column's mask under its name and this
 INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")  # torch computes with int16, not with uint16
 FLOATS = ("float16", "float32", "float64")
-DTYPES = {
+DTYPES = {  # by kind of column
     "integer": INTEGERS,
     "float": FLOATS,
     "bool": ("bool",),
@@ -21,7 +22,7 @@ DTYPES = {
     "time": ("int64",),
     "duration": ("int64",),
     "empty": ("uint8",),
-}  # the kinds of columns, and the dtypes that each may have
+}
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,18 @@ class Column:
     """One column.
 
     Attributes:
-        name: as in the table.
-        kind: a key of DTYPES. What stands in the column: numbers; "bool"; of a "category" the place of its name in `names`; of a
-            "decimal" the number times 10^scale; of times the count of `unit` since 1970, or midnight; "empty": nothing but missing
-            values.
-        dtype: numpy's name of what is stored.
-        type: what it was, as Arrow calls it; for people, and for export.
-        missing: how many values of the store are missing; None: none ever were, and there is no mask. In their place stands NaN
-            (floats), the number of names (categories) or 0.
-        names: of a category, in the order of its codes.
-        unit: of times: "D", "s", "ms", "us" or "ns".
-        zone: of a timestamp that names moments, and not what clocks showed.
-        scale: of a decimal.
+        name: its name in the table.
+        kind: a key of DTYPES. It says what a value is: a number; a bool; for "category" the place of a name in `names`; for
+            "decimal" the number times 10^scale; for times the count of `unit` since 1970 or midnight; "empty" has missing values
+            only.
+        dtype: numpy's name of the stored dtype.
+        type: Arrow's name of the original type, for people and for export.
+        missing: how many values of the store are missing, which hold NaN (floats), the number of names (categories) or 0; None: the
+            column has no mask, since no value was missing.
+        names: the names of a category, in the order of its codes.
+        unit: the unit of times: "D", "s", "ms", "us" or "ns".
+        zone: the time zone of a timestamp; empty: local times.
+        scale: the scale of a decimal.
     """
 
     name: str
@@ -56,13 +57,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """All columns in the table's order, and the names of those that are targets."""
+    """All columns in the table's order, and the names of the targets."""
 
     columns: tuple[Column, ...]
     targets: tuple[str, ...] = ()
 
     def records(self) -> Iterator[tuple[Column, bool]]:
-        """What each record of a shard holds, in their order: (column, False) its values, (column, True) its mask."""
+        """Yield what each record of a shard holds, in order: (column, False) for its values, (column, True) for its mask."""
         for column in self.columns:
             yield column, False
             if column.missing is not None:
@@ -73,10 +74,10 @@ class Table:
 
 
 def parse_table(entry: Any, shards: Any) -> Table:
-    """The manifest's `table`, checked. shards: the records of each.
+    """Read the manifest's `table` and check it. shards: number of records of each shard.
 
     Raises:
-        ValueError, TypeError, KeyError: it is not what a writer writes.
+        ValueError, TypeError, KeyError: if it is damaged.
     """
     table = Table(tuple(map(_column, entry["columns"])), tuple(entry["targets"]))
     names = [column.name for column in table.columns]

@@ -9,18 +9,24 @@ import numpy as np
 from fastdata.store.canvas import BLUE, GAP, GREY, LIGHT, ORANGE, PALE, TITLE, Canvas, text_width
 from fastdata.store.store import Store
 from fastdata.tables.columns import Column
+from fastdata.tables.info import column_values
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["draw_columns"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-WIDE, TALL, ACROSS = 300, 168, 4
-MOST_COLUMNS, MOST_ROWS, BARS, NAMES = 48, 100_000, 40, 6
+WIDE = 300
+TALL = 168
+ACROSS = 4
+MOST_COLUMNS = 48
+MOST_ROWS = 100_000
+BARS = 40
+NAMES = 6
 
 
 def draw_columns(store: Store) -> tuple[Canvas, int, str]:
-    """Draw cards below the place of a title; how many; a line about the table. Targets come first, in another colour."""
+    """Draw a card for each column, targets first, with room for a title. Return also their number and a line on the table."""
     table = store.manifest.section("table")
     order = sorted(table.columns, key=lambda column: column.name not in table.targets)[:MOST_COLUMNS]
     rows = max(1, -(-len(order) // ACROSS))
@@ -40,23 +46,16 @@ def draw_columns(store: Store) -> tuple[Canvas, int, str]:
         elif len(values):
             _histogram(canvas, x + 8, y + 44, values, column, color)
     size = sum(shard.bytes for shard in store.manifest.variants[0].shards)
-    said = f"{number_of(len(store), 'row')}, {number_of(len(table.columns), 'column')}, {human_bytes(size)}"
-    left_out = len(table.columns) - len(order)
-    return canvas, len(order), said + (f"; the first {len(order)}" if left_out else "")
+    summary = f"{number_of(len(store), 'row')}, {number_of(len(table.columns), 'column')}, {human_bytes(size)}"
+    return canvas, len(order), summary + (f"; the first {len(order)}" if len(order) < len(table.columns) else "")
 
 
 def _values(store: Store, column: Column) -> Array:
-    """Evenly spaced values of a column, without the missing ones."""
-    table, (variant,) = store.manifest.section("table"), store.manifest.variants
-    records, reader, step = list(table.records()), store.reader(variant), -(-max(1, len(store)) // MOST_ROWS)
-    place, dtype = records.index((column, False)), np.dtype(column.dtype).newbyteorder("<")
-    found = [np.zeros(0, dtype)]
-    for first in range(0, len(reader), len(records)):
-        values = np.frombuffer(bytes(reader.get(first + place)), dtype)[::step]
-        if column.missing is not None:
-            values = values[np.frombuffer(bytes(reader.get(first + place + 1)), bool)[::step] == 0]
-        found.append(values)
-    values = np.concatenate(found)
+    """Return evenly spaced values of a column, without missing ones."""
+    step = -(-max(1, len(store)) // MOST_ROWS)
+    values = column_values(store, column, step=step)
+    if column.missing is not None:
+        values = values[~column_values(store, column, mask=True, step=step)]
     return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
@@ -70,13 +69,13 @@ def _histogram(canvas: Canvas, x: int, y: int, values: Array, column: Column, co
     for k, tall in enumerate(np.ceil(counts / counts.max() * height).astype(int).tolist()):
         canvas.box(x + int(edges[k]), y + height - tall, max(1, int(edges[k + 1] - edges[k]) - 1), tall, color)
     canvas.box(x, y + height, width, 1, LIGHT)
-    left, right = _said(values.min(), column), _said(values.max(), column)
+    left, right = _format(values.min(), column), _format(values.max(), column)
     canvas.text(x, y + height + 15, left, width=width // 2, size=12, color=GREY)
     canvas.text(x + width - min(width // 2, text_width(right, 12)), y + height + 15, right, width=width // 2, size=12, color=GREY)
 
 
 def _names(canvas: Canvas, x: int, y: int, codes: Array, names: tuple[str, ...], color: tuple[int, int, int]) -> None:
-    """A bar for each of the commonest names."""
+    """Draw a bar for each of the commonest names."""
     counts = np.bincount(codes[codes < len(names)], minlength=len(names))
     common = np.argsort(-counts, kind="stable")[:NAMES].tolist()
     most, total = max(1, counts.max(initial=0)), max(1, counts.sum())
@@ -89,8 +88,8 @@ def _names(canvas: Canvas, x: int, y: int, codes: Array, names: tuple[str, ...],
         canvas.text(x, y + NAMES * 16 + 14, f"and {len(names) - NAMES} more", width=WIDE - 16, size=12, color=GREY)
 
 
-def _said(value: Any, column: Column) -> str:
-    """A value as it stood in the table."""
+def _format(value: Any, column: Column) -> str:
+    """Format a value as in the original table."""
     if column.kind == "decimal":
         return f"{int(value) / 10**column.scale:g}"
     if column.unit:

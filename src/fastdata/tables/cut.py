@@ -1,4 +1,4 @@
-"""Where the rows of a CSV end, so that parts of it can be read apart: a line's end between quotes is none of a row."""
+"""Cut a CSV into parts between rows. A newline inside quotes does not end a row."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ __all__ = ["cut", "header"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 8 << 20
-LONGEST = 1 << 30  # a row
+LONGEST = 1 << 30  # most bytes of a row
 QUOTE, LINE = ord('"'), ord("\n")
 
 
 def header(path: Path, delimiter: str) -> tuple[list[str], int]:
-    """The names of the columns, and where the first row behind them begins."""
+    """Return the names of the columns, and where the first row after them begins."""
     with path.open("rb") as file:
         lines = iter(file.readline, b"")
         try:
             names = next(csv.reader((line.decode("utf-8-sig") for line in lines), delimiter=delimiter), [])
         except (UnicodeDecodeError, csv.Error) as error:
             raise PrepError(f"{path} is not a table of text in UTF-8: {error}") from None
-        names, at = [name.strip() for name in names], file.tell()
+        names = [name.strip() for name in names]
+        at = file.tell()
     if not any(names):
         raise PrepError(f"{path} has no header; its first line has to name the columns")
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -40,7 +41,7 @@ def header(path: Path, delimiter: str) -> tuple[list[str], int]:
 
 
 def cut(path: Path, start: int, delimiter: str) -> Iterator[tuple[int, int, bytes]]:
-    """Parts of some MB that begin and end where rows do: (begin, end, bytes)."""
+    """Yield parts of some MB that begin and end where rows do: (begin, end, bytes)."""
     with path.open("rb") as file:
         file.seek(start)
         data = b""
@@ -62,7 +63,7 @@ def cut(path: Path, start: int, delimiter: str) -> Iterator[tuple[int, int, byte
 
 
 def _end(data: bytes, delimiter: str, path: Path, start: int) -> int:
-    """Behind the last row that ends in data, which begins with a row; 0: none does."""
+    """Return the end of the last whole row in `data`, which begins with a row; 0 if no row ends there."""
     found = np.frombuffer(data, np.uint8)
     ends, quotes = np.flatnonzero(found == LINE), np.flatnonzero(found == QUOTE)
     if not len(quotes):
@@ -74,7 +75,7 @@ def _end(data: bytes, delimiter: str, path: Path, start: int) -> int:
 
 
 def _stray(found: Array, quotes: Array, delimiter: str) -> bool:
-    """Whether a quote stands inside of an unquoted value: then counting quotes does not tell what is inside."""
+    """Return whether an unquoted value contains a quote. If so, counting quotes does not show what is inside quotes."""
     opens, closes = quotes[::2], quotes[1::2]
     around = np.array([ord(delimiter), LINE, ord("\r"), QUOTE], np.uint8)
     before, after = found[opens[opens > 0] - 1], found[closes[closes < len(found) - 1] + 1]
@@ -82,8 +83,8 @@ def _stray(found: Array, quotes: Array, delimiter: str) -> bool:
 
 
 def _slow_end(data: bytes, delimiter: str, path: Path, start: int) -> int:
-    """The same by Python's own reader."""
-    at, end, before = 0, 0, 0
+    """Do the same with Python's csv reader."""
+    at = end = before = 0
 
     def lines() -> Iterator[str]:
         nonlocal at
@@ -95,12 +96,12 @@ def _slow_end(data: bytes, delimiter: str, path: Path, start: int) -> int:
         for _ in csv.reader(lines(), delimiter=delimiter):
             before, end = end, at
     except csv.Error as error:
-        raise PrepError(f"{path}, behind byte {start + end}: {error}") from None
-    return before  # the last row may go on behind data
+        raise PrepError(f"{path}, after byte {start + end}: {error}") from None
+    return before  # the last row may continue after data
 
 
 def _check_closed(data: bytes, delimiter: str, path: Path, start: int) -> None:
     found = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(found == QUOTE)
     if len(quotes) % 2 and not _stray(found, quotes, delimiter):
-        raise PrepError(f"{path} ends inside of quotes, behind byte {start}: it was cut short, or a quote is not closed")
+        raise PrepError(f"{path} ends inside quotes, after byte {start}: it was cut short, or a quote is not closed")

@@ -1,11 +1,9 @@
-"""Tables in memory: a batch is one gather of whole rows."""
+"""The dataset of tables, which are read from memory: a batch is one gather of whole rows."""
 
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fastdata.data.choice import checked, disambiguate, part_of, places
+from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import ROW_MASK
 from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.data.splitting import check_parts, check_split
@@ -23,106 +22,67 @@ from fastdata.errors import FormatError, StoreError
 from fastdata.machine import free_memory
 from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
-from fastdata.tables.columns import Column, Table
+from fastdata.tables.columns import MASK, Column, Table
+from fastdata.tables.layout import TARGET, WORD, Layout
 
-__all__ = ["TableDataset"]
+__all__ = ["RAMTable", "TableDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Item = tuple[dict[str, torch.Tensor], Any]
 
-WORD = 8  # bytes; a row is a number of whole words, so that all of it can be gathered as int64
-MASK = ".missing"
-TARGET = "target"  # the field of a row; columns are c0, c1 and so on, and m0, m1 and so on their masks
-
 
 @dataclass
-class _Own:
-    """Memory of this process alone, where there is no other."""
+class _PrivateArray:
+    """Memory of this process, on systems without shared memory."""
 
     array: Array
 
 
-def _held(shape: int, dtype: Any) -> SharedArray | _Own:
-    return SharedArray(shape, dtype) if SharedArray.possible() else _Own(np.empty(shape, dtype))
-
-
-class _Layout:
-    """Where the columns lie in a row: those of a dtype side by side, large dtypes first, so that each is aligned.
-
-    Attributes:
-        row: numpy's dtype of a whole row.
-        fields: the field of each column and mask, by the name that it has in a batch, in the table's order.
-        blocks: (begin, end, dtype, names) of columns of one dtype; names are empty for the target.
-    """
-
-    def __init__(self, table: Table, kind: str) -> None:
-        self.fields: dict[str, str] = {}
-        formats: dict[str, np.dtype[Any]] = {}
-        if kind != "none":
-            formats[TARGET] = np.dtype(("<f4", (len(table.targets),)) if kind == "vector" else "<i8")
-        for k, column in enumerate(table.columns):
-            if column.name not in table.targets:
-                self.fields[column.name], formats[f"c{k}"] = f"c{k}", np.dtype(column.dtype)
-                if column.missing is not None:
-                    self.fields[column.name + MASK], formats[f"m{k}"] = f"m{k}", np.dtype(bool)
-        order = sorted(formats, key=lambda f: (-formats[f].base.itemsize, str(formats[f].base), f == TARGET))
-        ends = np.cumsum([formats[field].itemsize for field in order]).tolist()
-        offsets = dict(zip(order, [0, *ends[:-1]], strict=True))
-        self.row = np.dtype(
-            {
-                "names": order,
-                "formats": [formats[field] for field in order],
-                "offsets": [offsets[field] for field in order],
-                "itemsize": -(-ends[-1] // WORD) * WORD,
-            }
-        )
-        names = {field: name for name, field in self.fields.items()}
-        self.blocks: list[tuple[int, int, np.dtype[Any], list[str]]] = []
-        for (dtype, is_target), group in groupby(order, key=lambda f: (formats[f].base, f == TARGET)):
-            fields = list(group)
-            begin, end = offsets[fields[0]], offsets[fields[-1]] + formats[fields[-1]].itemsize
-            self.blocks.append((begin, end, dtype, [] if is_target else [names[field] for field in fields]))
+def _allocate(length: int, dtype: Any) -> SharedArray | _PrivateArray:
+    return SharedArray(length, dtype) if SharedArray.possible() else _PrivateArray(np.empty(length, dtype))
 
 
 class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
-    """A store of a table, held in memory, once for all processes.
+    """A store of a table, held in memory once for all processes.
 
     `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one
-    gather of whole rows. Columns have the dtypes of the store. A column that had missing values comes with its mask, a bool
-    tensor called "NAME.missing"; where it is True, the column holds NaN (floats), the number of names (categories) or 0.
+    gather of whole rows. Columns have the dtypes of the store. A column with missing values comes with its mask, a bool tensor
+    called "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names (categories) or 0.
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
-    or several targets), or -1 without one. float32 may round what the store holds exactly.
+    or several targets), or -1 without a target. float32 may round values that the store holds exactly.
 
     Args:
         path: a store of a table.
 
     Attributes:
-        columns: dict of what each column is: kind, dtype, unit, scale, names.
-        categories: dict of the names of each column of categories, in the order of their codes.
-        missing: dict of how many values each column with a mask lacks, in the whole store.
+        columns: dict of each column's description: kind, dtype, unit, scale, names.
+        categories: dict of each category's names, in the order of its codes.
+        missing: dict of the number of missing values in each column with a mask, in the whole store.
         classes: names of the classes, or of the columns of float targets.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset.
 
     Raises:
-        StoreError: there is no such store, it holds no table, or does not fit into memory.
-        FormatError: it is damaged, or of a newer version.
+        StoreError: if there is no such store, it holds no table, or the table does not fit into memory.
+        FormatError: if it is damaged, or of a newer version.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         store = Store(path, kind="table")
         table = store.manifest.section("table")
-        self._path, self._labels, self._count = store.path, store.manifest.labels, len(store)
+        self._path = store.path
+        self._labels = store.manifest.labels
+        self._count = len(store)
         self.columns = {c.name: c for c in table.columns if c.name not in table.targets}
-        self._layout = _Layout(table, self._labels.kind)
+        self._layout = Layout(table, self._labels.kind)
         need, free = self._layout.row.itemsize * self._count, free_memory()
         if need > free:
             raise StoreError(
                 f"{store.path} takes {need} bytes in memory, but {free} are free; prepare it without some columns (--drop NAME)"
             )
-        self._held = _held(self._count, self._layout.row)
-        self._chosen: SharedArray | _Own | None = None
-        _fill(self._held.array, store, table, self._layout)
+        self._table = _allocate(self._count, self._layout.row)
+        self._chosen: SharedArray | _PrivateArray | None = None
+        _fill(self._table.array, store, table, self._layout)
 
     @property
     def categories(self) -> dict[str, list[str]]:
@@ -148,15 +108,15 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         return counted(self.targets), len(self._labels.names)
 
     def column(self, name: str) -> torch.Tensor:
-        """All values of a column, or of a mask ("NAME.missing"), in the order of this dataset. Of the whole set it is a view of the
-        shared memory: don't change it."""
+        """Return all values of a column, or of a mask ("NAME.missing"), in the order of this dataset. Do not change them: for a
+        whole table, they are a view of the shared memory."""
         if name not in self._layout.fields:
             raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._layout.fields))}")
         return torch.from_numpy(self._values(self._layout.fields[name]))
 
     def _values(self, field: str) -> Array:
-        held: Array = self._held.array[field]
-        return held if self._chosen is None else held[self._rows(np.arange(len(self)))]
+        values: Array = self._table.array[field]
+        return values if self._chosen is None else values[self._rows(np.arange(len(self)))]
 
     def __len__(self) -> int:
         warn_if_unsharded()
@@ -168,21 +128,21 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         return {name: column[0] for name, column in columns.items()}, int(target) if target.ndim == 0 else target
 
     def locate(self, indices: Any, *, seed: int = 0, epoch: int = 0, repeats: Array | None = None) -> Array:
-        """The rows of a batch, int64, for `gather`. A row looks the same in every epoch: seed, epoch and repeats change nothing."""
+        """Return the rows of a batch, int64, for `gather`. Rows are the same in every epoch, so the other arguments are ignored."""
         return self._rows(indices)
 
     def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """({column: [B]}, targets [B] or [B, columns]) of these rows of the whole table. pin: page-lock them."""
-        words = self._held.array.view(np.int64).reshape(self._count, self._layout.row.itemsize // WORD)
+        """Return ({column: [B]}, targets [B] or [B, columns]) for rows of the whole table. pin: page-lock the tensors."""
+        words = self._table.array.view(np.int64).reshape(self._count, self._layout.row.itemsize // WORD)
         taken = words.take(rows, axis=0).view(np.uint8)
-        columns: dict[str, Any] = dict.fromkeys(self._layout.fields)  # in their order
+        columns: dict[str, Any] = dict.fromkeys(self._layout.fields)  # fixes their order
         targets: torch.Tensor | None = None
         for begin, end, dtype, names in self._layout.blocks:
             block = taken[:, begin:end].view(dtype)
             if names:
-                columns.update(zip(names, _own(block.T, pin).unbind(), strict=True))
+                columns.update(zip(names, _contiguous(block.T, pin).unbind(), strict=True))
             else:
-                targets = _own(block if self._labels.kind == "vector" else block[:, 0], pin)
+                targets = _contiguous(block if self._labels.kind == "vector" else block[:, 0], pin)
         return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
 
     def _rows(self, indices: Any) -> Array:
@@ -194,23 +154,23 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         return chosen
 
     def subset(self, indices: Any) -> TableDataset:
-        """The rows at `indices`, or where a mask of booleans is True, in that order; the memory is the same."""
+        """Return the rows at `indices` in that order, or those where a mask of booleans is True, without a copy of the table."""
         other = copy.copy(self)
         keys = disambiguate(self._keys(places(indices, len(self))))
-        other._chosen = _held(len(keys), np.int64)
+        other._chosen = _allocate(len(keys), np.int64)
         other._chosen.array[...] = keys
         return other
 
     def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[TableDataset, TableDataset]:
-        """Two disjoint datasets, the first with `fraction` of the rows, chosen by `seed`; each keeps the order.
+        """Split into two disjoint datasets, the first with `fraction` of the rows, chosen by `seed`; each keeps the order.
 
         Args:
             fraction: between 0 and 1.
-            seed: same seed, same split.
-            stratify: the same fraction of every class (or whole number), rounded.
+            seed: the same seed gives the same split.
+            stratify: take the same fraction of every class (or whole number), rounded.
 
         Raises:
-            TypeError, ValueError: a wrong argument, or one part would be empty.
+            TypeError, ValueError: if an argument is wrong, or one part would be empty.
         """
         check_split(fraction, seed, stratify)
         if stratify and self._labels.kind not in ("class", "integer"):
@@ -226,8 +186,15 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         return in_one_line(self, rows, classes, shown(self._path))
 
 
-def _own(part: Array, pin: bool) -> torch.Tensor:
-    """A tensor of its own memory, in one piece. numpy copies so little in half of torch's time."""
+class RAMTable(RAMDataset, TableDataset):
+    """A table in memory, like every TableDataset; see RAMDataset."""
+
+    def __init__(self, source: StrPath) -> None:
+        super().__init__(source)
+
+
+def _contiguous(part: Array, pin: bool) -> torch.Tensor:
+    """Copy into a contiguous tensor, with numpy: for so few bytes it takes half of torch's time."""
     if not pin:
         return torch.from_numpy(np.ascontiguousarray(part))
     out = torch.empty(part.shape, dtype=torch.from_numpy(part[:0].copy()).dtype, device="cpu", pin_memory=True)
@@ -235,16 +202,18 @@ def _own(part: Array, pin: bool) -> torch.Tensor:
     return out
 
 
-def _fill(rows: Array, store: Store, table: Table, layout: _Layout) -> None:
-    """Read the records of all shards into their places. The rows of a shard stay in the cache while its columns come in."""
+def _fill(rows: Array, store: Store, table: Table, layout: Layout) -> None:
+    """Read the records of all shards, shard by shard, so that its rows stay in the cache while its columns are read."""
     (variant,) = store.manifest.variants
-    reader, wanted = store.reader(variant), list(table.records())
+    reader = store.reader(variant)
+    records = list(table.records())
     start = 0
     for shard, count in enumerate(store.manifest.shard_samples):
         part = rows[start : start + count]
         start += count
-        for k, (column, is_mask) in enumerate(wanted):
-            record, dtype = reader.get(shard * len(wanted) + k), np.dtype(bool if is_mask else column.dtype).newbyteorder("<")
+        for k, (column, is_mask) in enumerate(records):
+            record = reader.get(shard * len(records) + k)
+            dtype = np.dtype(bool if is_mask else column.dtype).newbyteorder("<")
             if len(record) != count * dtype.itemsize:
                 raise FormatError(
                     f"{store.path}, shard {shard}, record {k}: {len(record)} bytes for {count} rows; run fastdata verify"

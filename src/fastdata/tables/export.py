@@ -1,8 +1,7 @@
-"""export of a table: Parquet again, with the values that went in."""
+"""Export a table to Parquet, with the values that went in."""
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, MissingExtraError, StoreError
+from fastdata.errors import FormatError, StoreError
 from fastdata.store.store import Store
+from fastdata.tables.arrow import arrow
 from fastdata.tables.columns import Column
 
 __all__ = ["export_table"]
@@ -20,45 +20,42 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def export_table(store: Store, root: Path, tick: Callable[[int], None]) -> int:
-    """Write `table.parquet`: all columns in the table's order, targets too, with their first types. Returns the number of files."""
-    try:
-        pa, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtraError("pyarrow") from None
+    """Write `table.parquet`: all columns in the table's order with their original types, targets too. Return 1, for one file."""
+    pa = arrow()
     columns = store.manifest.section("table").columns
-    schema = pa.schema([(column.name, _type(pa, column)) for column in columns])
+    schema = pa.schema([(column.name, _type(column)) for column in columns])
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with parquet.ParquetWriter(root / "table.parquet", schema) as writer:
-            for values in _shards(store):
-                arrays = [
-                    _array(pa, c, *pair, schema.field(k).type) for k, (c, pair) in enumerate(zip(columns, values, strict=True))
-                ]
+        with arrow("parquet").ParquetWriter(root / "table.parquet", schema) as writer:
+            for shard in _shards(store):
+                arrays = [_array(c, schema.field(k).type, *shard[c.name]) for k, c in enumerate(columns)]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                tick(len(values[0][0]))
+                tick(len(arrays[0]))
     except (OSError, pa.ArrowException) as error:
         raise StoreError(f"export to {root}: {error}") from error
     return 1
 
 
-def _shards(store: Store) -> Iterator[list[tuple[Array, Array | None]]]:
-    """Values and mask of each column, shard after shard."""
+def _shards(store: Store) -> Iterator[dict[str, list[Array]]]:
+    """Yield the values of each column, and its mask if it has one, shard by shard."""
     table, (variant,) = store.manifest.section("table"), store.manifest.variants
-    reader, at = store.reader(variant), 0
+    reader = store.reader(variant)
+    at = 0
     for count in store.manifest.shard_samples:
-        found: list[tuple[Array, Array | None]] = []
+        found: dict[str, list[Array]] = {}
         for column, is_mask in table.records():
             dtype = np.dtype(bool if is_mask else column.dtype).newbyteorder("<")
             values = np.frombuffer(bytes(reader.get(at)), dtype)
             if len(values) != count:
                 raise FormatError(f"{store.path}: record {at} has {len(values)} values, not {count}; run fastdata verify")
-            found = [*found[:-1], (found[-1][0], values)] if is_mask else [*found, (values, None)]
+            found.setdefault(column.name, []).append(values)
             at += 1
         yield found
 
 
-def _type(pa: Any, column: Column) -> Any:
-    """The Arrow type of a column's values, as they were."""
+def _type(column: Column) -> Any:
+    """Return the original Arrow type of a column."""
+    pa = arrow()
     if column.kind == "decimal":
         digits = re.search(r"\((\d+)", column.type)
         precision = int(digits[1]) if digits else 38
@@ -76,7 +73,9 @@ def _type(pa: Any, column: Column) -> Any:
         return pa.from_numpy_dtype(np.dtype(column.dtype))
 
 
-def _array(pa: Any, column: Column, values: Array, mask: Array | None, kind: Any) -> Any:
+def _array(column: Column, kind: Any, values: Array, mask: Array | None = None) -> Any:
+    """Convert the values of a column to an array of its Arrow type."""
+    pa = arrow()
     if column.kind == "empty":
         return pa.nulls(len(values))
     if column.kind == "category":
@@ -85,17 +84,16 @@ def _array(pa: Any, column: Column, values: Array, mask: Array | None, kind: Any
     if column.kind == "float":
         return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=mask)
     if column.kind == "decimal":
-        return _decimals(pa, values, mask, kind)
-    if column.kind in ("time", "date"):
+        return _decimals(values, mask, kind)
+    if column.kind in ("date", "time", "timestamp", "duration"):
         whole = pa.int32() if kind.bit_width == 32 else pa.int64()
         return pa.array(values.astype(np.int64), whole, mask=mask).cast(kind)
-    if column.kind in ("timestamp", "duration"):
-        return pa.array(values.astype(np.int64), pa.int64(), mask=mask).cast(kind)
     return pa.array(values, mask=mask).cast(kind)
 
 
-def _decimals(pa: Any, values: Array, mask: Array | None, kind: Any) -> Any:
-    """Arrow's 128 bits from whole numbers."""
+def _decimals(values: Array, mask: Array | None, kind: Any) -> Any:
+    """Convert unscaled integers to Arrow's decimals of 128 bits."""
+    pa = arrow()
     low = values.astype(np.int64)
     raw = np.stack([low, low >> 63], axis=1).astype("<i8")
     bits = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little").tobytes())

@@ -1,4 +1,4 @@
-"""A DataFrame as a file, which workers can read."""
+"""Write a DataFrame to a file, which workers can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_file", "is_frame"]
 
 
 def is_frame(source: Any) -> bool:
-    """Whether it is a DataFrame of pandas, or whatever exports Arrow's stream."""
+    """Return whether this is a pandas DataFrame, or any object that exports an Arrow stream."""
     return _is_pandas(source) or hasattr(source, "__arrow_c_stream__")
 
 
@@ -25,8 +25,8 @@ def _is_pandas(source: Any) -> bool:
 
 
 @contextmanager
-def as_file(source: Any) -> Iterator[Path]:
-    """A DataFrame in a file that is gone afterwards."""
+def as_file(source: Any, labels: Any) -> Iterator[tuple[Path, Any]]:
+    """Write a DataFrame to a file that is deleted afterwards. `labels` are passed through."""
     pa = arrow()
     with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
         path = Path(folder) / FRAME
@@ -36,7 +36,7 @@ def as_file(source: Any) -> Iterator[Path]:
             with pa.ipc.new_file(path, table.schema) as file:
                 file.write_table(table, max_chunksize=BATCH_ROWS)
         try:
-            yield path
+            yield path, labels
         except FastDataError as error:
             error.args = (str(error).replace(str(path), "the DataFrame"),)
             raise

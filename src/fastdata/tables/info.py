@@ -1,4 +1,4 @@
-"""What `fastdata info` tells of a table."""
+"""The part of `fastdata info` on tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy as np
 
 from fastdata.store.info_lines import Facts, label_lines
 from fastdata.store.store import Store
-from fastdata.tables.columns import Table
+from fastdata.tables.columns import Column, Table
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["row_bytes", "table_facts", "table_lines", "target_classes"]
+__all__ = ["column_values", "table_facts", "table_lines"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-WORD = 8  # bytes: a row of a table in memory is a whole number of these
 
 
 def table_facts(store: Store) -> Facts:
@@ -26,35 +24,27 @@ def table_facts(store: Store) -> Facts:
     return {"targets": list(table.targets), "columns": columns}
 
 
-def target_classes(store: Store) -> Array:
-    """Return the classes of a table's rows, int64 [n]."""
-    table, (variant,) = store.manifest.section("table"), store.manifest.variants
-    reader, records = store.reader(variant), list(table.records())
-    column = table.column(table.targets[0])
-    place, dtype = records.index((column, False)), np.dtype(column.dtype).newbyteorder("<")
-    found = [np.frombuffer(reader.get(first + place), dtype) for first in range(0, len(reader), len(records))]
-    return np.concatenate([np.zeros(0, dtype), *found]).astype(np.int64)
-
-
-def row_bytes(table: Table, labels: str) -> int:
-    """Return the bytes of a row in memory: a value and a mask for each column, and the target."""
-    target = {"none": 0, "vector": 4 * len(table.targets)}.get(labels, 8)
-    columns = [column for column in table.columns if column.name not in table.targets]
-    size = target + sum(np.dtype(column.dtype).itemsize + (column.missing is not None) for column in columns)
-    return -(-size // WORD) * WORD
+def column_values(store: Store, column: Column, *, mask: bool = False, step: int = 1) -> Array:
+    """Return every `step`-th value in each shard of a column or of its mask."""
+    (variant,) = store.manifest.variants
+    reader = store.reader(variant)
+    records = list(store.manifest.section("table").records())
+    dtype = np.dtype(bool if mask else column.dtype).newbyteorder("<")
+    firsts = range(records.index((column, mask)), len(reader), len(records))
+    return np.concatenate([np.zeros(0, dtype), *(np.frombuffer(reader.get(k), dtype)[::step] for k in firsts)])
 
 
 def table_lines(facts: Facts) -> Iterator[str]:
-    """Its size, its targets, and a line for each column."""
+    """Yield a line on the table and its targets, and one for each column."""
     table, labels, (variant,) = facts["table"], facts["labels"], facts["variants"]
-    said = {
+    targets = {
         "class": number_of(len(labels.get("classes", ())), "class"),
         "integer": "whole numbers as targets",
         "vector": "float targets",
         "none": "no target",
     }[labels["kind"]]
     yield (
-        f"{facts['path']}: {number_of(facts['samples'], 'row')} of {number_of(len(table['columns']), 'column')}, {said}, "
+        f"{facts['path']}: {number_of(facts['samples'], 'row')} of {number_of(len(table['columns']), 'column')}, {targets}, "
         f"{human_bytes(variant['file_bytes'])} in {number_of(variant['shards'], 'shard')}, format {facts['format']}"
     )
     if labels["kind"] == "class":

@@ -1,9 +1,9 @@
-"""Tables, as a kind of data: what the rooms that serve every kind ask for."""
+"""The kind of data "table", for the packages that serve every kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,13 @@ __all__ = ["KIND", "TableKind"]
 
 
 class TableKind(Kind):
-    """Rows of numbers and names, a column at a time."""
+    """Rows of numbers and names, stored column by column."""
 
-    name, says, item, reader, held_by = "table", "a table", "row", "TableDataset", "TableDataset"
+    name = "table"
+    says = "a table"
+    item = "row"
+    reader = "TableDataset"
+    held_by = "TableDataset"
     adopts = "a DataFrame"
     options = TableOptions
     shards = "fastdata.tables.shards"
@@ -28,13 +32,13 @@ class TableKind(Kind):
     hint = "; a table is a .parquet, .csv or .tsv file with a --target"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Whether a target is given and the source is a file of a table, or it was a DataFrame."""
+        """Return whether a target is given and the source is a file of a table, or the source was a DataFrame."""
         from fastdata.tables.source import is_table_file
 
         return is_table_file(source, with_target=bool(given.get("target")))
 
     def suggest(self, source: StrPath) -> list[str]:
-        """Name files in a folder that may be meant."""
+        """Return files in a folder that may be tables."""
         from fastdata.sources.walk import walk_files
         from fastdata.tables.source import is_table_file
 
@@ -43,28 +47,27 @@ class TableKind(Kind):
         return [str(folder / name) for name in names if is_table_file(folder / name, with_target=True)][:3]
 
     def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
-        """Put a DataFrame into a file."""
-        from fastdata.tables.frame import is_frame
+        """Write a DataFrame to a temporary file."""
+        from fastdata.tables.frame import as_file, is_frame
 
-        return _adopted(source, labels) if is_frame(source) else None
+        return as_file(source, labels) if is_frame(source) else None
 
     def plan(self, source: StrPath, out: Path, options: TableOptions, limit: int | None) -> Planned:
-        """Read the table once and decide how its columns are stored."""
+        """Read the table once and decide how to store its columns."""
         from fastdata.tables.planning import plan_table
 
         return plan_table(Path(source), options, limit)
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
-        """Return the bytes of the file, and of the shards."""
+        """Return the bytes of the file and of the shards."""
         return sum(source.size for source in sources), sum(shard.bytes for shard in store.manifest.variants[0].shards)
 
     def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-        """Yield that the table has changed."""
+        """Yield a line if the table has changed."""
         if old.get("columns") != new.get("columns"):
             yield "  columns: other names, types or values"
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Describe the records of a variant."""
         from fastdata.store.format import Form
 
         fits = codec == "table" and channels in (1, 3) and dtype == "uint8" and not mask
@@ -84,30 +87,31 @@ class TableKind(Kind):
 
     def classes(self, store: Any) -> Any:
         """Return the target of each row."""
-        from fastdata.tables.info import target_classes
+        from fastdata.tables.info import column_values
 
-        return target_classes(store)
+        table = store.manifest.section("table")
+        return column_values(store, table.column(table.targets[0])).astype("int64")
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return the targets and the columns."""
+        """Return what `info` says on the targets and the columns."""
         from fastdata.tables.info import table_facts
 
         return {"table": table_facts(store)}
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a TableDataset holds."""
-        from fastdata.tables.info import row_bytes
+        """Yield the size of a TableDataset."""
+        from fastdata.tables.layout import Layout
 
-        yield {"size": None, "bytes": len(store) * row_bytes(store.manifest.section("table"), store.manifest.labels.kind)}
+        layout = Layout(store.manifest.section("table"), store.manifest.labels.kind)
+        yield {"size": None, "bytes": len(store) * layout.row.itemsize}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`."""
         from fastdata.tables.info import table_lines
 
         return table_lines(facts)
 
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw how the values of each column are distributed."""
+        """Draw the distribution of the values of each column."""
         from fastdata.tables.contact_sheet import draw_columns
 
         return draw_columns(store)
@@ -119,24 +123,14 @@ class TableKind(Kind):
         return export_table(store, root, tick)
 
     def dataset(self, manifest: Any) -> Any:
-        """Return TableDataset."""
         from fastdata.tables.dataset import TableDataset
 
         return TableDataset
 
     def in_memory(self) -> Any:
-        """Return RAMTable."""
-        from fastdata.tables.ram import RAMTable
+        from fastdata.tables.dataset import RAMTable
 
         return RAMTable
-
-
-@contextmanager
-def _adopted(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
-    from fastdata.tables.frame import as_file
-
-    with as_file(source) as path:
-        yield path, labels
 
 
 KIND = TableKind()

@@ -1,4 +1,4 @@
-"""What `fastdata-prep` can be asked for of tables."""
+"""The options of `fastdata-prep` for tables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class TableOptions:
     """Tables"""
 
     target: tuple[str, ...] = option(
-        "SOURCE is a table, and this the column to learn. Names and booleans are classes, whole numbers are themselves, others a "
-        "vector of floats. May repeat for numbers.",
+        "Column to learn of SOURCE, which is a table. Names and booleans become classes, whole numbers stay as they are, other "
+        "numbers become a vector of floats. May be given several times for numbers.",
         (),
         several=True,
         metavar="COLUMN",
         common=True,
     )
     category: tuple[str, ...] = option(
-        "A column whose values are names, though they look like numbers; may repeat.", (), several=True, metavar="COLUMN"
+        "Column of names that look like numbers. May be given several times.", (), several=True, metavar="COLUMN"
     )
-    drop: tuple[str, ...] = option("A column of the table to leave out; may repeat.", (), several=True, metavar="COLUMN")
+    drop: tuple[str, ...] = option("Column to leave out. May be given several times.", (), several=True, metavar="COLUMN")
     classes: StrPath | None = option("Use the class list of this store.", type="folder", group="Labels")

@@ -1,4 +1,4 @@
-"""What becomes of a table, and its plan: one pass over it fixes every column's dtype and names, and where shards begin."""
+"""Make a plan from a table: one pass over it fixes each column's dtype and names, and where shards begin."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from fastdata.sources.notes import FEW_EACH, MANY_CLASSES
 from fastdata.store.files import file_sum
 from fastdata.store.format import Form, Labels, read_manifest
 from fastdata.tables.arrow import describe, reading
-from fastdata.tables.column_stats import Seen
-from fastdata.tables.columns import Column, Table
+from fastdata.tables.column_stats import ColumnStats
+from fastdata.tables.columns import MASK, Column, Table
 from fastdata.tables.options import TableOptions
 from fastdata.tables.source import Part, TableFile, first_rows
-from fastdata.tables.text_columns import TextSeen
+from fastdata.tables.text_columns import TextStats
 
-__all__ = ["MASK", "Head", "Piece", "TableRecipe", "plan_table"]
+__all__ = ["Head", "Piece", "TableRecipe", "plan_table"]
 
-SHARD_ROWS, SHARD_BYTES = 1 << 17, 64 << 20  # a shard ends behind the part that reaches one of these
-MASK = ".missing"  # behind a column's name: its mask, in a batch
+SHARD_ROWS, SHARD_BYTES = 1 << 17, 64 << 20  # a shard ends after the part that reaches one of these
 
 
 @dataclass(frozen=True)
 class TableRecipe:
-    """What the caller asked for. columns: the sum of what a pass over the table found."""
+    """How a table is stored. columns: checksum of what the pass over the table found."""
 
     target: tuple[str, ...] = ()
     category: tuple[str, ...] = ()
@@ -49,7 +48,7 @@ class TableRecipe:
 
 @dataclass(frozen=True)
 class Piece:
-    """The rows of a shard, from `first` on. start, stop: where they lie in the file. size: bytes, about. sum: of the whole file."""
+    """The rows of a shard, from `first` on. start, stop: place in the file. size: approximate bytes. sum: the file's checksum."""
 
     name: str
     first: int
@@ -62,71 +61,74 @@ class Piece:
 
 @dataclass(frozen=True)
 class Head(Piece):
-    """The first rows of a piece; others that lie there are not read."""
+    """The first rows of a piece; later rows at this place are not read."""
 
 
-def plan_table(path: Path, asked: TableOptions, limit: int | None = None) -> Planned:
-    """Read a table once and freeze what is to become of it. limit: take so many rows, the first ones, as if there were no others.
+def plan_table(path: Path, options: TableOptions, limit: int | None = None) -> Planned:
+    """Read a table once and decide how to store it. limit: use this many rows, the first ones, and ignore all others.
 
     Raises:
-        PrepError: it can't be read, has no such column, or holds what a store can't.
+        PrepError: if it cannot be read, lacks a column of the options, or holds values that cannot be stored.
     """
-    target, category, drop = (tuple(dict.fromkeys(names)) for names in (asked.target, asked.category, asked.drop))
+    target, category, drop = (tuple(dict.fromkeys(names)) for names in (options.target, options.category, options.drop))
     recipe = TableRecipe(target, category, drop)
     with reading(str(path)):
         file = TableFile(path)
         names = _kept_names(file, recipe)
         file.choose(names)
-        columns, parts, cut = _scan(file, names, recipe, limit)
+        columns, parts, is_cut = _scan(file, names, recipe, limit)
     if not sum(part.rows for part in parts):
         raise PrepError(f"{path} has no rows")
-    if asked.classes is not None:
-        columns = _with_names(columns, Path(asked.classes))
+    if options.classes is not None:
+        columns = _with_names(columns, Path(options.classes))
     _check_masks(columns)
     table = Table(tuple(columns), recipe.target)
-    labels, said = _labels(table), json.dumps(asdict(table), sort_keys=True).encode()
-    pieces, total = _pieces(path.name, parts), file_sum(path).xxh3_128
-    sources = tuple(replace(piece, sum=total) for piece in pieces)
-    if cut:
-        sources = (*sources[:-1], Head(**vars(sources[-1])))
-    recipe = replace(recipe, columns=xxhash.xxh3_128_hexdigest(said))
-    plan = freeze(recipe, labels, sources, tuple(range(len(sources) + 1)), shared=table)
+    labels = _labels(table)
+    sources = _pieces(path.name, parts, file_sum(path).xxh3_128)
+    if is_cut:
+        sources[-1] = Head(**vars(sources[-1]))
+    recipe = replace(recipe, columns=xxhash.xxh3_128_hexdigest(json.dumps(asdict(table), sort_keys=True).encode()))
+    plan = freeze(recipe, labels, tuple(sources), tuple(range(len(sources) + 1)), shared=table)
     return Planned(plan, notes=tuple(_table_notes(table, sum(piece.rows for piece in sources))))
 
 
-def _kept_names(file: TableFile, options: TableRecipe) -> list[str]:
+def _kept_names(file: TableFile, recipe: TableRecipe) -> list[str]:
+    """Return the names of the columns to store, and check those of the options."""
     for option in ("target", "category", "drop"):
-        for name in getattr(options, option):
+        for name in getattr(recipe, option):
             if name not in file.names:
                 known = ", ".join(map(repr, file.names[:20])) + (", ..." if len(file.names) > 20 else "")
                 raise PrepError(f"--{option} {name}: {file.path} has no such column; it has {known}")
-    if both := sorted({*options.target, *options.category} & set(options.drop)):
+    if both := sorted({*recipe.target, *recipe.category} & set(recipe.drop)):
         raise PrepError(f"column {both[0]!r} is to be left out (--drop), and to be used too; choose one")
-    kept = [name for name in file.names if name not in options.drop]
-    if not set(kept) - set(options.target):
-        raise PrepError(f"{file.path} has no column beside {', '.join(map(repr, file.names))}: nothing is left to learn from")
+    kept = [name for name in file.names if name not in recipe.drop]
+    if not set(kept) - set(recipe.target):
+        raise PrepError(f"{file.path} has no column besides {', '.join(map(repr, file.names))}: nothing is left to learn from")
     return kept
 
 
-def _scan(file: TableFile, names: list[str], options: TableRecipe, limit: int | None) -> tuple[list[Column], list[Part], bool]:
-    """The columns, the parts, and whether rows of the last part are left out."""
+def _scan(file: TableFile, names: list[str], recipe: TableRecipe, limit: int | None) -> tuple[list[Column], list[Part], bool]:
+    """Return the columns, the parts, and whether rows of the last part are left out."""
     if file.types is None:
-        seen: list[Any] = [TextSeen(name, name in options.category) for name in names]
+        stats: dict[str, Any] = {name: TextStats(name, name in recipe.category) for name in names}
     else:
-        found = (describe(name, file.types[name]) for name in names)
-        seen = [Seen(replace(c, kind="category") if c.name in options.category else c) for c in found]
-    parts, left, cut = list[Part](), sys.maxsize if limit is None else limit, False
+        columns = (describe(name, file.types[name]) for name in names)
+        stats = {c.name: ColumnStats(replace(c, kind="category") if c.name in recipe.category else c) for c in columns}
+    parts: list[Part] = []
+    left = sys.maxsize if limit is None else limit
+    is_cut = False
     for part, batches in file.parts():
-        parts.append(part if part.rows <= left else replace(part, rows=left, size=part.size * left // part.rows))
+        is_cut = part.rows > left
+        parts.append(replace(part, rows=left, size=part.size * left // part.rows) if is_cut else part)
+        left -= parts[-1].rows
         for batch in first_rows(batches, parts[-1].rows):
-            for one in seen:
-                with reading(f"{file.path}, column {one.name!r}"):
-                    one.add(batch.column(batch.schema.get_field_index(one.name)))
-        cut, left = part.rows > left, left - parts[-1].rows
+            for name, column in stats.items():
+                with reading(f"{file.path}, column {name!r}"):
+                    column.add(batch.column(batch.schema.get_field_index(name)))
         if not left:
             break
-    columns = [one.result() for one in seen]
-    return [replace(c, missing=None) if c.name in options.target else c for c in columns], parts, cut
+    found = [column.result() for column in stats.values()]
+    return [replace(c, missing=None) if c.name in recipe.target else c for c in found], parts, is_cut
 
 
 def _check_masks(columns: Iterable[Column]) -> None:
@@ -134,12 +136,12 @@ def _check_masks(columns: Iterable[Column]) -> None:
     for column in columns:
         if column.missing is not None and column.name + MASK in names:
             raise PrepError(
-                f"columns {column.name!r} and {column.name + MASK!r}: the second is what the mask of the first is called; rename it"
+                f"columns {column.name!r} and {column.name + MASK!r}: the second has the name of the first one's mask; rename it"
             )
 
 
 def _labels(table: Table) -> Labels:
-    """What the targets mean: names and booleans are classes, a whole number is itself, other numbers are a vector of floats."""
+    """Derive labels from the targets: names and booleans are classes, a whole number is itself, other numbers are float vectors."""
     targets = [table.column(name) for name in table.targets]
     if not targets:
         return Labels("none")
@@ -155,6 +157,7 @@ def _labels(table: Table) -> Labels:
 
 
 def _with_names(columns: Sequence[Column], store: Path) -> list[Column]:
+    """Replace the names of categories by those of another store, which must contain them."""
     table = read_manifest(store).section("table")
     if table is None:
         raise PrepError(f"--classes {store}: that store holds no table")
@@ -171,22 +174,25 @@ def _with_names(columns: Sequence[Column], store: Path) -> list[Column]:
     return out
 
 
-def _pieces(name: str, parts: Sequence[Part]) -> list[Piece]:
-    """Parts that follow each other, joined until they are worth a shard."""
+def _pieces(name: str, parts: Sequence[Part], checksum: str) -> list[Piece]:
+    """Join consecutive parts until they are large enough for a shard."""
     pieces: list[Piece] = []
     first = rows = size = 0
     begin: int | None = None
     for k, part in enumerate(parts):
         begin = part.start if begin is None else begin
-        rows, size = rows + part.rows, size + part.size
+        rows += part.rows
+        size += part.size
         if rows >= SHARD_ROWS or size >= SHARD_BYTES or k == len(parts) - 1:
-            pieces.append(Piece(name, first, rows, begin, part.stop, size, ""))
-            first, rows, size, begin = first + rows, 0, 0, None
+            pieces.append(Piece(name, first, rows, begin, part.stop, size, checksum))
+            first += rows
+            rows = size = 0
+            begin = None
     return pieces
 
 
 def _table_notes(table: Table, rows: int) -> Iterator[str]:
-    """Which categories of a table have nearly as many names as there are rows."""
+    """Yield a note for each category that has nearly as many names as there are rows."""
     for column in table.columns:
         if column.kind == "category" and len(column.names) >= MANY_CLASSES and rows < FEW_EACH * len(column.names):
             remedy = "" if column.name in table.targets else f" --drop {column.name} leaves it out"

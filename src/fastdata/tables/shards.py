@@ -1,4 +1,4 @@
-"""Tables: what a worker makes of some rows, and what the store says of its columns."""
+"""Make shards of tables in a worker, and the description of the columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
-    """The columns of a piece, one record each, and a record for each mask."""
+    """Store the columns of a piece, one record each, and a record for each mask."""
     piece: Piece = task.sources[0]
     for _, detail in task.skip.values():
         raise StoreError(f"{piece.name}: rows {piece.first} to {piece.first + piece.rows - 1} cannot be read: {detail}")
@@ -36,7 +36,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         values, masks, targetless = _read(Path(job.root) / piece.name, table, piece, progress.at)
     except PrepError as error:
         raise StoreError(str(error)) from error
-    keep = ~np.logical_or.reduce([np.zeros(piece.rows, bool), *targetless.values()])
+    keep = ~_any(piece.rows, targetless)
     for column, is_mask in table.records():
         array = (masks if is_mask else values)[column.name]
         writers.append([(array if keep.all() else array[keep]).tobytes()])
@@ -55,13 +55,13 @@ def _reject(piece: Piece, row: int, targetless: dict[str, Array]) -> dict[str, A
 def _read(
     path: Path, table: Table, piece: Piece, at_batch: Callable[[int], None]
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-    """Values of each column, masks of those that have one, and where each target is missing."""
+    """Return the values of each column, the masks of those that have one, and where each target is missing."""
     names = {c.name: arrow().array(c.names, arrow().string()) for c in table.columns if c.kind == "category"}
     values = {c.name: np.empty(piece.rows, np.dtype(c.dtype).newbyteorder("<")) for c in table.columns}
     masks = {c.name: np.zeros(piece.rows, bool) for c in table.columns if c.missing is not None}
     targetless = {name: np.zeros(piece.rows, bool) for name in table.targets}
     at = 0
-    for number, batch in enumerate(_batches(path, table, piece)):
+    for number, (batch, is_text) in enumerate(_batches(path, table, piece)):
         at_batch(number)
         rows = slice(at, at + batch.num_rows)
         at += batch.num_rows
@@ -70,10 +70,10 @@ def _read(
         for column in table.columns:
             with reading(f"{path}, column {column.name!r}"):
                 array = batch.column(batch.schema.get_field_index(column.name))
-                found, missing = _encode(array, column, names.get(column.name), batch_is_text=batch.schema.metadata == TEXT)
-            values[column.name][rows] = found
+                encoded, missing = _encode(from_text(array, column) if is_text else array, column, names.get(column.name))
+            values[column.name][rows] = encoded
             if column.name in targetless:
-                nan = found != found if column.kind == "float" else np.zeros(len(found), bool)
+                nan = encoded != encoded if column.kind == "float" else np.zeros(len(encoded), bool)
                 targetless[column.name][rows] = nan if missing is None else nan | missing
             elif missing is not None:
                 if column.missing is None:
@@ -84,36 +84,36 @@ def _read(
     return values, masks, targetless
 
 
-TEXT = {b"fastdata": b"text"}
+def _any(count: int, masks: dict[str, Array]) -> Array:
+    """Return which of `count` rows any mask marks."""
+    return np.logical_or.reduce([np.zeros(count, bool), *masks.values()])  # type: ignore[no-any-return]
 
 
-def _batches(path: Path, table: Table, piece: Piece) -> Iterator[Any]:
-    """Batches of the piece's rows; those of a CSV are marked as text."""
+def _batches(path: Path, table: Table, piece: Piece) -> Iterator[tuple[Any, bool]]:
+    """Yield batches of the piece's rows, and whether they are text, as those of a CSV are."""
     with reading(str(path)):
         file = TableFile(path)
         file.choose(c.name for c in table.columns)
         batches = file.read(piece.start, piece.stop, piece.first)
         for batch in first_rows(batches, piece.rows) if isinstance(piece, Head) else batches:
-            yield batch.replace_schema_metadata(TEXT if file.types is None else None)
+            yield batch, file.types is None
 
 
-def _encode(array: Any, column: Column, names: Any, *, batch_is_text: bool) -> tuple[Array, Array | None]:
-    """The values of a batch in the dtype of the plan, and where they are missing."""
-    if batch_is_text:
-        array = from_text(array, column)
+def _encode(array: Any, column: Column, names: Any) -> tuple[Array, Array | None]:
+    """Return the values of a batch in the planned dtype, and where they are missing."""
     array = plain(array, column)
     missing = missing_of(array)
     if column.kind == "category":
-        found = codes(array, names)
-        unknown = found < 0 if missing is None else (found < 0) & ~missing
-        found = np.where(found < 0, len(column.names), found)
+        values = codes(array, names)
+        unknown = values < 0 if missing is None else (values < 0) & ~missing
+        values = np.where(values < 0, len(column.names), values)
         fits = not unknown.any()
     else:
-        found = values_of(array, column, missing)
-        fits = exact(found, column.dtype) if column.kind == "float" else _within(found, column.dtype)
+        values = values_of(array, column, missing)
+        fits = exact(values, column.dtype) if column.kind == "float" else _within(values, column.dtype)
     if not fits:
         raise _changed("the table", column)
-    return found.astype(column.dtype), missing
+    return values.astype(column.dtype), missing
 
 
 def _within(values: Array, dtype: str) -> bool:
@@ -127,21 +127,22 @@ def _changed(path: Any, column: Column) -> PrepError:
 
 
 def kept(table: dict[str, Any]) -> int:
-    """How many rows a shard has."""
+    """Return the number of rows in a shard."""
     return int(table["rows"])
 
 
 def probe(plan: Plan, roots: tuple[Path, Path]) -> Probed:
-    """The first shard."""
-    piece, rows = plan.sources[0], sum(piece.rows for piece in plan.sources)
+    """Read the first shard."""
+    piece = plan.sources[0]
+    rows = sum(piece.rows for piece in plan.sources)
     values, masks, targetless = _read(roots[0] / piece.name, plan.shared, piece, lambda number: None)
-    rejected = int(np.logical_or.reduce([np.zeros(piece.rows, bool), *targetless.values()]).sum())
+    rejected = int(_any(piece.rows, targetless).sum())
     records = [(masks if is_mask else values)[column.name].nbytes for column, is_mask in plan.shared.records()]
     return Probed(rows, piece.rows, rows / max(piece.rows, 1), records, Counter({"no-target": rejected} if rejected else {}))
 
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
-    """The columns, with the values that are missing counted."""
+    """Describe the columns, with the number of missing values in each."""
     table: Table = plan.shared
     columns = tuple(
         c if c.missing is None else replace(c, missing=sum(shard["missing"][c.name] for shard in found)) for c in table.columns

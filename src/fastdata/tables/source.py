@@ -1,4 +1,4 @@
-"""What a table is read from: Parquet row group by row group, CSV part by part, or Arrow's own file, which a DataFrame becomes."""
+"""Read a table: Parquet by row groups, CSV by parts, or Arrow's own files by batches."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fastdata.tables.cut import cut, header
 __all__ = ["BATCH_ROWS", "FRAME", "Part", "TableFile", "first_rows", "is_table_file"]
 
 BATCH_ROWS = 1 << 16
-FRAME = "DataFrame.arrow"  # what a DataFrame becomes
+FRAME = "DataFrame.arrow"  # the file of a DataFrame
 TEXT = (".csv", ".tsv")
-LOOKED_AT = 100  # rows, for what stands between columns
+SAMPLE_ROWS = 100  # rows that are read to find the delimiter
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that can be read without the others: row groups of Parquet, batches of Arrow, bytes of a CSV, from start to stop."""
+    """Rows that can be read without the others. start, stop: row groups of Parquet, batches of Arrow, or bytes of a CSV."""
 
     start: int
     stop: int
     rows: int
-    size: int  # bytes, about
+    size: int  # approximate bytes
 
 
 def first_rows(batches: Iterable[Any], count: int) -> Iterator[Any]:
-    """Batches of rows, and no more of these than so many."""
+    """Yield the batches of the first `count` rows."""
     for batch in batches:
         if count <= 0:
             return
@@ -47,17 +47,18 @@ def _delimiter(path: Path) -> str:
             yield from file
 
     try:
-        return delimiter_of(lines, LOOKED_AT)
+        return delimiter_of(lines, SAMPLE_ROWS)
     except csv.Error as error:
         raise PrepError(f"{path} is not a table of text: {error}") from None
 
 
 class _Stream:
-    """A stream of Arrow's, with the methods of its files. What is in memory are maps of the file."""
+    """An Arrow stream with the methods of an Arrow file. Its batches map the file."""
 
     def __init__(self, path: Path) -> None:
         table = arrow("ipc").open_stream(arrow().memory_map(str(path))).read_all()
-        self.schema, self._batches = table.schema, table.to_batches()
+        self.schema = table.schema
+        self._batches = table.to_batches()
         self.num_record_batches = len(self._batches)
 
     def get_batch(self, number: int) -> Any:
@@ -71,15 +72,16 @@ class TableFile:
         path: a .parquet (.pq), .csv, .tsv or .arrow file.
 
     Attributes:
-        names: of all columns.
-        types: Arrow's, of each; None in a CSV.
+        names: names of all columns.
+        types: the Arrow type of each; None for a CSV.
 
     Raises:
-        PrepError: it is damaged, or no such table.
+        PrepError: if it is damaged, or not such a table.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._ending = path, path.suffix.lower()
+        self.path = path
+        self._ending = path.suffix.lower()
         self.types: dict[str, Any] | None = None
         if self._ending in TEXT:
             self._delimiter = "\t" if self._ending == ".tsv" else _delimiter(path)
@@ -98,7 +100,7 @@ class TableFile:
         if self._ending == ".arrow":
             try:
                 return arrow("ipc").open_file(arrow().memory_map(str(self.path)))
-            except arrow().ArrowInvalid:  # no index at its end: a stream, as Hugging Face's datasets writes it
+            except arrow().ArrowInvalid:  # no footer: a stream, as Hugging Face's datasets writes it
                 return _Stream(self.path)
         return arrow("parquet").ParquetFile(self.path, page_checksum_verification=True, **options)
 
@@ -111,7 +113,7 @@ class TableFile:
                 self._file = self._open({"read_dictionary": texts})
 
     def parts(self) -> Iterator[tuple[Part, Iterator[Any]]]:
-        """All parts in order, each with its batches of rows. A CSV's rows are counted only with the last batch."""
+        """Yield all parts in order, each with its batches of rows."""
         if self.types is None:
             first = 0
             for start, stop, data in cut(self.path, self._begin, self._delimiter):
@@ -129,7 +131,7 @@ class TableFile:
             yield Part(k, k + 1, rows, size), self.read(k, k + 1, 0)
 
     def read(self, start: int, stop: int, first: int) -> Iterator[Any]:
-        """The batches of rows of a part. first: its first row, for messages."""
+        """Yield the batches of a part. first: its first row, for messages."""
         if self.types is None:
             with self.path.open("rb") as file:
                 file.seek(start)
@@ -143,8 +145,9 @@ class TableFile:
             )
 
     def _parse(self, data: bytes, first: int) -> Any:
-        """Rows of a CSV as text; an empty cell is null."""
-        reader, text = arrow("csv"), arrow().string()
+        """Parse rows of a CSV as text. Empty cells are null."""
+        reader = arrow("csv")
+        text = arrow().string()
         bad: list[Any] = []
 
         def refuse(row: Any) -> str:
@@ -174,7 +177,7 @@ class TableFile:
 
 
 def is_table_file(source: str | os.PathLike[str], *, with_target: bool) -> bool:
-    """Whether a source is to be read as a table: a file of one, of which something is to be learnt, or a DataFrame's."""
+    """Return whether a source is a table: a file of one that comes with a target, or the file of a DataFrame."""
     path = Path(source)
     ending = path.suffix.lower()
     return path.name == FRAME or (with_target and ending in (".parquet", ".arrow", ".pq", ".csv", ".tsv") and not path.is_dir())

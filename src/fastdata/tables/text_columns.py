@@ -1,7 +1,7 @@
-"""Columns of a CSV, which has nothing but text: what kind each is, and text turned into values.
+"""Find the kinds of the columns of a CSV, which holds only text, and convert text to values.
 
-A column is of numbers, of true and false, of dates or of moments if all of its values are. Numbers beside other text are an error:
-nobody can tell damage from names there. Everything else is names.
+A column holds numbers, booleans, dates or timestamps if all of its values are such. A column with numbers and other text is an
+error, because damaged numbers and names look alike there. Any other column holds names.
 """
 
 from __future__ import annotations
@@ -12,31 +12,24 @@ from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.tables.arrow import arrow
-from fastdata.tables.column_stats import Seen
+from fastdata.tables.column_stats import ColumnStats
 from fastdata.tables.columns import Column
 
-__all__ = ["MARKS", "TextSeen", "from_text"]
+__all__ = ["TextStats", "from_text"]
 
-MARKS = (
-    "NA",
-    "N/A",
-    "#N/A",
-    "NULL",
-    "null",
-    "None",
-)  # a missing value, as an empty cell is; but in a column of names they are names
+MARKS = ("NA", "N/A", "#N/A", "NULL", "null", "None")  # missing values like empty cells, except in a column of names
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
 DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*$")
 WORD = r"^(true|True|TRUE|false|False|FALSE)$"
-MOMENTS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
-TYPES = {"integer": "int64", "float": "double", "bool": "bool", "date": "date32[day]", "category": "string", "empty": "null"}
+TIMESTAMPS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
+TYPES = {"integer": "int64", "float": "double", "category": "string"}
 
 
 def from_text(array: Any, column: Column) -> Any:
-    """Text as an array of the column's kind; missing values are null.
+    """Convert text to an array of the column's kind. Missing values are null.
 
     Raises:
-        ValueError, pyarrow's too: it is not such text.
+        ValueError: if it is not such text; pyarrow's errors are ValueErrors too.
     """
     pa, compute = arrow(), arrow("compute")
     if column.kind == "category":
@@ -63,7 +56,7 @@ def _without_marks(array: Any) -> Any:
 
 
 def _bare(array: Any) -> Any:
-    """Without a plus sign, which Arrow does not take."""
+    """Remove plus signs, which Arrow does not accept."""
     compute = arrow("compute")
     return compute.replace_substring_regex(array, r"^\+", "") if compute.any(compute.starts_with(array, "+")).as_py() else array
 
@@ -80,60 +73,63 @@ def _any(array: Any, pattern: str) -> bool:
     return bool(compute.any(compute.match_substring_regex(array, pattern)).as_py())
 
 
-class TextSeen:
-    """As Seen, for a column of text, whose kind shows only at the end.
+class TextStats:
+    """ColumnStats for a column of text. Its kind is known only at the end.
 
     Args:
-        name: of the column.
-        names: its values are names, whatever they look like.
+        name: name of the column.
+        names: whether its values are names, even if they look like numbers.
     """
 
     def __init__(self, name: str, names: bool) -> None:
-        self.name, self._names = name, names
-        self.rows = 0
-        self._empty, self._marked = 0, 0
+        self.name = name
+        self._names = names
+        self._empty = self._marked = 0
         self._marks: set[str] = set()
-        self._integers, self._floats, self._text = (Seen(Column(name, k, "", TYPES[k])) for k in ("integer", "float", "category"))
+        self._integers, self._floats, self._text = (
+            ColumnStats(Column(name, k, "", TYPES[k])) for k in ("integer", "float", "category")
+        )
         self._whole = True
-        self._number, self._other = "", ""  # examples
-        self._kinds: set[Any] = {"bool", "date", *MOMENTS}  # what all text so far can be
+        self._number = self._other = ""  # examples of numbers and of other text
+        self._kinds: set[Any] = {"bool", "date", *TIMESTAMPS}  # kinds that fit all other text so far
         self._too_many: PrepError | None = None
 
     def add(self, array: Any) -> None:
-        self.rows += len(array)
         self._empty += array.null_count
         if self._names:
             self._text.add(array)
             return
-        compute, values = arrow("compute"), _without_marks(array)
+        compute = arrow("compute")
+        values = _without_marks(array)
         if marked := values.null_count - array.null_count:
             self._marked += marked
             self._marks.update(compute.unique(array.filter(values.is_null())).drop_null().to_pylist())
-        there = values.is_valid()
-        array, values = array.filter(there), values.filter(there)
+        valid = values.is_valid()
+        array, values = array.filter(valid), values.filter(valid)
         if len(values) and (self._other or not self._add_numbers(values)):
             self._add_text(compute.unique(array))
         if self._number and self._other:
             raise PrepError(
                 f"column {self.name!r} holds numbers, such as {self._number!r:.60}, and other text, such as {self._other!r:.60}: "
-                f"correct it, {self._ways()}"
+                f"correct it, {self._remedies()}"
             )
 
-    def _ways(self) -> str:
+    def _remedies(self) -> str:
         return f"or take all of it as names (--category {self.name}), or leave it out (--drop {self.name})"
 
     def _add_numbers(self, values: Any) -> bool:
-        """Count these in, if all of them are numbers."""
-        pa, bare = arrow(), _bare(values)
+        """Add values if all are numbers, and return whether they are."""
+        pa = arrow()
+        bare = _bare(values)
         whole = self._whole_numbers(bare) if self._whole else None
         floats = _cast(bare, pa.float64()) if whole is None else whole.cast(pa.float64(), safe=False)
-        if floats is None or (whole is not None and _any(bare, "[xX]")):  # to Arrow, 0x1F is a number
+        if floats is None or (whole is not None and _any(bare, "[xX]")):  # Arrow reads 0x1F as a number
             return False
         self._number = self._number or values[0].as_py()
         if whole is not None:
             self._integers.add(whole)
         elif self._whole and not _any(bare, "[.eEnN]"):
-            raise PrepError(f"column {self.name!r} holds whole numbers of more than 64 bits, {self._ways()}")
+            raise PrepError(f"column {self.name!r} holds whole numbers of more than 64 bits, {self._remedies()}")
         self._whole = whole is not None
         self._floats.add(floats)
         return True
@@ -154,30 +150,32 @@ class TextSeen:
         if self._too_many is None:
             try:
                 self._text.add(distinct)
-            except PrepError as error:  # moments may be as many as rows
+            except PrepError as error:  # not an error if these are timestamps
                 self._too_many = error
         if self._too_many is not None and not self._kinds:
             raise self._too_many
 
     def result(self) -> Column:
-        """The column with its dtype and names."""
+        """Return the column with its dtype and names."""
         if self._names or (self._other and not self._kinds):
             if not self._names and (texts := self._text.names) and all(map(DECIMAL_COMMA.match, texts)):
                 raise PrepError(
                     f"column {self.name!r} holds numbers with a comma, such as {min(texts)!r:.60}: write them with a point, "
-                    f"{self._ways()}"
+                    f"{self._remedies()}"
                 )
             self._text.names |= self._marks
             return replace(self._text.result(), missing=self._empty or None)
         column = self._text.column
         if self._other:
-            kind: Any = next(kind for kind in ("bool", "date", *MOMENTS) if kind in self._kinds)
-            if kind in MOMENTS:
-                said = f"timestamp[{kind[0]}, tz={kind[1]}]" if kind[1] else f"timestamp[{kind[0]}]"
-                column = Column(self.name, "timestamp", "int64", said, unit=kind[0], zone=kind[1])
+            kind: Any = next(kind for kind in ("bool", "date", *TIMESTAMPS) if kind in self._kinds)
+            if kind == "bool":
+                column = Column(self.name, "bool", "bool", "bool")
+            elif kind == "date":
+                column = Column(self.name, "date", "int32", "date32[day]", unit="D")
             else:
+                unit, zone = kind
                 column = Column(
-                    self.name, kind, {"bool": "bool", "date": "int32"}[kind], TYPES[kind], unit="D" if kind == "date" else ""
+                    self.name, "timestamp", "int64", f"timestamp[{unit}{zone and f', tz={zone}'}]", unit=unit, zone=zone
                 )
         elif self._number:
             column = (self._integers if self._whole else self._floats).result()

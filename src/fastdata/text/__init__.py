@@ -1,1 +1,1 @@
-"""Text to tokens: documents, tokenizers, and the shards that they fill."""
+"""Text as tokens: documents, tokenizers, shards and the dataset that reads them."""

@@ -9,6 +9,7 @@ import numpy as np
 from fastdata.errors import FastDataError
 from fastdata.store.canvas import DARK, GAP, GREY, TITLE, Canvas, text_width
 from fastdata.store.store import Store
+from fastdata.text.sections import RECORD_BYTES
 from fastdata.text.tokenizer import Spec, load
 from fastdata.words import human_bytes, number_of
 
@@ -17,44 +18,48 @@ __all__ = ["draw_documents"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 WIDTH, LINE = 1224, 19
-DOCUMENTS, LINES, FIRST = 24, 2, 200  # documents, lines of each, and tokens that are looked at
-SHADES = (226, 235, 247), (249, 237, 219)  # of a token and the next
-RECORD_BYTES = 1_048_560
+DOCUMENTS, LINES, FIRST = 24, 2, 200  # documents, lines for each, and tokens read from each
+SHADES = (226, 235, 247), (249, 237, 219)  # alternate from token to token
 
 
 def draw_documents(store: Store) -> tuple[Canvas, int, str]:
-    """Draw the first tokens of evenly spaced documents, below the place of a title; how many documents; a line about all."""
-    section, names = store.manifest.section("tokens"), store.names()
-    spec, unknown = Spec(section.engine, section.name, section.sha256), ""
+    """Draw the first tokens of evenly spaced documents, with room for a title. Return also their number and a line about all."""
+    section = store.manifest.section("tokens")
+    names = store.names()
+    spec = Spec(section.engine, section.name, section.sha256)
+    problem = ""
     try:
         decode = load(spec, (store.path / spec.file).read_bytes() if spec.file else b"").decode
-    except FastDataError as error:  # the tokens came without it, or its library is not installed
-        decode, unknown = (lambda ids: " ".join(map(str, ids))), f"; ids, for {error}"
+    except FastDataError as error:  # there is no tokenizer, or its library is not installed
+        decode = lambda ids: " ".join(map(str, ids))  # noqa: E731
+        problem = f"; shown as ids: {error}"
     count = min(len(store), DOCUMENTS)
     tall = LINE * (LINES + 1) + GAP
     canvas = Canvas(WIDTH, TITLE + max(1, count) * tall)
     for place in range(count):
         index, y = place * len(store) // count, TITLE + place * tall
         row = store.samples[index]
-        said = f"{index}: {names[int(row['source'])]}, {number_of(int(row['tokens']), 'token')}"
-        canvas.text(GAP, y + 13, said, width=WIDTH - 2 * GAP, color=GREY)
+        caption = f"{index}: {names[int(row['source'])]}, {number_of(int(row['tokens']), 'token')}"
+        canvas.text(GAP, y + 13, caption, width=WIDTH - 2 * GAP, color=GREY)
         ids = _tokens(store, int(row["start"]), min(FIRST, int(row["tokens"])))
         _draw(canvas, [decode([k]) for k in ids.tolist()], y + LINE, more=int(row["tokens"]) > FIRST)
     size = sum(section.counts) * np.dtype(store.manifest.variants[0].form.dtype).itemsize
     name = "unknown" if section.engine == "none" else section.name
-    said = f"{number_of(len(store), 'document')}, {sum(section.counts)} tokens, {human_bytes(size)}, tokenizer {name}"
-    return canvas, count, said + ("" if count == len(store) else f"; {count} of them, evenly spaced") + unknown
+    summary = f"{number_of(len(store), 'document')}, {sum(section.counts)} tokens, {human_bytes(size)}, tokenizer {name}"
+    return canvas, count, summary + ("" if count == len(store) else f"; {count} of them, evenly spaced") + problem
 
 
 def _tokens(store: Store, start: int, count: int) -> Array:
-    """Tokens from a place in the store on; no document goes on in another shard."""
+    """Return `count` tokens from a place in the store on. All must lie in one shard, as those of a document do."""
     section, (variant,) = store.manifest.section("tokens"), store.manifest.variants
     assert variant.records is not None
     dtype = np.dtype(variant.form.dtype).newbyteorder("<")
-    ends, each = np.cumsum(section.counts), RECORD_BYTES // dtype.itemsize
+    ends = np.cumsum(section.counts)
+    each = RECORD_BYTES // dtype.itemsize
     shard = int(np.searchsorted(ends, start, "right"))
     first = start - int(ends[shard - 1] if shard else 0)
-    reader, before = store.reader(variant), sum(variant.records[:shard])
+    reader = store.reader(variant)
+    before = sum(variant.records[:shard])
     found: list[Array] = []
     for record in range(first // each, (first + max(count, 1) - 1) // each + 1):
         found.append(np.frombuffer(bytes(reader.get(before + record)), dtype))
@@ -62,8 +67,9 @@ def _tokens(store: Store, start: int, count: int) -> Array:
 
 
 def _draw(canvas: Canvas, tokens: list[str], y: int, *, more: bool) -> None:
-    """Tokens as shaded boxes, as many as fit into the lines."""
-    x, line = GAP, 0
+    """Draw tokens as shaded boxes, as many as fit into the lines."""
+    x = GAP
+    line = 0
     for k, token in enumerate(tokens):
         text = token.replace("\n", "\\n").replace("\t", "\\t")
         wide = max(6, text_width(text.replace("\ufffd", "?")) + 4)
@@ -72,7 +78,8 @@ def _draw(canvas: Canvas, tokens: list[str], y: int, *, more: bool) -> None:
             if last:
                 more = True
                 break
-            x, line = GAP, line + 1
+            x = GAP
+            line += 1
         wide = min(wide, canvas.pixels.shape[1] - GAP - x)
         canvas.box(x, y + line * LINE, wide, LINE - 2, SHADES[k % 2])
         canvas.text(x + 2, y + line * LINE + 13, text, width=wide - 2, color=DARK)

@@ -1,4 +1,4 @@
-"""Documents out of files of text: .txt, .jsonl and .parquet, also compressed with gzip or zstd."""
+"""Read documents from files of text: .txt, .jsonl and .parquet, the first two also compressed with gzip or zstd."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ BOM = b"\xef\xbb\xbf"
 FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".bin": "bin"}
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 
-# A document, and where it stands: in its file, the byte that it begins at, or the row; or why it can't be used.
-Found = tuple[int, str | CodecError]
+Found = tuple[int, str | CodecError]  # the byte or row where a document begins, and its text or why it cannot be used
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file that is read by itself. start, stop: its bytes, or row groups of Parquet; stop -1: to the end."""
+    """A part of a file that can be read alone. start, stop: bytes, or row groups of Parquet; a stop of -1 is the file's end."""
 
     name: str
     start: int
@@ -40,21 +39,21 @@ class Piece:
 
 @dataclass(frozen=True)
 class Head(Piece):
-    """The first documents of a piece, so many."""
+    """The first `documents` documents of a piece."""
 
     documents: int = 0
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """How files become documents. separator: between those of a .txt file; empty: it is one. field: that holds the text."""
+    """How files become documents. separator: separates those of a .txt file; if empty, the file is one. field: holds the text."""
 
     separator: str = ""
     field: str = "text"
 
 
 def format_of(name: str) -> tuple[str, str]:
-    """The format of a file by its name, and how it is packed; ("", "") if it is none of ours."""
+    """Return a file's format and compression by its name; ("", "") if it is not supported."""
     path = Path(name.lower())
     packed = PACKED.get(path.suffix, "")
     kind = FORMATS.get(Path(path.stem).suffix if packed else path.suffix, "")
@@ -62,26 +61,30 @@ def format_of(name: str) -> tuple[str, str]:
 
 
 def documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[Found]:
-    """The documents of a piece, in order. Blank lines, and what is blank between two separators, are no documents.
+    """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
-    seen: takes the numbers of those, "blank", and of the places where a file was cut, "cuts".
+    Args:
+        root: the folder that names count from.
+        piece: what to read.
+        cutting: how it is cut into documents.
+        seen: counts the blank parts as "blank", and the places where the file was cut as "cuts".
 
     Raises:
-        CodecError: the file can't be read on; what came before is good.
+        CodecError: if the rest of the file cannot be read; the documents before are good.
     """
     found = _documents(root, piece, cutting, Counter() if seen is None else seen)
     return islice(found, piece.documents) if isinstance(piece, Head) else found
 
 
 def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int]) -> Iterator[str]:
-    """What the caller shall know of how files of these names were cut. seen: as `documents` has it, of all of them."""
+    """Yield notes for the caller on how these files were cut. seen: the counts of `documents`, summed over all files."""
     separator = cutting.separator
     if blank := seen.get("blank", 0):
         what = "line" if separator in ("", "\n") else "document"
         yield f"skipped {number_of(blank, f'blank {what}')}"
     if separator not in ("", "\n") and not seen.get("cuts", 0) and any(format_of(name)[0] == "txt" for name in names):
-        shell = f"; to mean line ends by \\n, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
-        yield f"--split-on {shlex.quote(separator)} was found nowhere, so each .txt file is one document{shell}"
+        shell = f"; for line ends, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
+        yield f"--split-on {shlex.quote(separator)} occurs in no .txt file, so each file is one document{shell}"
 
 
 def _documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str]) -> Iterator[Found]:
@@ -101,7 +104,7 @@ def _documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str]) -
 
 
 def _blocks(path: Path, packed: str, piece: Piece) -> Iterator[bytes]:
-    """The bytes of a piece, unpacked."""
+    """Yield the bytes of a piece, decompressed."""
     if packed == "gzip":
         with gzip.open(path) as file:
             try:
@@ -121,7 +124,7 @@ def _blocks(path: Path, packed: str, piece: Piece) -> Iterator[bytes]:
 
 
 def _zstd(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Frame by frame; the library's own reader says nothing of a frame that is cut short."""
+    """Decompress frame by frame: the library's own reader does not report a truncated frame."""
     with needs("zstandard"):
         import zstandard
     frame = None
@@ -140,7 +143,7 @@ def _zstd(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _filled(parts: Iterator[tuple[int, bytes]], seen: Counter[str]) -> Iterator[tuple[int, bytes]]:
-    """Those that are not blank."""
+    """Yield the parts that are not blank, and count the others."""
     for at, part in parts:
         if part.strip():
             yield at, part
@@ -149,20 +152,21 @@ def _filled(parts: Iterator[tuple[int, bytes]], seen: Counter[str]) -> Iterator[
 
 
 def _split(blocks: Iterator[bytes], separator: bytes, at: int, seen: Counter[str]) -> Iterator[tuple[int, bytes]]:
-    """The parts between separators, and where each begins. The last need not be ended, and is none if it is blank."""
-    held, scanned = bytearray(), 0
+    """Yield the parts between separators, and where each begins. The last one needs no separator, and is left out if blank."""
+    data = bytearray()
+    scanned = 0
     for block in blocks:
-        held += block
+        data += block
         begin = 0
-        while (end := held.find(separator, max(begin, scanned))) >= 0:
+        while (end := data.find(separator, max(begin, scanned))) >= 0:
             seen["cuts"] += 1
-            yield at + begin, bytes(held[begin:end])
+            yield at + begin, bytes(data[begin:end])
             begin = end + len(separator)
-        del held[:begin]
+        del data[:begin]
         at += begin
-        scanned = max(len(held) - len(separator) + 1, 0)
-    if held.strip():
-        yield at, bytes(held)
+        scanned = max(len(data) - len(separator) + 1, 0)
+    if data.strip():
+        yield at, bytes(data)
 
 
 def _text(data: bytes, at: int) -> str | CodecError:
@@ -174,7 +178,7 @@ def _text(data: bytes, at: int) -> str | CodecError:
 
 
 def _field(line: bytes, field: str) -> str | CodecError:
-    """The text in a line of JSON."""
+    """Return the text in a line of JSON."""
     try:
         entry = json.loads(line)
     except UnicodeDecodeError as error:
@@ -193,7 +197,7 @@ def _checked(text: Any) -> str | CodecError:
     if not text.isascii():
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can write and UTF-8 can't
+        except UnicodeEncodeError as error:  # half of a surrogate pair: JSON can write it, UTF-8 cannot
             return CodecError(str(error), "not-utf8")
     return text or CodecError("it is empty", "empty")
 

@@ -1,4 +1,4 @@
-"""What `fastdata info` tells of tokens."""
+"""The part of `fastdata info` on tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["token_facts", "token_lines"]
 
 
 def token_facts(store: Store) -> Facts:
-    """Return the tokenizer, how many tokens there are, and the lengths of documents."""
+    """Return the tokenizer, the number of tokens, and the lengths of documents."""
     tokens, lengths = store.manifest.section("tokens"), store.samples["tokens"]
     return {
         **{key: getattr(tokens, key) for key in ("engine", "name", "sha256", "vocab_size", "end", "largest")},
@@ -23,7 +23,7 @@ def token_facts(store: Store) -> Facts:
 
 
 def token_lines(facts: Facts) -> Iterator[str]:
-    """Yield the store, its tokenizer, its tokens and its documents."""
+    """Yield lines on the store, its tokenizer, its tokens and its documents."""
     found, (variant,) = facts["tokens"], facts["variants"]
     yield (
         f"{facts['path']}: {number_of(facts['samples'], 'document')}, {number_of(found['count'], 'token')}, "

@@ -1,4 +1,4 @@
-"""Tokens, as a kind of data: what the rooms that serve every kind ask for."""
+"""The kind of data "tokens", for the packages that serve every kind."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ __all__ = ["KIND", "TokenKind"]
 
 
 class TokenKind(Kind):
-    """Text as tokens, or tokens that others made."""
+    """Text as tokens, or files of tokens."""
 
-    name, says, item, reader = "tokens", "text or tokens", "document", "TokenDataset"
+    name = "tokens"
+    says = "text or tokens"
+    item = "document"
+    reader = "TokenDataset"
     options = TokenOptions
     shards = "fastdata.text.shards"
     read = "text", "text"
@@ -26,44 +29,42 @@ class TokenKind(Kind):
     exports = "nanogpt", "llmc", "megatron"
     export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}
     untyped = "trained-on", "vocab-size"
-    hint = "; of text, give --tokenizer or --train-bpe"
+    hint = "; for text, give --tokenizer or --train-bpe"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Whether a tokenizer is given, or the source holds tokens."""
+        """Return whether a tokenizer is given, or the source holds tokens."""
         from fastdata.text.listing import holds_tokens
 
         return given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source)
 
     def plan(self, source: StrPath, out: Path, options: TokenOptions, limit: int | None) -> Planned:
-        """List the text and decide how it is tokenized."""
+        """List the text and decide how to tokenize it."""
         from fastdata.text.planning import plan_text
 
         return plan_text(source, out, options, limit)
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
-        """Return the bytes of the text, and of the tokens."""
+        """Return the bytes of the text and of the tokens."""
         return sum(max(source.size, 0) for source in sources), _bytes(store)
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Turn a manifest's options into those that are typed."""
-        found = dict[str, Any]()
+        typed = dict[str, Any]()
         for key, value in options.items():
             if key == "cutting" and isinstance(value, dict):
-                found |= _cutting(value.get("separator", ""), value.get("field", "text"))
+                typed |= _cutting(value.get("separator", ""), value.get("field", "text"))
             elif key == "tokenizer" and isinstance(value, dict):
-                found |= _tokenizer(value, trained=bool(options.get("trained_on")))
+                typed |= _tokenizer(value, trained=bool(options.get("trained_on")))
             else:
-                found["end-token" if key == "end" else key.replace("_", "-")] = value
-        return found
+                typed["end-token" if key == "end" else key.replace("_", "-")] = value
+        return typed
 
     def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-        """Yield that a tokenizer's name stands for something else now."""
+        """Yield a line if a tokenizer's name means other contents now."""
         before, after = (options.get("tokenizer") for options in (old, new))
         if before and after and before != after and before["name"] == after["name"] and "tokenizer" in self.typed(new):
             yield f"  --tokenizer {after['name']}, now with other contents"
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Describe the records of a variant."""
         from fastdata.store.format import Form
 
         fits = codec == "tokens" and channels in (1, 3) and dtype in ("uint16", "uint32") and not mask
@@ -76,59 +77,55 @@ class TokenKind(Kind):
         return {"tokens": parse_tokens(body["tokens"], variants[0])}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
-        """Return the dtype of a row of samples.npy."""
         from fastdata.text.sections import SAMPLES_DTYPE
 
         return SAMPLES_DTYPE
 
     def described(self, manifest: Any) -> str:
-        """Say "tokens"."""
         return self.name
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return the tokenizer, and what there is of tokens and documents."""
+        """Return what `info` says on the tokenizer, the tokens and the documents."""
         from fastdata.text.info import token_facts
 
         return {"tokens": token_facts(store)}
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a RAMDataset holds."""
+        """Yield the size of a RAMDataset."""
         yield {"size": None, "bytes": _bytes(store)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`."""
         from fastdata.text.info import token_lines
 
         return token_lines(facts)
 
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw how documents begin."""
+        """Draw the beginnings of documents."""
         from fastdata.text.contact_sheet import draw_documents
 
         return draw_documents(store)
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
-        """Write the .bin files of others."""
+        """Write .bin files for nanoGPT, llm.c or Megatron."""
         from fastdata.text.export import export_tokens
 
         root.mkdir(parents=True, exist_ok=True)
         return export_tokens(store, root, to, tick, options["val_fraction"])
 
     def dataset(self, manifest: Any) -> Any:
-        """Return TokenDataset."""
         from fastdata.text.dataset import TokenDataset
 
         return TokenDataset
 
     def in_memory(self) -> Any:
-        """Return RAMTokens."""
-        from fastdata.text.ram import RAMTokens
+        from fastdata.text.dataset import RAMTokens
 
         return RAMTokens
 
 
 def _bytes(store: Any) -> int:
-    (variant,), counts = store.manifest.variants, store.manifest.section("tokens").counts
+    (variant,) = store.manifest.variants
+    counts = store.manifest.section("tokens").counts
     return int(sum(counts)) * {"uint16": 2, "uint32": 4}[variant.form.dtype]
 
 

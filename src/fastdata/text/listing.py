@@ -1,4 +1,4 @@
-"""Which files of text there are, and how they are cut into pieces and shards."""
+"""List the files of text, take the first documents if asked, and cut them into pieces and shards."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
-from fastdata.errors import PrepError, needs
+from fastdata.errors import MissingExtraError, PrepError, needs
 from fastdata.sources.inputs import SPLITS, look, splits_error
 from fastdata.sources.walk import Walk, walk_files
-from fastdata.text.documents import Cutting, Piece, format_of
+from fastdata.text.documents import Cutting, Head, Piece, documents, format_of
+from fastdata.text.pretokenized import open_tokens
 from fastdata.words import number_of
 
-__all__ = ["TextList", "holds_tokens", "list_text", "shard_bounds"]
+__all__ = ["TextList", "first_documents", "holds_tokens", "list_text", "shard_bounds"]
 
-BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
-BESIDE = (".idx", "meta.pkl")  # what lies beside tokens
-LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # of text in a shard, about
+BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
+COMPANIONS = (".idx", "meta.pkl")  # files next to tokens
+LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
 
 
 @dataclass(frozen=True)
 class TextList:
-    """All inputs, in the order of the store. skipped: files that are no text by their ending, by ending. notes: what else is."""
+    """All inputs in the order of the store. skipped: how many files are not text, by extension. notes: for the caller."""
 
     root: Path
     pieces: list[Piece]
@@ -35,30 +37,31 @@ class TextList:
 
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
-    """Whether a source is a .bin file, or a folder of nothing else, but for Megatron's .idx and nanoGPT's meta.pkl. Stops at the
-    first other file."""
-    path, found = Path(source), False
+    """Return whether a source is a .bin file, or a folder that holds only .bin, Megatron's .idx and nanoGPT's meta.pkl."""
+    path = Path(source)
+    found = False
     for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
-        if not name.lower().endswith((".bin", *BESIDE)):
+        if not name.lower().endswith((".bin", *COMPANIONS)):
             return False
         found = found or name.lower().endswith(".bin")
     return found
 
 
 def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
-    """The text files of a folder and all folders in it, by name, or one file; large ones in pieces, cut between documents.
+    """List one text file, or those of a folder and its subfolders by name. Large files are cut into pieces between documents.
 
     Raises:
-        PrepError: there is nothing to prepare, or splits side by side.
+        PrepError: if there is nothing to prepare, or the folder holds several splits.
     """
-    path, skipped = Path(source), Counter[str]()
+    path = Path(source)
+    skipped = Counter[str]()
     walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
     if path.is_dir():
         found = []
         for name, size, problem in walk_files(path, walk):
             if format_of(name)[0]:
                 found.append((name, size, problem))
-            elif not name.endswith(BESIDE):
+            elif not name.endswith(COMPANIONS):
                 skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
         root = path
     elif path.exists():
@@ -66,11 +69,12 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
             raise PrepError(
                 f"SOURCE {path}: text files end in .txt, .md, .jsonl or .parquet, the first three also with .gz or .zst"
             )
-        root, found = path.parent, [(path.name, *look(path))]
+        root = path.parent
+        found = [(path.name, *look(path))]
     else:
         raise PrepError(f"SOURCE {source} does not exist")
     text = [file for file in found if format_of(file[0])[0] != "bin"]
-    if text and len(text) < len(found):  # tokens among text are no text
+    if text and len(text) < len(found):  # skip tokens that lie among text
         skipped[".bin"] += len(found) - len(text)
         found = text
     if not found:
@@ -80,7 +84,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
         with needs("zstandard"):
-            import zstandard  # noqa: F401  or each of these files would be a reject
+            import zstandard  # noqa: F401  without it, each of these files would become a reject
     total = sum(max(size, 0) for _, size, _ in found)
     shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
@@ -88,7 +92,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
 
 
 def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:
-    """Raise PrepError where names have words such as train and val. Of text, all have to: a document may be about tests."""
+    """Raise PrepError if names contain words such as train and val. For text, every name must: a document may be about tests."""
     splits: dict[str, list[str]] = {}
     for name in names:
         words = re.split(r"[-_.\d/]+", name.lower())
@@ -105,9 +109,48 @@ def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:
     raise splits_error(path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False)
 
 
+def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None = None) -> TextList:
+    """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
+
+    Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
+    """
+    if limit is None:
+        return found
+    pieces: list[Piece] = []
+    left = limit
+    for piece in found.pieces:
+        if not left:
+            break
+        sizes = list(islice(_sizes(found.root, piece, cutting, end), left + 1))
+        if len(sizes) > left:
+            piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
+        pieces.append(piece)
+        left -= min(left, len(sizes))
+    return replace(found, pieces=pieces)
+
+
+def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
+    """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
+    if piece.problem:
+        yield 0
+        return
+    try:
+        if format_of(piece.name)[0] == "bin":
+            file = open_tokens(root / piece.name)
+            yield from (file.documents(end) * file.tokens.itemsize).tolist()
+        else:
+            for _, text in documents(root, piece, cutting):
+                yield len(text.encode()) if isinstance(text, str) else 0
+    except MissingExtraError:
+        raise
+    except Exception:  # noqa: BLE001  a library may raise anything for a bad file; the worker rejects it
+        yield 0
+
+
 def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
-    """Consecutive pieces to a shard, until it has its bytes."""
-    bounds, size = [0], 0
+    """Group consecutive pieces into shards of about `shard_bytes`, and return the first piece of each, and then their number."""
+    bounds = [0]
+    size = 0
     for k, piece in enumerate(pieces):
         if size and size + max(piece.size, 0) > shard_bytes:
             bounds.append(k)
@@ -132,10 +175,11 @@ def _pieces(root: Path, name: str, size: int, problem: str, cutting: Cutting, at
 
 
 def _cuts(path: Path, size: int, separator: bytes, at_most: int) -> Iterator[int]:
-    """Where documents begin, about every `at_most` bytes. A separator that overlaps itself has to be counted from the beginning."""
+    """Yield where documents begin, about every `at_most` bytes. A separator that overlaps itself is counted from the beginning."""
     overlaps = any(separator[:k] == separator[-k:] for k in range(1, len(separator)))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        goal, at = at_most, 0
+        goal = at_most
+        at = 0
         while goal < size:
             at = data.find(separator, at if overlaps else max(goal - len(separator), at))
             if at < 0 or (at := at + len(separator)) >= size:

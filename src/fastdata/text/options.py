@@ -1,4 +1,4 @@
-"""What `fastdata-prep` can be asked for of text."""
+"""The options of `fastdata-prep` for text."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class TokenOptions:
     """Text"""
 
     tokenizer: StrPath | None = option(
-        "SOURCE is text, and this its tokenizer. A tokenizer.json of Hugging Face's, a SentencePiece .model, a name of tiktoken's, "
-        "a store whose tokenizer to use, bytes, or chars: each character of the text has an id.",
+        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a SentencePiece .model, a tiktoken encoding, a store "
+        "whose tokenizer to use, bytes, or chars (each character of the text gets an id).",
         type="path",
         metavar="NAME_OR_FILE",
         common=True,
     )
     train_bpe: int | None = option(
-        "SOURCE is text: train a BPE of this many tokens on it.", type="int", metavar="VOCAB", common=True
+        "Train a BPE of this many tokens on SOURCE, which is text.", type="int", metavar="VOCAB", common=True
     )
     end_token: str | None = option(
-        "What follows each document: a token, its id, or none. Default: what the tokenizer says.", metavar="TOKEN"
+        "Token after each document: the token, its id, or none. Default: the tokenizer's own.", metavar="TOKEN"
     )
-    split_lines: bool = option("Each line of a .txt file is a document; else the whole file is one.", False)
-    split_on: str | None = option("What stands between the documents of a .txt file.", metavar="TEXT")
-    field: str = option("Of .jsonl and .parquet: what holds the text.", "text")
+    split_lines: bool = option("Make each line of a .txt file a document. Default: the whole file is one.", False)
+    split_on: str | None = option("Separator of the documents in a .txt file.", metavar="TEXT")
+    field: str = option("Field of .jsonl files, or column of .parquet files, that holds the text.", "text")
 
     def __post_init__(self) -> None:
         if (self.split_lines and self.split_on is not None) or self.split_on == "":
@@ -38,7 +38,7 @@ class TokenOptions:
 
     @property
     def cutting(self) -> Any:
-        """How files are cut into documents, a `fastdata.text.documents.Cutting`."""
+        """How to cut files into documents, a `fastdata.text.documents.Cutting`."""
         from fastdata.text.documents import Cutting
 
         return Cutting("\n" if self.split_lines else self.split_on or "", self.field)

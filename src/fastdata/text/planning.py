@@ -1,4 +1,4 @@
-"""From the options of text to a plan."""
+"""Make a plan from the options of text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.folder import PLAN
-from fastdata.prepare.plan import Plan, freeze
+from fastdata.prepare.plan import freeze
 from fastdata.store.files import MANIFEST, WORK
 from fastdata.store.format import Labels, read_manifest
 from fastdata.text.documents import Cutting, documents, format_of
-from fastdata.text.limit import first_documents
-from fastdata.text.listing import TextList, list_text, shard_bounds
+from fastdata.text.listing import TextList, first_documents, list_text, shard_bounds
 from fastdata.text.options import TokenOptions
-from fastdata.text.pretokenized import ready_dtype
+from fastdata.text.pretokenized import tokens_dtype
 from fastdata.text.shards import TokenRecipe
 from fastdata.text.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 
@@ -28,101 +27,108 @@ __all__ = ["plan_text"]
 END = "<|endoftext|>"
 
 
-def plan_text(source: StrPath, out: Path, asked: TokenOptions, limit: int | None = None) -> Planned:
-    """List the text and decide how it is tokenized. limit: take so many documents, the first ones.
+def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Planned:
+    """List the text and decide how to tokenize it.
+
+    Args:
+        source: a file or a folder.
+        out: the store to make.
+        options: what the caller asked for.
+        limit: take this many documents, the first ones; None: all.
 
     Raises:
-        PrepError: there is no text or no such tokenizer, or it has no such token.
-        ValueError: a wrong argument.
+        PrepError: if there is no text or no such tokenizer, or the tokenizer lacks the end token.
+        ValueError: if an option is wrong.
     """
-    plan, found = _planned(source, out, asked, limit)
-    return Planned(plan, dict(found.skipped), found.notes)
-
-
-def _planned(source: StrPath, out: Path, asked: TokenOptions, limit: int | None) -> tuple[Plan, TextList]:
-    tokenizer = None if asked.tokenizer is None else os.fspath(asked.tokenizer)
-    train_bpe, end_token, cutting = asked.train_bpe, asked.end_token, asked.cutting
+    tokenizer = None if options.tokenizer is None else os.fspath(options.tokenizer)
+    train_bpe, cutting, end_token = options.train_bpe, options.cutting, options.end_token
     if tokenizer is not None and train_bpe is not None:
-        raise ValueError("give --tokenizer or --train-bpe, one of them")
+        raise ValueError("give --tokenizer or --train-bpe, not both")
     if train_bpe is not None and train_bpe < 257:
-        raise ValueError(f"--train-bpe is {train_bpe}, but a vocabulary has 256 bytes and an end at least: 257 or more")
+        raise ValueError(f"--train-bpe is {train_bpe}, but must be 257 or more: 256 bytes and an end token")
     found = list_text(source, cutting)
     are_tokens = all(format_of(piece.name)[0] == "bin" for piece in found.pieces)
     if train_bpe is not None and are_tokens:
-        raise ValueError(f"SOURCE {source} holds tokens, no text to train a tokenizer on: leave --train-bpe out")
+        raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
     if not are_tokens:
         found = first_documents(found, limit, cutting)
-    of_characters = tokenizer == "chars" and not are_tokens
-    trained_on = ""
-    if train_bpe is not None or of_characters:
-        trained_on = _trained_on(found, cutting, train_bpe, end_token)
     if tokenizer is None and train_bpe is None:
-        return _plan_ready(found, end_token, limit), found
-    if of_characters:
-        data = _kept(out, trained_on, "chars") or character_file(_characters(found, cutting, end_token))
-        spec = Spec("chars", "chars", hashlib.sha256(data).hexdigest())
-        if end_token is None and len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt":
-            end_token = "none"  # one document
-    elif tokenizer is not None:
-        _refuse_other_store(tokenizer)
-        spec, data = find_tokenizer(tokenizer)
+        recipe, files = _without_tokenizer(found, end_token), dict[str, bytes]()
     else:
-        data = _kept(out, trained_on, "tokenizers") or _train(found, cutting, train_bpe or 0)
-        spec = Spec("tokenizers", f"bpe-{train_bpe}", hashlib.sha256(data).hexdigest())
-    engine = load(spec, data)
-    options = TokenRecipe(spec, engine.vocab_size, _end(engine, spec, end_token), cutting, trained_on)
+        if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
+            trained_on = _trained_on(found, cutting, train_bpe, end_token)
+            spec, data = _make_tokenizer(found, cutting, train_bpe, end_token, out, trained_on)
+            one_document = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
+            if train_bpe is None and end_token is None and one_document:
+                end_token = "none"
+        else:
+            trained_on = ""
+            _refuse_other_store(str(tokenizer))
+            spec, data = find_tokenizer(str(tokenizer))
+        engine = load(spec, data)
+        recipe = TokenRecipe(spec, engine.vocab_size, _end_id(engine, spec, end_token), cutting, trained_on)
+        files = {spec.file: data} if spec.file else {}
     if are_tokens:
-        found = first_documents(found, limit, cutting, options.end)
-    return _plan(found, options, {spec.file: data} if spec.file else {}), found
+        found = first_documents(found, limit, cutting, recipe.end)
+    plan = freeze(recipe, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
+    return Planned(plan, dict(found.skipped), found.notes)
 
 
-def _refuse_other_store(given: str) -> None:
-    """Raise PrepError if this is a store that has no file of a tokenizer's."""
-    folder = Path(given)
+def _make_tokenizer(
+    found: TextList, cutting: Cutting, train_bpe: int | None, end_token: str | None, out: Path, trained_on: str
+) -> tuple[Spec, bytes]:
+    """Make a tokenizer of the text, or reuse the one that an earlier run made of the same."""
+    if train_bpe is None:
+        name = engine = "chars"
+        data = _kept(out, trained_on, engine) or character_file(_characters(found, cutting, end_token))
+    else:
+        name, engine = f"bpe-{train_bpe}", "tokenizers"
+        data = _kept(out, trained_on, engine) or _train(found, cutting, train_bpe)
+    return Spec(engine, name, hashlib.sha256(data).hexdigest()), data
+
+
+def _refuse_other_store(tokenizer: str) -> None:
+    """Raise PrepError if `tokenizer` is a store without a tokenizer's file."""
+    folder = Path(tokenizer)
     if not (folder / MANIFEST).is_file() or any((folder / name).is_file() for name in FILES.values()):
         return
     manifest = read_manifest(folder)
-    if manifest.section("tokens") is None:
-        raise PrepError(f"--tokenizer {given} is a store of {manifest.kind}, which has no tokenizer: give a store of text")
-    if manifest.section("tokens").engine not in FILES:
-        its = manifest.section("tokens").name
-        remedy = f"give --tokenizer {its}" if its else "nobody here knows it"
-        raise PrepError(f"--tokenizer {given} is a store without a tokenizer's file: {remedy}")
+    section = manifest.section("tokens")
+    if section is None:
+        raise PrepError(f"--tokenizer {tokenizer} is a store of {manifest.kind}, which has no tokenizer: give a store of text")
+    if section.engine not in FILES:
+        remedy = f"give --tokenizer {section.name}" if section.name else "its tokenizer is not known"
+        raise PrepError(f"--tokenizer {tokenizer} is a store without a tokenizer's file: {remedy}")
 
 
-def _plan(found: TextList, options: TokenRecipe, files: dict[str, bytes]) -> Plan:
-    return freeze(options, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
-
-
-def _plan_ready(found: TextList, end_token: str | None, limit: int | None) -> Plan:
-    """Of tokens without their tokenizer: any id of their dtype is good."""
+def _without_tokenizer(found: TextList, end_token: str | None) -> TokenRecipe:
+    """Return the recipe for tokens whose tokenizer is not known: any id of their dtype is valid."""
     if end_token not in (None, "none") and not str(end_token).isdecimal():
-        raise ValueError(f"--end-token is {end_token}; of tokens without their tokenizer it must be an id, or none")
+        raise ValueError(f"--end-token is {end_token}, but must be an id, or none: these tokens come without a tokenizer")
     end = None if end_token in (None, "none") else int(end_token or 0)
-    dtypes = {ready_dtype(found.root / piece.name) for piece in found.pieces}
+    dtypes = {tokens_dtype(found.root / piece.name) for piece in found.pieces}
     vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
     if end is not None and end >= vocab:
         raise ValueError(f"--end-token is {end}, but the tokens' dtype holds ids below {vocab}")
-    found = first_documents(found, limit, Cutting(), end)
-    return _plan(found, TokenRecipe(Spec("none", "", ""), vocab, end), {})
+    return TokenRecipe(Spec("none", "", ""), vocab, end)
 
 
-def _end(engine: Engine, spec: Spec, given: str | None) -> int | None:
-    """The id behind each document."""
-    if given == "none":
+def _end_id(engine: Engine, spec: Spec, end_token: str | None) -> int | None:
+    """Return the id that follows each document, or None."""
+    if end_token == "none":
         return None
-    if given is None:
+    if end_token is None:
         if engine.end is None:
             raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
         return engine.end
-    number = int(given) if given.isdecimal() else engine.id_of(given)
+    number = int(end_token) if end_token.isdecimal() else engine.id_of(end_token)
     if number is None or number >= engine.vocab_size:
-        raise PrepError(f"--end-token {given}: {spec.name} has no such token; its vocabulary has {engine.vocab_size}")
+        raise PrepError(f"--end-token {end_token}: {spec.name} has no such token; its vocabulary has {engine.vocab_size}")
     return number
 
 
 def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token: str | None) -> str:
-    """What a tokenizer depends on that is made of the text; vocab None: of its characters."""
+    """Hash all that a tokenizer made of the text depends on. vocab: size of a BPE; None: a tokenizer of characters."""
     files = [tuple(vars(piece).values()) for piece in found.pieces]
     whole: list[Any] = ["chars", end_token, vars(cutting), files]
     if vocab is not None:
@@ -133,7 +139,7 @@ def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token:
 
 
 def _kept(out: Path, trained_on: str, engine: str) -> bytes:
-    """The tokenizer that an earlier run made of the same; empty if there is none."""
+    """Return the file of the tokenizer that an earlier run made of the same text; empty if there is none."""
     for place in (out / MANIFEST, out / WORK / PLAN):
         try:
             options = json.loads(place.read_bytes())["options"]
@@ -146,7 +152,7 @@ def _kept(out: Path, trained_on: str, engine: str) -> bytes:
 
 
 def _train(found: TextList, cutting: Cutting, vocab: int) -> bytes:
-    """A byte-level BPE, as GPT-2's is, of all documents that can be read."""
+    """Train a byte-level BPE like GPT-2's on all documents that can be read, and return its tokenizer.json."""
     with needs("tokenizers"):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     tokenizer = Tokenizer(models.BPE())
@@ -159,7 +165,7 @@ def _train(found: TextList, cutting: Cutting, vocab: int) -> bytes:
 
 
 def _characters(found: TextList, cutting: Cutting, end_token: str | None) -> set[str]:
-    """All characters of all documents that can be read, and the one that is to stand behind them."""
+    """Return the characters of all documents that can be read, and the end token if it is one character."""
     characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
     for text in _texts(found, cutting):
         characters.update(text)
@@ -172,5 +178,5 @@ def _texts(found: TextList, cutting: Cutting) -> Iterator[str]:
             continue
         try:
             yield from (text for _, text in documents(found.root, piece, cutting) if isinstance(text, str))
-        except (CodecError, OSError):  # what can't be read is rejected, by name, when it is tokenized
+        except (CodecError, OSError):  # tokenizing rejects it, with its name
             continue

@@ -1,4 +1,4 @@
-"""Tokens that others have made: nanoGPT's and llm.c's .bin, Megatron's .bin with its .idx."""
+"""Read files of tokens: .bin of nanoGPT and llm.c, and .bin with .idx of Megatron."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["Ready", "open_ready", "ready_dtype"]
+__all__ = ["MEGATRON_MAGIC", "TokenFile", "open_tokens", "tokens_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# llm.c, dev/data/data_common.py: 256 int32, of which magic, version and the number of tokens are used
+# llm.c, dev/data/data_common.py: 256 int32; the first three are magic, version and number of tokens
 LLMC_HEADER = 1024
-LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # by magic: version and dtype
 # Megatron-LM, megatron/core/datasets/indexed_dataset.py
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 MEGATRON_DTYPES = {8: "<u2", 4: "<i4"}
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The tokens of a file. lengths: of its documents, if the format tells."""
+class TokenFile:
+    """The tokens of a file. lengths: number of tokens in each document, if the format stores them."""
 
     tokens: Array
     lengths: Array | None = None
 
     def documents(self, end: int | None) -> Array:
-        """Tokens of each document: as the format tells, else up to each end token, else one of all."""
+        """Return the number of tokens in each document: as stored, else cut after each end token, else the whole file."""
         if self.lengths is not None:
             return self.lengths
         ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(self.tokens == end) + 1
@@ -38,11 +38,11 @@ class Ready:
         return np.diff(bounds)
 
 
-def open_ready(path: Path) -> Ready:
+def open_tokens(path: Path) -> TokenFile:
     """Map a file of tokens.
 
     Raises:
-        CodecError: it is not what its header says, or not whole.
+        CodecError: if the file does not match its header, or is truncated.
     """
     index = path.with_suffix(".idx")
     if index.is_file():
@@ -50,24 +50,25 @@ def open_ready(path: Path) -> Ready:
     head = np.fromfile(path, "<i4", 3)
     if len(head) == 3 and int(head[0]) in LLMC:
         version, kind = LLMC[int(head[0])]
-        count, found = int(head[2]), (path.stat().st_size - LLMC_HEADER) / np.dtype(kind).itemsize
+        count = int(head[2])
+        found = (path.stat().st_size - LLMC_HEADER) / np.dtype(kind).itemsize
         if int(head[1]) != version or count != found:
             raise CodecError(f"llm.c's header says version {head[1]} and {count} tokens, the file has {found}", "truncated")
-        return Ready(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))
+        return TokenFile(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))
     if path.stat().st_size % 2:
         raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
-    return Ready(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
+    return TokenFile(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
 
 
-def ready_dtype(path: Path) -> str:
-    """ "uint16" or "uint32", what the tokens of a file fit in; of what can't be read, uint16: it becomes a reject."""
+def tokens_dtype(path: Path) -> str:
+    """Return the dtype of a file's tokens, "uint16" or "uint32"; "uint16" if it cannot be read, since it becomes a reject."""
     try:
-        return "uint16" if open_ready(path).tokens.dtype.itemsize == 2 else "uint32"
+        return "uint16" if open_tokens(path).tokens.dtype.itemsize == 2 else "uint32"
     except (CodecError, OSError):
         return "uint16"
 
 
-def _megatron(path: Path, index: Path) -> Ready:
+def _megatron(path: Path, index: Path) -> TokenFile:
     data = index.read_bytes()
     head = len(MEGATRON_MAGIC)
     if not data.startswith(MEGATRON_MAGIC) or len(data) < head + 25 or int.from_bytes(data[head : head + 8], "little") != 1:
@@ -93,4 +94,4 @@ def _megatron(path: Path, index: Path) -> Ready:
     if not documents or bounds[0] != 0 or bounds[-1] != sequences or (np.diff(bounds) < 0).any():
         raise CodecError(f"{index.name} has documents that do not cover its sequences", "truncated")
     tokens = np.memmap(path, kind, "r") if ends[-1] else np.zeros(0, kind)
-    return Ready(tokens, np.diff(ends[bounds]))
+    return TokenFile(tokens, np.diff(ends[bounds]))

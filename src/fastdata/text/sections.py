@@ -1,4 +1,4 @@
-"""What a manifest and samples.npy say of tokens."""
+"""The description of tokens in a manifest and in samples.npy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from fastdata.store.format import Variant, counted, entry
 
-__all__ = ["SAMPLES_DTYPE", "Tokens", "parse_tokens"]
+__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "parse_tokens"]
 
-# `source` is the document's place in the list of inputs, `start` that of its first token in the store.
+RECORD_BYTES = (256 << 12) - 16  # with LMDB's header of 16 bytes, a record fills whole pages
+# `source` is the document's place in the list of inputs, `start` the place of its first token in the store.
 SAMPLES_DTYPE: np.dtype[Any] = np.dtype([("source", "<u8"), ("start", "<u8"), ("tokens", "<u8")])
 
 
@@ -20,13 +21,13 @@ class Tokens:
     """The section of a store of tokens.
 
     Attributes:
-        engine: the library that made them, or "bytes".
-        name: of the tokenizer, for people.
-        sha256: of its file; empty if it has none.
-        vocab_size: ids are below it.
-        end: the id after each document; None: there is none.
+        engine: the tokenizer's library, or "bytes", "chars" or "none".
+        name: the tokenizer's name, for people.
+        sha256: checksum of its file; empty if it has none.
+        vocab_size: all ids are below it.
+        end: the id after each document, or None.
         largest: the largest id that occurs.
-        counts: tokens in each shard.
+        counts: number of tokens in each shard.
     """
 
     engine: str

@@ -1,4 +1,4 @@
-"""Tokens: what a worker makes of a shard of text, and the store's tables."""
+"""Make shards of tokens in a worker, and the store's tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
 from fastdata.text.documents import Cutting, Found, Head, Piece, cutting_notes, documents
 from fastdata.text.packer import Packer
-from fastdata.text.pretokenized import open_ready
+from fastdata.text.pretokenized import open_tokens
 from fastdata.text.sections import SAMPLES_DTYPE, Tokens
 from fastdata.text.tokenizer import LIBRARIES, Engine, Spec, load
 
@@ -29,17 +30,17 @@ __all__ = ["TokenRecipe", "kept", "make_shard", "probe", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BATCH_CHARS = 1 << 20  # of text that the tokenizer gets at once
+BATCH_CHARS = 1 << 20  # characters of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
 PROBES = 8
-READY_TOKENS = 1 << 22  # that are copied at once
-SLOWEST = 100_000  # characters a second that a tokenizer makes, at least: a large document is no hang
+COPIED_TOKENS = 1 << 22  # tokens of a .bin file that are copied at once
+SLOWEST = 100_000  # characters a second that any tokenizer manages: a large document is not a hang
 
 
 @dataclass(frozen=True)
 class TokenRecipe:
-    """What becomes of text. end: the id behind each document; None: nothing stands there. trained_on: if the tokenizer was made of
-    this very text, what that depended on."""
+    """How text is stored. end: the id after each document, or None. trained_on: if the tokenizer was made of this text, a hash of
+    what it depends on."""
 
     tokenizer: Spec
     vocab_size: int
@@ -69,7 +70,7 @@ def _engine(spec: Spec, out: str) -> Engine:
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
-    """The tokens of a task's pieces, one after another."""
+    """Tokenize the pieces of a task, one after another."""
     shard = _Shard(job, task, writers, progress)
     for number, piece in enumerate(task.sources, task.first):
         shard.add(number, piece)
@@ -85,10 +86,12 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 
 
 class _Shard:
-    """What has been made of a task so far. pieces: of each, the tokens of its documents. seen: as `documents` has it."""
+    """What has been made of a task so far. pieces: for each piece, the tokens of its documents. seen: the counts of `documents`."""
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
-        self._job, self._skip, self._progress = job, task.skip, progress
+        self._job = job
+        self._skip = task.skip
+        self._progress = progress
         self._place = 0
         self.packer = Packer(writers, job.options.dtype, job.options.end)
         self.pieces: list[list[int]] = []
@@ -96,42 +99,48 @@ class _Shard:
         self.seen = Counter[str]()
 
     def add(self, number: int, piece: Piece) -> None:
-        """Tokenize a piece. What can't be read or tokenized is a reject; what stands before and behind it is kept."""
+        """Tokenize a piece. Documents that cannot be read or tokenized become rejects; those before and after are kept."""
         counts: list[int] = []
         self.pieces.append(counts)
         if piece.name.lower().endswith(".bin"):
-            self._add_ready(number, piece, counts)
+            self._add_tokens(number, piece, counts)
             return
         engine = _engine(self._job.options.tokenizer, self._job.out)
-        batches, size, done = _batches(Path(self._job.root), piece, self._job.options.cutting, self.seen), max(piece.size, 0), 0
+        batches = _batches(Path(self._job.root), piece, self._job.options.cutting, self.seen)
+        size = max(piece.size, 0)
+        done = 0
         while True:
-            self._progress.at(self._place)  # reading: what takes the worker down here is left out, with the rest of its piece
+            self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
             batch = self._skip.get(self._place) or _next(batches)
             if not isinstance(batch, list):
-                self._reject(number, piece, batch)
-                self._place += 1  # the next piece begins at a place of its own
+                if batch is not None:
+                    self._reject(number, piece, batch)
+                self._place += 1  # the next piece begins at another place
                 break
-            size_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
-            self._progress.at(self._place + 1, extra_s=size_s)  # tokenizing: here, these documents alone
-            for at, made in _encoded(engine, batch, self._skip.get(self._place + 1)):
-                if isinstance(made, tuple):
-                    self._reject(number, piece, made, at)
+            extra_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
+            self._progress.at(self._place + 1, extra_s=extra_s)  # one that dies here, while tokenizing, leaves out this batch
+            for at, ids in _encoded(engine, batch, self._skip.get(self._place + 1)):
+                if isinstance(ids, tuple):
+                    self._reject(number, piece, ids, at)
                 else:
-                    counts.append(self.packer.add(made))
+                    counts.append(self.packer.add(ids))
             self._place += 2
-            now = min(batch[-1][0] - piece.start, size) if piece.stop >= 0 else done  # of others, the place tells nothing
+            now = min(batch[-1][0] - piece.start, size) if piece.stop >= 0 else done  # elsewhere `at` is not a byte of the file
             self._progress.add(done=now - done)
             done = now
         self._progress.add(done=size - done, size=size)
 
-    def _add_ready(self, number: int, piece: Piece, counts: list[int]) -> None:
-        """Take tokens as they are."""
+    def _add_tokens(self, number: int, piece: Piece, counts: list[int]) -> None:
+        """Copy the tokens of a .bin file."""
         self._progress.at(self._place)
         try:
-            if reason := self._skip.get(self._place) or (piece.problem and (piece.problem, detail_of(piece.problem))):
-                raise CodecError(reason[1], reason[0])
-            ready = open_ready(Path(self._job.root) / piece.name)
-            tokens, lengths = ready.tokens, ready.documents(self._job.options.end)
+            if skip := self._skip.get(self._place):
+                raise CodecError(skip[1], skip[0])
+            if piece.problem:
+                raise CodecError(detail_of(piece.problem), piece.problem)
+            file = open_tokens(Path(self._job.root) / piece.name)
+            tokens = file.tokens
+            lengths = file.documents(self._job.options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]
                 tokens = tokens[: int(lengths.sum())]
@@ -139,31 +148,32 @@ class _Shard:
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
         else:
-            for start in range(0, len(tokens), READY_TOKENS):
-                self.packer.append(tokens[start : start + READY_TOKENS])
+            for start in range(0, len(tokens), COPIED_TOKENS):
+                self.packer.append(tokens[start : start + COPIED_TOKENS])
             counts.extend(lengths.tolist())
         self._place += 1
         self._progress.add(done=max(piece.size, 0), size=max(piece.size, 0))
 
-    def _reject(self, number: int, piece: Piece, why: tuple[str, str] | None, at: int | None = None) -> None:
-        if why is not None:
-            row = piece.name.endswith(".parquet")
-            detail = why[1] if at is None else f"{'row' if row else 'byte'} {at}: {why[1]}"
-            self.rejects.append({"source": number, "name": piece.name, "reason": why[0], "detail": detail})
-            self._progress.add(rejected=1)
+    def _reject(self, number: int, piece: Piece, problem: tuple[str, str], at: int | None = None) -> None:
+        reason, detail = problem
+        if at is not None:
+            detail = f"{'row' if piece.name.endswith('.parquet') else 'byte'} {at}: {detail}"
+        self.rejects.append({"source": number, "name": piece.name, "reason": reason, "detail": detail})
+        self._progress.add(rejected=1)
 
 
 def _check(tokens: Array, options: TokenRecipe) -> None:
-    for start in range(0, len(tokens), READY_TOKENS):
-        part = tokens[start : start + READY_TOKENS]
+    for start in range(0, len(tokens), COPIED_TOKENS):
+        part = tokens[start : start + COPIED_TOKENS]
         if int(part.max()) >= options.vocab_size or int(part.min()) < 0:
             raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
 
 
 def _batches(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
-    """The documents of a piece, as many at once as suits a tokenizer. An error comes behind what was read before it."""
+    """Yield the documents of a piece in batches of a size that suits tokenizers. Raise an error after what was read before it."""
     batch: list[Found] = []
-    chars, error = 0, None
+    chars = 0
+    error = None
     if piece.problem:
         raise CodecError(detail_of(piece.problem), piece.problem)
     try:
@@ -175,7 +185,7 @@ def _batches(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | No
                 batch, chars = [], 0
     except MissingExtraError:
         raise
-    except Exception as caught:  # noqa: BLE001  whatever a library throws at a bad file: it is listed
+    except Exception as caught:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
         error = caught
     if batch:
         yield batch
@@ -184,7 +194,7 @@ def _batches(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | No
 
 
 def _next(batches: Iterator[list[Found]]) -> list[Found] | tuple[str, str] | None:
-    """Some documents; why there are no more, or None where the piece ends."""
+    """Return the next batch, or the reason and detail why there is none, or None at the end of the piece."""
     try:
         return next(batches, None)
     except MissingExtraError:
@@ -194,37 +204,36 @@ def _next(batches: Iterator[list[Found]]) -> list[Found] | tuple[str, str] | Non
 
 
 def _encoded(engine: Engine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int, Array | tuple[str, str]]]:
-    """The ids of each document, or why there are none."""
-    good = [(at, text) for at, text in batch if isinstance(text, str)]
-    made: dict[int, Array | tuple[str, str]] = {at: reject_of(text) for at, text in batch if not isinstance(text, str)}
-    if skip is not None:
-        made.update((at, skip) for at, _ in good)
-    else:
-        made.update(zip((at for at, _ in good), _ids(engine, [text for _, text in good]), strict=True))
-    yield from ((at, made[at]) for at, _ in batch)
+    """Yield the ids of each document, or the reason and detail why there are none."""
+    texts = [text for _, text in batch if isinstance(text, str)]
+    encoded: Iterator[Array | tuple[str, str]] = iter(_ids(engine, texts)) if skip is None else repeat(skip)
+    for at, text in batch:
+        yield at, next(encoded) if isinstance(text, str) else reject_of(text)
 
 
 def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Array | tuple[str, str]]:
+    """Encode texts; one by one if that fails for all at once."""
     if not texts:
         return []
     try:
-        made = engine.encode(texts)
-    except Exception as error:  # noqa: BLE001  whatever a tokenizer throws
+        encoded = engine.encode(texts)
+    except Exception as error:  # noqa: BLE001  a tokenizer may raise anything
         return [_ids(engine, [text])[0] for text in texts] if len(texts) > 1 else [reject_of(error)]
-    wrong = "the tokenizer made the id {} of a vocabulary of {}"
+    detail = "the tokenizer made the id {} of a vocabulary of {}"
     return [
-        ids if (top := int(ids.max(initial=0))) < engine.vocab_size else ("id-out-of-range", wrong.format(top, engine.vocab_size))
-        for ids in made
+        ids if (top := int(ids.max(initial=0))) < engine.vocab_size else ("id-out-of-range", detail.format(top, engine.vocab_size))
+        for ids in encoded
     ]
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
-    """The first documents of up to 8 pieces; of tokens, nothing need be tried."""
+    """Tokenize the first documents of up to 8 pieces. Files of tokens need no trial."""
     options: TokenRecipe = plan.options
-    size, itemsize = sum(max(piece.size, 0) for piece in plan.sources), np.dtype(options.dtype).itemsize
+    count = len(plan.sources)
+    size = sum(max(piece.size, 0) for piece in plan.sources)
     if all(piece.name.lower().endswith(".bin") for piece in plan.sources):
-        return Probed(len(plan.sources), 0, 1.0, [size], Counter())
-    engine, count = load(options.tokenizer, plan.files.get(options.tokenizer.file, b"")), len(plan.sources)
+        return Probed(count, 0, 1.0, [size], Counter())
+    engine = load(options.tokenizer, plan.files.get(options.tokenizer.file, b""))
     read = tokens = documents = 0
     rejected: Counter[str] = Counter()
     for k in range(min(PROBES, count)):
@@ -233,31 +242,34 @@ def probe(plan: Plan, roots: Roots) -> Probed:
         if not isinstance(batch, list):
             rejected.update([batch[0]] if batch else [])
             continue
-        for _, made in _encoded(engine, batch, None):
-            rejected.update([made[0]] if isinstance(made, tuple) else [])
-            tokens += 0 if isinstance(made, tuple) else len(made) + (options.end is not None)
+        for _, ids in _encoded(engine, batch, None):
+            if isinstance(ids, tuple):
+                rejected[ids[0]] += 1
+            else:
+                tokens += len(ids) + (options.end is not None)
         documents += len(batch)
         read += max(sum(len(text.encode()) for _, text in batch if isinstance(text, str)), 1)
     scale = size / max(read, 1)
-    return Probed(round(documents * scale), documents, scale, [tokens * itemsize], rejected)
+    return Probed(round(documents * scale), documents, scale, [tokens * np.dtype(options.dtype).itemsize], rejected)
 
 
 def kept(table: dict[str, Any]) -> int:
-    """How many documents a shard has."""
+    """Return the number of documents in a shard."""
     return sum(map(len, table["pieces"]))
 
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
-    """A row for each document, a name for each piece of a file."""
+    """Make a row for each document and a name for each piece."""
     counts = [np.array(tokens, np.uint64) for table in found for tokens in table["pieces"]]
     samples = np.zeros(sum(map(len, counts)), SAMPLES_DTYPE)
     samples["tokens"] = np.concatenate(counts) if counts else 0
     samples["source"] = np.repeat(np.arange(len(counts)), [len(c) for c in counts])
     samples["start"] = np.cumsum(samples["tokens"]) - samples["tokens"]
     options: TokenRecipe = plan.options
-    spec, seen = options.tokenizer, Counter[str]()
+    spec = options.tokenizer
+    seen = Counter[str]()
     for table in found:
-        seen.update(table.get("seen", {}))  # a table of an earlier version has none
+        seen.update(table.get("seen", {}))  # tables of earlier versions lack it
     return Tables(
         samples=samples,
         names=(piece.name for piece in plan.sources),

@@ -1,4 +1,4 @@
-"""Tokenizers, each by its own library, behind one small interface."""
+"""Tokenizers of several libraries with one interface."""
 
 from __future__ import annotations
 
@@ -25,43 +25,39 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tiktoken": ("tiktoken",),
     "sentencepiece": ("sentencepiece",),
 }
-FILES = {
-    "tokenizers": "tokenizer.json",
-    "sentencepiece": "tokenizer.model",
-    "chars": "characters.json",
-}  # what they are called inside of a store
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # of Hugging Face's files, which don't say
+FILES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "chars": "characters.json"}  # inside a store
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # a tokenizer.json does not name its end token
 
 
 class Engine(Protocol):
-    """A tokenizer that is loaded.
+    """A loaded tokenizer.
 
     Attributes:
-        vocab_size: ids are below it.
-        end: the id that its makers put behind a document; None: they don't say.
+        vocab_size: all ids are below it.
+        end: the id that it puts after a document; None: not known.
     """
 
     vocab_size: int
     end: int | None
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
-        """The ids of each text, without any that the text does not hold."""
+        """Return the ids of each text, without special tokens."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids; bytes that are no UTF-8, at the ends say, become U+FFFD."""
+        """Return the text of ids. Bytes that are not UTF-8, such as a character cut at either end, become U+FFFD."""
 
     def id_of(self, token: str) -> int | None:
-        """Of one token, by its name."""
+        """Return the id of a token, or None if there is no such token."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Which tokenizer it is.
+    """The identity of a tokenizer.
 
     Attributes:
-        engine: the library, or "bytes" or "chars".
+        engine: the library, or "bytes", "chars" or "none".
         name: what the user called it.
-        sha256: of its file; of tiktoken's, of the whole vocabulary; empty for "bytes".
+        sha256: checksum of its file, or of the whole vocabulary for tiktoken; empty for "bytes".
     """
 
     engine: str
@@ -70,12 +66,12 @@ class Spec:
 
     @property
     def file(self) -> str:
-        """Its file inside of a store; empty if it has none."""
+        """The name of its file in a store; empty if it has none."""
         return FILES.get(self.engine, "")
 
 
 class _Bytes:
-    """A token for each byte of UTF-8, and one for the end."""
+    """One token for each byte of UTF-8, and one for the end."""
 
     vocab_size: int = 257
     end: int | None = 256
@@ -91,7 +87,7 @@ class _Bytes:
 
 
 class _Characters:
-    """A token for each character of a list."""
+    """One token for each character of a list."""
 
     end: int | None = None
 
@@ -126,7 +122,7 @@ class _HuggingFace:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
         except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
             raise PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}") from None
-        self._tokenizer.no_truncation()  # a file may say so, which would cut documents short
+        self._tokenizer.no_truncation()  # the file may turn truncation on, which would cut documents short
         self._tokenizer.no_padding()
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self._ids.values(), default=-1) + 1
@@ -149,10 +145,10 @@ class _Tiktoken:
             import tiktoken
         try:
             self._encoding = tiktoken.get_encoding(name)
-        except Exception as error:  # noqa: BLE001  what its download throws
+        except Exception as error:  # noqa: BLE001  a download may raise anything
             raise PrepError(
-                f"tiktoken can't load {name!r} ({type(error).__name__}): its file is not on this disk; fetch it once where "
-                "there is a network, with TIKTOKEN_CACHE_DIR set to a folder, and set that here"
+                f"tiktoken cannot load {name!r} ({type(error).__name__}): its file is not on this disk. Download it on a machine "
+                "with a network, with TIKTOKEN_CACHE_DIR set to a folder; copy that folder here, and set the variable to it"
             ) from None
         self.vocab_size = self._encoding.max_token_value + 1
         self.end = self._encoding._special_tokens.get("<|endoftext|>")
@@ -178,7 +174,7 @@ class _SentencePiece:
             import sentencepiece
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
-        except Exception as error:  # noqa: BLE001  the library raises what its C++ throws
+        except Exception as error:  # noqa: BLE001  the library's C++ may throw anything
             raise PrepError(f"the tokenizer {name} is not a SentencePiece model: {error}") from None
         self.vocab_size = self._model.vocab_size()
         self.end = self._model.eos_id() if self._model.eos_id() >= 0 else None
@@ -194,18 +190,18 @@ class _SentencePiece:
         return found if self._model.id_to_piece(found) == token else None
 
 
-def find_tokenizer(given: str) -> tuple[Spec, bytes]:
-    """The tokenizer that a name or a file stands for, and the bytes of its file, if it has one.
+def find_tokenizer(name: str) -> tuple[Spec, bytes]:
+    """Return the tokenizer of this name, file or store, and the bytes of its file, if it has one.
 
     Raises:
-        PrepError: there is none.
-        MissingExtraError: its library is not installed.
+        PrepError: if there is none.
+        MissingExtraError: if its library is not installed.
     """
-    path = Path(given)
-    if given == "bytes":
+    path = Path(name)
+    if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
-    if given == "chars":
-        raise PrepError("the characters of --tokenizer chars are found in text, but here is none: give a store that has them")
+    if name == "chars":
+        raise PrepError("--tokenizer chars takes its characters from text, but SOURCE holds tokens: give a store that has them")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
@@ -214,24 +210,24 @@ def find_tokenizer(given: str) -> tuple[Spec, bytes]:
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
     with needs("tiktoken"):
         import tiktoken
-    if given not in tiktoken.list_encoding_names():
+    if name not in tiktoken.list_encoding_names():
         raise PrepError(
-            f"--tokenizer {given} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor a store "
+            f"--tokenizer {name} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor a store "
             f"of text, nor an encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
         )
-    return Spec("tiktoken", given, _Tiktoken(given).sha256()), b""
+    return Spec("tiktoken", name, _Tiktoken(name).sha256()), b""
 
 
 def character_file(characters: Iterable[str]) -> bytes:
-    """The file of a tokenizer of characters: its vocabulary, in the order of the ids, which is that of the code points."""
+    """Return the file of a tokenizer of characters: its vocabulary in the order of ids, which is that of code points."""
     return json.dumps(sorted(set(characters))).encode() + b"\n"
 
 
 def characters_in(data: bytes) -> list[str]:
-    """The vocabulary in such a file.
+    """Return the vocabulary in a file of `character_file`.
 
     Raises:
-        PrepError: it is none.
+        PrepError: if it is not such a file.
     """
     try:
         found = json.loads(data)
@@ -243,9 +239,14 @@ def characters_in(data: bytes) -> list[str]:
 
 
 def load(spec: Spec, data: bytes) -> Engine:
-    """Load a tokenizer; `data`: of its file."""
+    """Load a tokenizer. data: the bytes of its file.
+
+    Raises:
+        PrepError: if the tokens came without a tokenizer, or its file is damaged.
+        MissingExtraError: if its library is not installed.
+    """
     if spec.engine not in LIBRARIES or spec.engine == "none":
-        raise PrepError("these tokens came without their tokenizer, so nobody here knows their text")
+        raise PrepError("these tokens came without their tokenizer, so they cannot be turned into text")
     makers: dict[str, Callable[[], Engine]] = {
         "bytes": _Bytes,
         "chars": lambda: _Characters(data),
