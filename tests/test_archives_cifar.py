@@ -180,7 +180,7 @@ def test_damaged_batches_are_errors(tmp_path: Path) -> None:
     data = python2(batch(2)[0])
     for wrong in (b"", b"no pickle", data[: len(data) // 2], data[:40] + b"\xff" + data[41:], pickle.dumps([1])):
         (tmp_path / "test_batch").write_bytes(wrong)
-        with pytest.raises(PrepError, match=r"test_batch (is no CIFAR batch|asks for)"):
+        with pytest.raises(PrepError, match=r"test_batch (is not a CIFAR batch|asks for)"):
             load_batch(tmp_path / "test_batch")
 
 

@@ -111,7 +111,7 @@ def test_an_estimate_leaves_nothing_open(tmp_path: Path) -> None:
 def test_our_own_shards_are_refused_with_a_pointer(tmp_path: Path) -> None:
     made = store()
     for path in made.glob("*/shard-00000.mdb"):
-        with pytest.raises(PrepError, match=r"is of the store .*fastdata export"):
+        with pytest.raises(PrepError, match=r"is part of the store .*fastdata export"):
             list_sources(path)
 
 

@@ -171,7 +171,7 @@ def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(PrepError, match="SOURCE mixes parquet and tar"):
         list_sources(str(tmp_path / "{0.parquet,x.tar}"))
     (tmp_path / "x.txt").write_bytes(b"")
-    with pytest.raises(PrepError, match=r"x\.txt is no archive that is known"):
+    with pytest.raises(PrepError, match=r"x\.txt is not a known archive"):
         list_sources(str(tmp_path / "{0.parquet,x.txt}"))
 
 

@@ -269,7 +269,7 @@ def test_damage_in_a_header_is_an_error_that_says_where(tmp_path: Path, ten: byt
     with pytest.raises(PrepError, match=r"x\.tar is damaged at byte 6144 \(bad checksum\)"):
         list_sources(tmp_path / "x.tar")
     (tmp_path / "x.tar").write_bytes(b"this is no tar" * 100)
-    with pytest.raises(PrepError, match=r"x\.tar is no tar file"):
+    with pytest.raises(PrepError, match=r"x\.tar is not a tar file"):
         list_sources(tmp_path / "x.tar")
 
 
