@@ -26,7 +26,7 @@ __all__ = [
     "even_sizes",
     "files_in",
     "make_list",
-    "open_cached",
+    "open_once",
     "read_range",
     "release",
     "to_png",
@@ -93,7 +93,7 @@ Opened = TypeVar("Opened", bound=_Closes)
 _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
 
 
-def open_cached(path: Path, opener: Callable[[Path], Opened]) -> Opened:
+def open_once(path: Path, opener: Callable[[Path], Opened]) -> Opened:
     """Open an archive, or return it if it is the last one opened and has not changed. Close the last one otherwise."""
     info = path.stat()
     stamp = opener, path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
@@ -105,7 +105,7 @@ def open_cached(path: Path, opener: Callable[[Path], Opened]) -> Opened:
 
 
 def release() -> None:
-    """Close the archive that `open_cached` keeps open."""
+    """Close the archive that `open_once` keeps open."""
     while _cached:
         _cached.pop()[1].close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
-from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, files_in, open_cached
+from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, files_in, open_once
 from fastdata.sources.inputs import SPLITS, SourceList, splits_error
 from fastdata.sources.parquet import Table, columns_of, image_bytes, list_tables, row_name
 
@@ -60,7 +60,7 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
 
 
 def _table(path: Path, name: str, selection: Selection) -> Table:
-    rows = open_cached(path, _File).rows
+    rows = open_once(path, _File).rows
     columns = columns_of(rows.schema, path, selection)
     sizes = even_sizes(path.stat().st_size, len(rows))
     paths = _paths(rows[columns.image]) if columns.has_path else [None] * len(rows)
@@ -76,7 +76,7 @@ def _paths(images: Any) -> list[Any]:
 
 def _read(path: Path, column: str, row: int) -> bytes:
     try:
-        image = open_cached(path, _File).rows[column][row].as_py()
+        image = open_once(path, _File).rows[column][row].as_py()
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
     return image_bytes(image, path)

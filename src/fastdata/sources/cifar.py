@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_cached, to_png, unreadable
+from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
 __all__ = ["KIND", "load_batch"]
@@ -185,7 +185,7 @@ ALLOWED: dict[str, Callable[..., Any]] = {
 
 
 def _read(path: Path, index: int) -> bytes:
-    batch = open_cached(path, load_batch)
+    batch = open_once(path, load_batch)
     if index >= len(batch.pixels):
         raise CodecError(f"the archive holds {len(batch.pixels)} images now", "truncated")
     return to_png(batch.pixels[index].transpose(1, 2, 0))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.sources.archive import Item, Kind, Selection, even_sizes, make_list, open_cached, to_png, unreadable
+from fastdata.sources.archive import Item, Kind, Selection, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.options import NO_LABELS
@@ -130,7 +130,7 @@ def _values(labels: Any, name: str) -> list[Value]:
 
 def _read(path: Path, name: str, index: int) -> bytes:
     try:
-        data = open_cached(path, _open)[name]
+        data = open_once(path, _open)[name]
         image = np.asarray(data[index])
         if image.ndim == 1 or _is_encoded(data):
             return image.astype(np.uint8).tobytes()

@@ -13,18 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import (
-    Folder,
-    Item,
-    Kind,
-    Selection,
-    even_sizes,
-    make_list,
-    open_cached,
-    read_range,
-    to_png,
-    unreadable,
-)
+from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_once, read_range, to_png, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
 __all__ = ["KIND"]
@@ -120,7 +109,7 @@ def _read(path: Path, index: int, *shape: int) -> bytes:
 
 def _read_gzip(path: Path, start: int, size: int) -> bytes:
     """Read a range of a compressed file and keep it open, so that ranges in order decompress it only once."""
-    file = open_cached(path, _open)
+    file = open_once(path, _open)
     try:
         file.seek(start)
         data = file.read(size)

@@ -16,7 +16,7 @@ from typing import Any
 import lmdb
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Item, Kind, Selection, make_list, open_cached
+from fastdata.sources.archive import Item, Kind, Selection, make_list, open_once
 from fastdata.sources.inputs import SourceList
 
 __all__ = ["KIND", "walk"]
@@ -109,7 +109,7 @@ def _refuse_stores(path: Path) -> None:
 
 def _read(path: Path, name: str) -> bytes:
     try:
-        value = open_cached(path, _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
+        value = open_once(path, _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
     except lmdb.Error as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
     if value is None:

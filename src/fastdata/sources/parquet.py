@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, files_in, make_list, open_cached, unreadable
+from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, files_in, make_list, open_once, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
@@ -218,7 +218,7 @@ class _Rows:
 
 
 def _read(path: Path, column: str, group: int, row: int) -> bytes:
-    return image_bytes(open_cached(path, _Rows).get(column, group, row), path)
+    return image_bytes(open_once(path, _Rows).get(column, group, row), path)
 
 
 def image_bytes(image: Any, path: Path) -> bytes:
