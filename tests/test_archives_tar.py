@@ -330,7 +330,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert probe.returncode == 0 and "3 inputs" in probe.stdout
     write_tar(tmp_path / "part-01.tar", [("1.png", png(77, 30, 30)[1])])
     changed = run(*PREP, "part-{00..02}.tar", cwd=tmp_path)
-    assert changed.returncode == 2 and "was made, or begun, otherwise" in changed.stderr
+    assert changed.returncode == 2 and "was made, or begun, with other options or inputs" in changed.stderr
 
 
 def test_members_that_moved_are_another_source(tmp_path: Path) -> None:

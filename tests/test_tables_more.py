@@ -360,7 +360,7 @@ def test_a_changed_table_is_noticed_even_if_its_size_is_the_same(tmp_path: Path)
     path.write_text("x,y\n1,1\n2,2\n")
     prep(path, tmp_path / "o.fds", target="y")
     path.write_text("x,y\n1,1\n3,2\n")
-    with pytest.raises(PrepError, match=r"made, or begun, otherwise:\n  the list of sources"):
+    with pytest.raises(PrepError, match=r"made, or begun, with other options or inputs:\n  the list of sources"):
         prep(path, tmp_path / "o.fds", target="y")
     assert prep(path, tmp_path / "o.fds", target="y", overwrite=True).kept == 2
 

@@ -1,4 +1,4 @@
-"""From what a user asks for to a plan, whatever kind of data it is."""
+"""Make a plan from the arguments of `prep`, for every kind of data."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ StrPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do.
+    """A plan and its surroundings.
 
     Attributes:
-        kind: of data.
-        plan: the shards.
-        out: the store that they are for.
-        roots: the folders of the inputs, and of what lies next to them, such as masks.
-        skipped: files that were left out, by ending.
-        notes: what the caller shall know of the inputs.
+        kind: the kind of data.
+        plan: the shards to make.
+        out: the store to make.
+        roots: the folder of the inputs, and that of their companions, such as masks.
+        skipped: count of files left out, by extension.
+        notes: lines about the inputs to show to the user.
     """
 
     kind: Kind
@@ -42,33 +42,33 @@ class Work:
     notes: tuple[str, ...] = ()
 
 
-def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None = None, **given: Any) -> Work:
+def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None = None, **arguments: Any) -> Work:
     """Decide what `prep` would do with these arguments.
 
     Raises:
-        PrepError: there is nothing to prepare, or it does not fit together.
-        ValueError: a wrong argument, or one for another kind of data.
+        PrepError: there is nothing to prepare, or the inputs do not fit together.
+        ValueError: an argument is wrong, or belongs to another kind of data.
     """
     refuse_store(Path(source))
-    kind = choose_kind(source, given)
-    options = own_options(kind, source, given)
+    kind = choose_kind(source, arguments)
+    options = own_options(kind, source, arguments)
     root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     check_positive(limit=limit)
-    made = kind.plan(source, target, options, limit)
-    return Work(kind, made.plan, target, (root, (made.beside or root).absolute()), made.skipped, made.notes)
+    planned = kind.plan(source, target, options, limit)
+    return Work(kind, planned.plan, target, (root, (planned.beside or root).absolute()), planned.skipped, planned.notes)
 
 
 def check_positive(**arguments: float | None) -> None:
-    """Raise ValueError for the first that is given and not positive."""
+    """Raise ValueError for the first argument that is neither None nor positive."""
     for name, value in arguments.items():
         if value is not None and value <= 0:
             raise ValueError(f"{as_option(name)} is {value}, but must be positive")
 
 
-def _resolve(source: StrPath, out: StrPath | None, told: StrPath | None, split: str | None) -> tuple[Path, Path]:
-    """The folder that names are relative to, if nobody told it, and the store's folder. split: the one of SOURCE that is wanted."""
+def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[Path, Path]:
+    """Return the folder that names are relative to (`own_root`, if it is set) and the folder of the store."""
     root, name = locate(source)
-    root = root if told is None else Path(told)
+    root = root if own_root is None else Path(own_root)
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
     if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")

@@ -1,4 +1,4 @@
-"""What the command line says of a run and of an estimate."""
+"""The lines that the command line prints about a run or an estimate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """A finished run."""
+    """Yield the lines on a finished run."""
     rejected, kind = sum(summary.rejected.values()), kinds.find(summary.kind)
     yield f"{summary.out}: {summary.kept} of {number_of(summary.inputs, kind.item)} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
@@ -46,7 +46,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
-    """A dry run."""
+    """Yield the lines on a dry run."""
     yield f"{number_of(found.inputs, 'input')}: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "Item",
     "Kind",
     "Selection",
+    "ends_in",
     "even_sizes",
     "files_in",
     "make_list",
@@ -85,12 +86,13 @@ class Kind:
     has_columns: bool = False
 
 
-class _Closes(Protocol):
-    def close(self) -> Any: ...
-
-
-Opened = TypeVar("Opened", bound=_Closes)
+Opened = TypeVar("Opened")  # with a method `close`
 _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
+
+
+def ends_in(*endings: str) -> Callable[[Path], bool]:
+    """Make a function that tells whether a path is a file with one of these endings."""
+    return lambda path: path.is_file() and path.suffix.lower() in endings
 
 
 def open_once(path: Path, opener: Callable[[Path], Opened]) -> Opened:

@@ -6,22 +6,19 @@ Needs pyarrow.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
-from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, files_in, open_once
-from fastdata.sources.inputs import SPLITS, SourceList, splits_error
+from fastdata.sources.archive import Folder, Item, Kind, Selection, ends_in, even_sizes, files_in, open_once
+from fastdata.sources.inputs import SPLITS, splits_error
 from fastdata.sources.parquet import Table, columns_of, image_bytes, list_tables, row_name
 
 __all__ = ["KIND"]
 
 ENDING = ".arrow"
 SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
-
-
-def _takes(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() == ENDING
 
 
 def _inside(folder: Folder) -> list[Path]:
@@ -55,10 +52,6 @@ class _File:
         self._map.close()
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
-    return list_tables(root, files, selection, _table)
-
-
 def _table(path: Path, name: str, selection: Selection) -> Table:
     rows = open_once(path, _File).rows
     columns = columns_of(rows.schema, path, selection)
@@ -82,4 +75,4 @@ def _read(path: Path, column: str, row: int) -> bytes:
     return image_bytes(image, path)
 
 
-KIND = Kind("arrow", _takes, _inputs, _read, _inside, has_columns=True)
+KIND = Kind("arrow", ends_in(ENDING), partial(list_tables, _table), _read, _inside, has_columns=True)

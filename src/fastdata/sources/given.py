@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.archive import Item, Kind, Selection, make_list, read_range, to_png
+from fastdata.sources.archive import Item, Kind, Selection, ends_in, make_list, read_range, to_png
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value
 
@@ -120,10 +120,6 @@ def _value(label: Any, place: int) -> Value:
     raise PrepError(f"the label of item {place} is a {type(label).__name__}: labels are whole numbers, names, or floats")
 
 
-def _takes(path: Path) -> bool:
-    return path.suffix == ENDING and path.is_file()
-
-
 def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     (path,) = files
     with path.open("rb") as file:
@@ -138,4 +134,4 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     return make_list(root, items, labels, index["names"], by="the list", sure=True)
 
 
-KIND = Kind("given", _takes, _inputs, read_range)
+KIND = Kind("given", ends_in(ENDING), _inputs, read_range)

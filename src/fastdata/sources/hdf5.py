@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.sources.archive import Item, Kind, Selection, even_sizes, make_list, open_once, to_png, unreadable
+from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.options import NO_LABELS
@@ -19,10 +19,6 @@ __all__ = ["KIND"]
 ENDINGS = (".h5", ".hdf5", ".hdf", ".he5")
 LABELS = ("labels", "label", "targets", "target", "y")
 CACHE_BYTES = 64 << 20  # a chunk may hold many images
-
-
-def _takes(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in ENDINGS
 
 
 def _open(path: Path) -> Any:
@@ -141,4 +137,6 @@ def _read(path: Path, name: str, index: int) -> bytes:
     return to_png(image[..., 0] if image.shape[2:] == (1,) else image)
 
 
-KIND = Kind("hdf5", _takes, _inputs, _read, has_columns=True)  # not in folders: such files may hold anything, so they are named
+KIND = Kind(
+    "hdf5", ends_in(*ENDINGS), _inputs, _read, has_columns=True
+)  # not in folders: such files may hold anything, so they are named

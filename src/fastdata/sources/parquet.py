@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, files_in, make_list, open_once, unreadable
+from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, files_in, make_list, open_once, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
@@ -19,6 +20,7 @@ from fastdata.sources.options import NO_LABELS
 
 __all__ = ["KIND", "Columns", "Table", "columns_of", "image_bytes", "list_tables", "row_name"]
 
+ENDING = ".parquet"
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 ROWS = 16  # that are in memory at once
@@ -37,26 +39,14 @@ class Columns(NamedTuple):
 Table = tuple[Columns, list[Item], list[Any]]  # the columns, items and labels of a file
 
 
-def _takes(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() == ".parquet"
-
-
-def _inside(folder: Folder) -> list[Path]:
-    return files_in(folder, ".parquet")
-
-
 def _arrow() -> Any:
     with needs("pyarrow"):
         import pyarrow.parquet
     return pyarrow
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
-    return list_tables(root, files, selection, _table)
-
-
 def list_tables(
-    root: Path, files: list[Path], selection: Selection, read_table: Callable[[Path, str, Selection], Table]
+    read_table: Callable[[Path, str, Selection], Table], root: Path, files: list[Path], selection: Selection
 ) -> SourceList:
     """List the inputs of Parquet or Arrow files, which must have the same columns.
 
@@ -252,4 +242,6 @@ def _read_file(folder: Path, name: str) -> bytes:
     return target.read_bytes()
 
 
-KIND = Kind("parquet", _takes, _inputs, _read, _inside, has_columns=True)
+KIND = Kind(
+    "parquet", ends_in(ENDING), partial(list_tables, _table), _read, lambda folder: files_in(folder, ENDING), has_columns=True
+)

@@ -28,7 +28,7 @@ IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 @dataclass(frozen=True)
 class Labels:
-    """The meaning of labels. kind: "class" (int32 index into names), "vector" (a float32 per name), "integer" (tables) or "none"."""
+    """What labels mean. kind: "class" (int32 index into names), "vector" (a float32 per name), "integer" (tables) or "none"."""
 
     kind: str
     names: tuple[str, ...] = ()
