@@ -329,7 +329,7 @@ def test_paths_need_not_be_utf8(photos: Path) -> None:
 
 def test_a_table_without_paths_is_pointed_to_its_option(photos: Path) -> None:
     for rows in ([("58", "Rome", "low")], [("58", "1", "2"), ("59", "1", "2")]):
-        with pytest.raises(PrepError, match=r"of a table without paths, name what is to be learnt with target COLUMN"):
+        with pytest.raises(PrepError, match=r"for a table without paths, name the column to predict: target COLUMN"):
             prep(written(photos / "t.csv", [("age", "city", "income"), *rows]), photos.parent / "o.fds")
     with pytest.raises(PrepError) as caught:
         prep(written(photos / "t.csv", [("path", "label"), ("gone.png", "cat")]), photos.parent / "o.fds")

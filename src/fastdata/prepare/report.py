@@ -30,7 +30,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         read = f"file that is not read as {one}" if count == 1 else f"files that are not read as {many}"
         yield f"skipped {count} {read}: {_counts(summary.skipped)}"
     yield from summary.notes
-    ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
+    ratio = f", ratio {summary.bytes_after / summary.bytes_before:.2f}" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
     for size, count in summary.originals.items():
         others = summary.kept - count
@@ -39,7 +39,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     if summary.tokens:
         yield number_of(summary.tokens, "token")
     if summary.resumed == summary.inputs:
-        yield "it was finished already"
+        yield "already finished"
     else:
         earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
         yield f"{summary.inputs_per_s:.0f} {kind.item}s/s, {summary.seconds:.1f} s{earlier}"

@@ -61,7 +61,7 @@ def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told:
         similar = lacks_ending(root, first.name)
         message += similar or (f"; paths are relative to --root {root}" if told else _other_roots(first.name))
         if not similar and not ENDING.search(first.name):
-            message += "; of a table without paths, name what is to be learnt with --target COLUMN"
+            message += "; for a table without paths, name the column to predict: --target COLUMN"
     raise nothing_kept(len(sources), Counter(source.problem for source in sources), message)
 
 
