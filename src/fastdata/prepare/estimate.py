@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.machine import available_cores
-from fastdata.prepare.build_plan import build_plan, check_positive
-from fastdata.prepare.in_python import as_path
+from fastdata.prepare.build_plan import as_path, build_plan, check_positive
 
 __all__ = ["Estimate", "estimate"]
 

@@ -98,7 +98,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     )
     for variant in manifest.variants:
         for shard in range(plan.num_shards):
-            sync(manifest.shard_path(out, variant, shard))
+            sync(out / shard_file(variant.name, shard))
         sync(out / variant.name)
     write_atomic(out / MANIFEST, manifest.to_json())
     shutil.rmtree(out / WORK)

@@ -13,13 +13,12 @@ from pathlib import Path
 from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.plan import Plan, describe_difference, difference
-from fastdata.store.files import MANIFEST, WORK, has_foreign, own_files, own_folders
+from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
 from fastdata.store.format import read_manifest
 
 __all__ = ["PLAN", "claimed", "clear", "is_finished", "refuse_store"]
 
 PLAN = "plan.json"
-STORE_MARK = b'"format": "fastdata"'
 
 
 @contextmanager
@@ -44,14 +43,13 @@ def _ours(out: Path) -> bool:
     own = own_files(out)
     if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
         return True
-    marks = (out / MANIFEST, STORE_MARK), (out / WORK / PLAN, b'"fingerprint": "')
-    return any(path.is_file() and mark in path.read_bytes() for path, mark in marks)
+    plan = out / WORK / PLAN
+    return is_store(out) or (plan.is_file() and b'"fingerprint": "' in plan.read_bytes())
 
 
 def refuse_store(source: Path) -> None:
     """Raise PrepError if SOURCE is a store."""
-    manifest = source / MANIFEST
-    if manifest.is_file() and STORE_MARK in manifest.read_bytes():
+    if is_store(source):
         raise PrepError(
             f"SOURCE {source} is a store already: fastdata info {source} shows what it holds. To make another store, give the "
             f"original SOURCE, or write the samples as files: fastdata export {source} DIR"

@@ -11,10 +11,9 @@ from typing import Any
 
 from fastdata.errors import StoreError
 from fastdata.machine import available_cores
-from fastdata.prepare.build_plan import Work, build_plan, check_positive
+from fastdata.prepare.build_plan import Work, as_path, build_plan, check_positive
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
-from fastdata.prepare.in_python import as_path
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_table

@@ -18,6 +18,7 @@ import lmdb
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.archive import Item, Kind, Selection, make_list, open_once
 from fastdata.sources.inputs import SourceList
+from fastdata.store.files import is_store
 
 __all__ = ["KIND", "walk"]
 
@@ -102,8 +103,7 @@ def walk(path: str) -> None:
 
 def _refuse_stores(path: Path) -> None:
     for folder in (path, path.parent, path.parent.parent):
-        manifest = folder / "manifest.json"
-        if manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes():
+        if is_store(folder):
             raise PrepError(f"{path} is part of the store {folder}; to prepare its samples again: fastdata export {folder} DIR")
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "FileSum",
     "file_sum",
     "has_foreign",
+    "is_store",
     "is_variant",
     "own_files",
     "own_folders",
@@ -60,6 +61,12 @@ def file_sum(path: Path) -> FileSum:
 
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
+
+
+def is_store(folder: Path) -> bool:
+    """Return whether a folder has the manifest of a store. Other programs also write files of that name."""
+    manifest = folder / MANIFEST
+    return manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes()
 
 
 @cache

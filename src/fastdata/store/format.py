@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant, shard_file
+from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant
 
 __all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "read_manifest", "sample_columns"]
 
@@ -94,9 +94,6 @@ class Manifest:
     def section(self, name: str) -> Any:
         """Return a section of its kind; None if there is no such section."""
         return self.sections.get(name)
-
-    def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
-        return root / shard_file(variant.name, shard)
 
     def shard_records(self, variant: Variant) -> tuple[int, ...]:
         """Return the number of records in each shard of a variant."""

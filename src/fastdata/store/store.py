@@ -11,7 +11,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import NAMES, REJECTS, SAMPLES
+from fastdata.store.files import NAMES, REJECTS, SAMPLES, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.shards import ShardReader, check_size
 
@@ -53,7 +53,7 @@ class Store:
             check_size(self.path / name, total.bytes)
         for variant in self.manifest.variants:
             for shard, total in enumerate(variant.shards):
-                check_size(self.manifest.shard_path(self.path, variant, shard), total.bytes)
+                check_size(self.path / shard_file(variant.name, shard), total.bytes)
 
     def _load_samples(self) -> Array:
         want = self.kind.samples_dtype(self.manifest.labels, [v.name for v in self.manifest.variants])
@@ -95,7 +95,7 @@ class Store:
 
     def reader(self, variant: Variant) -> ShardReader:
         """Open the records of a variant."""
-        paths = [self.manifest.shard_path(self.path, variant, k) for k in range(len(variant.shards))]
+        paths = [self.path / shard_file(variant.name, k) for k in range(len(variant.shards))]
         return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards])
 
     def names(self) -> list[str]:

@@ -47,7 +47,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
     for variant in manifest.variants:
         inspect = []
         for shard, total in enumerate(variant.shards):
-            where = manifest.shard_path(root, variant, shard)
+            where = root / shard_file(variant.name, shard)
             if not where.is_file() or where.stat().st_size != total.bytes:
                 found = f"has {where.stat().st_size} bytes, the manifest says {total.bytes}" if where.is_file() else "is missing"
                 yield f"{where} {found}"
@@ -102,8 +102,8 @@ def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: s
     variant = next(v for v in manifest.variants if v.name == variant_name)
     for shard in map(int, shards.split(",")):
         _report(shard, "")
-        where, count = manifest.shard_path(Path(path), variant, shard), manifest.shard_records(variant)[shard]
-        reader = ShardReader([where], [count], [variant.shards[shard].bytes])
+        count = manifest.shard_records(variant)[shard]
+        reader = ShardReader([Path(path) / shard_file(variant_name, shard)], [count], [variant.shards[shard].bytes])
         if (found := reader.count(0)) != count:
             _report(shard, f"it has {found} records, the manifest says {count}")
         if how == "full" and kinds.find(manifest.kind).checksums:  # other kinds have checksums of whole shards only
