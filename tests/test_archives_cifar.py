@@ -165,7 +165,7 @@ def test_a_class_list_with_code_in_it_is_refused(tmp_path: Path) -> None:
         ({b"data": np.zeros((6, 3071), np.uint8)}, r"data is uint8 \[6, 3071\], not uint8 \[n, 3072\]"),
         ({b"data": np.zeros((6, 3072), np.int16)}, r"data is int16"),
         ({b"data": b"bytes"}, "data is bytes"),
-        ({b"labels": [1] * 5}, "its labels are no list of that many"),
+        ({b"labels": [1] * 5}, "but no list of as many labels"),
         ({b"labels": ["x"] * 6}, "its labels"),
         ({b"filenames": [1] * 6}, "its names"),
     ],

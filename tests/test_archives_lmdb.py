@@ -147,7 +147,7 @@ def test_braces_and_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             continue
         assert [str(p) for p in expand(text)] == [f"{name}.tar" for name in names], text
     for text in ("{0..9999999}.tar", "{0..999}{0..999}{0..999}.tar"):
-        with pytest.raises(PrepError, match="stands for more than 1000000 files"):
+        with pytest.raises(PrepError, match="expands to more than 1000000 files"):
             expand(text)
 
 

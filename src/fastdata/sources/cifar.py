@@ -93,7 +93,7 @@ def load_batch(path: Path) -> _Batch:
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     for what, values, kind in (("labels", labels, int), ("names", names, str | bytes)):
         if not isinstance(values, list) or len(values) != len(data) or not all(isinstance(value, kind) for value in values):
-            raise PrepError(f"{path} is not a CIFAR batch: it has {len(data)} images, but its {what} are no list of that many")
+            raise PrepError(f"{path} is not a CIFAR batch: it has {len(data)} images, but no list of as many {what}")
     files = [name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name for name in names]
     return _Batch(data.reshape(-1, 3, SIDE, SIDE), labels, files)
 
@@ -104,7 +104,7 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(path, error) from error
     except _Refused as error:
-        raise PrepError(f"{path} asks for {error}, which is in no CIFAR file and might run code; it was not run") from None
+        raise PrepError(f"{path} asks for {error}, which no CIFAR file contains and which might run code; it was not run") from None
     except Exception as error:  # noqa: BLE001  a damaged pickle may raise anything
         raise PrepError(f"{path} is not a CIFAR batch, or damaged: {type(error).__name__}: {error}") from None
     if not isinstance(loaded, dict):

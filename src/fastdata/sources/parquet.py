@@ -60,7 +60,7 @@ def list_tables(
         except (OSError, ValueError, arrow.ArrowException) as error:
             raise unreadable(path, error) from error
         if first not in (None, columns):
-            raise PrepError(f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them apart")
+            raise PrepError(f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them separately")
         first = columns
         items += rows
         labels += _label_values(values, columns.label)
@@ -158,7 +158,7 @@ def _label_values(values: list[Any], column: str) -> Iterator[Value]:
         elif isinstance(value, list):
             if not all(isinstance(v, int | float) for v in value):
                 raise PrepError(
-                    f"the label column {column} holds lists of something else than numbers; name another with "
+                    f"the label column {column} holds lists that are not of numbers; name another with "
                     f"--label-column, or {NO_LABELS}"
                 )
             yield tuple(map(float, value))

@@ -52,7 +52,7 @@ def _expand_braces(text: str) -> list[str]:
     rest = _expand_braces(text[match.end() :])
     parts = _parts(match)
     if len(parts) * len(rest) > MOST_FILES:
-        raise PrepError(f"SOURCE {text} stands for more than {MOST_FILES} files")
+        raise PrepError(f"SOURCE {text} expands to more than {MOST_FILES} files")
     return [text[: match.start()] + part + end for part in parts for end in rest]
 
 
@@ -62,7 +62,7 @@ def _parts(match: re.Match[str]) -> list[str]:
     if listed is not None:
         return [str(part) for part in listed.split(",")]
     if abs(int(last) - int(first)) >= MOST_FILES:
-        raise PrepError(f"SOURCE with {match[0]} stands for more than {MOST_FILES} files")
+        raise PrepError(f"SOURCE with {match[0]} expands to more than {MOST_FILES} files")
     step = 1 if int(last) >= int(first) else -1
     width = max(len(first), len(last)) if any(n != str(int(n)) for n in (first, last)) else 0
     return [str(k).zfill(width) for k in range(int(first), int(last) + step, step)]

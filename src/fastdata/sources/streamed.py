@@ -118,7 +118,7 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     for file in _files(path):
         image, label = _columns(file, selection)
         if columns not in (None, (file.names, file.encodings)):
-            raise PrepError(f"{file.path} has other columns than the files before it; prepare them apart")
+            raise PrepError(f"{file.path} has other columns than the files before it; prepare them separately")
         columns = file.names, file.encodings
         name = str(file.path.relative_to(root))
         try:
