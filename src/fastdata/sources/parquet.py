@@ -60,7 +60,7 @@ def list_tables(
         except (OSError, ValueError, arrow.ArrowException) as error:
             raise unreadable(path, error) from error
         if first not in (None, columns):
-            raise PrepError(f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them separately")
+            raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
         first = columns
         items += rows
         labels += _label_values(values, columns.label)
