@@ -72,9 +72,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     tables: kinds.Tables = kind.tables(plan, shards)
     files = {}
     if tables.samples is not None:
-        buffer = io.BytesIO()
-        np.save(buffer, tables.samples, allow_pickle=False)
-        files[SAMPLES] = _write(out / SAMPLES, buffer.getvalue())
+        files[SAMPLES] = _write(out / SAMPLES, _npy(tables.samples))
     if tables.names is not None:
         files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
@@ -108,6 +106,12 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
 def _nothing_kept(rejects: list[dict[str, Any]]) -> PrepError:
     first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
     return nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
+
+
+def _npy(samples: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, samples, allow_pickle=False)
+    return buffer.getvalue()
 
 
 def _write(path: Path, data: bytes) -> FileSum:
