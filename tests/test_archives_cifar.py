@@ -166,8 +166,8 @@ def test_a_class_list_with_code_in_it_is_refused(tmp_path: Path) -> None:
         ({b"data": np.zeros((6, 3072), np.int16)}, r"data is int16"),
         ({b"data": b"bytes"}, "data is bytes"),
         ({b"labels": [1] * 5}, "but no list of as many labels"),
-        ({b"labels": ["x"] * 6}, "its labels"),
-        ({b"filenames": [1] * 6}, "its names"),
+        ({b"labels": ["x"] * 6}, "no list of as many labels"),
+        ({b"filenames": [1] * 6}, "no list of as many names"),
     ],
 )
 def test_batches_of_something_else_are_errors(tmp_path: Path, change: dict[bytes, Any], message: str) -> None:

@@ -147,7 +147,7 @@ def test_wrong_packing_and_wrong_labels_are_errors(tmp_path: Path) -> None:
     beside = tmp_path / "train-labels-idx1-ubyte.gz"
     for wrong, message in (
         (idx(labels[:-1]), "holds 19 labels.* 20 images"),
-        (idx(images), "no pair"),
+        (idx(images), "do not match"),
         (idx(labels)[:-1], "cut short"),
     ):
         beside.write_bytes(gzip.compress(wrong))

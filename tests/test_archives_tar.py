@@ -301,7 +301,7 @@ def test_sizes_beyond_the_file(tmp_path: Path, size: int) -> None:
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz", "x.tar.zst"])
 def test_compressed_tars_are_refused_with_advice(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x1f\x8b\x08")
-    with pytest.raises(PrepError, match=rf"{name} is compressed.*unpack it"):
+    with pytest.raises(PrepError, match=rf"{name} is compressed.*decompress it"):
         list_sources(tmp_path / name)
 
 

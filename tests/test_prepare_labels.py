@@ -75,7 +75,7 @@ def test_classes_that_are_none_are_announced(tmp_path: Path) -> None:
     for k in range(24):
         put(tmp_path / f"many/{k:02d}/a.png")
     notes = prep(tmp_path / "many", tmp_path / "m.fds", workers=1).notes
-    assert any("24 samples of 24 classes" in note for note in notes)
+    assert any("24 samples have 24 classes" in note for note in notes)
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -120,7 +120,7 @@ def test_paths_that_the_pattern_does_not_fit_are_rejects(tmp_path: Path) -> None
         ("(x*)", "finds a class in none"),
         (r"\d+", "0 groups, but needs one"),
         (r"(\d)(\d)", "2 groups, but needs one"),
-        (r"(\d", "no regular expression: missing"),
+        (r"(\d", "not a regular expression: missing"),
     ],
 )
 def test_wrong_patterns_are_errors(tmp_path: Path, pattern: str, message: str) -> None:

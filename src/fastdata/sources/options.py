@@ -39,7 +39,7 @@ class LabelOptions:
 
     def __post_init__(self) -> None:
         if self.label_from is not None and (self.labels is not None or self.label_column):
-            raise ValueError("--label-from reads labels from paths, --labels and --label-column from a table: give one of them")
+            raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
 
     @property
     def no_labels(self) -> bool:
@@ -51,8 +51,8 @@ class PairOptions:
     """Options on masks."""
 
     masks: StrPath | None = option(
-        "A folder with a mask for each image: a PNG of the same name but for the extension. Changes are noticed by name and size "
-        "only: after editing masks, use --overwrite.",
+        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension. Changes are noticed "
+        "by name and size only: after editing masks, use --overwrite.",
         type="folder",
         group="Masks",
         common=True,
