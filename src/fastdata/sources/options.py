@@ -51,8 +51,8 @@ class PairOptions:
     """Options on masks."""
 
     masks: StrPath | None = option(
-        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension. Changes are noticed "
-        "by name and size only: after editing masks, use --overwrite.",
+        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension. Changes are "
+        "noticed by name and size only: after editing masks, use --overwrite.",
         type="folder",
         group="Masks",
         common=True,
