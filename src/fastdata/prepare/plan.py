@@ -98,12 +98,8 @@ def _body(
 def make_plan(
     found: SourceList, options: Options, limit: int | None = None, *, least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES)
 ) -> Plan:
-    """Make a plan from a list of inputs.
-
-    Args:
-        limit: keep only this many inputs, evenly spaced, so that all classes occur.
-        least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
-    """
+    """Make a plan from a list of inputs. `limit` keeps only so many, evenly spaced, so that all classes occur. `least` is the
+    smallest shard, in samples and bytes, that is made to keep all cores busy."""
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))

@@ -127,11 +127,7 @@ def read_range(path: Path, offset: int, length: int) -> bytes:
 
 
 def to_png(pixels: Array) -> bytes:
-    """Encode pixels as an uncompressed PNG, without loss.
-
-    Args:
-        pixels: uint8 or uint16, [H, W] or [H, W, 3].
-    """
+    """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
     native = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
     native = np.ascontiguousarray(native) if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
     ok, data = cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])

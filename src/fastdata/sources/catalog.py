@@ -32,9 +32,7 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 def list_archives(source: StrPath, label_column: Sequence[str] = ()) -> SourceList | None:
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
 
-    Args:
-        source: a path, or a pattern for several.
-        label_column: the column of labels; NO_LABELS: read none; empty: look for one.
+    label_column: the column of labels; NO_LABELS: read none; empty: look for one.
 
     Raises:
         PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.

@@ -14,11 +14,8 @@ DELIMITERS = ",;\t"
 def delimiter_of(lines: Callable[[], Iterable[str]], rows: int | None = None) -> str:
     """Return the delimiter that splits every row into as many columns as the first row.
 
-    If several do, return the one that comes first in the first row. Return a comma if the first row has none of them.
-
-    Args:
-        lines: returns all lines from the first on, each time it is called.
-        rows: how many rows to read; None: all.
+    If several do, return the one that comes first in the first row. Return a comma if the first row has none of them. `lines`
+    returns all lines, each time it is called; `rows` limits how many rows are read.
     """
 
     def parsed(delimiter: str) -> Iterator[list[str]]:

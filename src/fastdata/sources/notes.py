@@ -46,12 +46,7 @@ def refuse_captions(texts: Sequence[str], by: str) -> None:
 
 
 def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str]:
-    """Yield notes on the labels.
-
-    Args:
-        masks: whether each input has a mask, and so needs no label.
-        meant: whether the caller asked for no labels.
-    """
+    """Yield notes on the labels. masks: inputs have masks, and so need no labels. meant: the caller asked for no labels."""
     by = f" from {inputs.labelled_by}" if inputs.labelled_by else ""
     if inputs.labels.kind == "class":
         yield from _class_notes(inputs, by)

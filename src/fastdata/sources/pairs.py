@@ -30,11 +30,8 @@ def with_masks(
     """Return the inputs with their masks.
 
     A mask is the file with the path of its image below `masks`, with `suffix` at the end of its stem. An image without a mask or
-    with two, and a mask without an image, stay in the list with that problem, so that they are rejected by name.
-
-    Args:
-        walk: yields the (name, size, problem) of each mask below a folder.
-        stem: removes the extension from a name.
+    with two, and a mask without an image, stay in the list with that problem, so that they are rejected by name. `walk` yields the
+    (name, size, problem) of each mask below a folder; `stem` removes the extension from a name.
 
     Raises:
         PrepError: `masks` is not a folder, or no mask belongs to an image.

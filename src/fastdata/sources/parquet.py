@@ -48,11 +48,7 @@ def _arrow() -> Any:
 def list_tables(
     read_table: Callable[[Path, str, Selection], Table], root: Path, files: list[Path], selection: Selection
 ) -> SourceList:
-    """List the inputs of Parquet or Arrow files, which must have the same columns.
-
-    Args:
-        read_table: reads a file's table, from its path, its name relative to `root`, and the selection.
-    """
+    """List the inputs of files that have the same columns. `read_table` gets the path of each, its name, and the selection."""
     items, labels, first, arrow = list[Item](), list[Value](), None, _arrow()
     for path in files:
         try:
@@ -212,11 +208,7 @@ def _read(path: Path, column: str, group: int, row: int) -> bytes:
 
 
 def image_bytes(image: Any, path: Path) -> bytes:
-    """Return the image file of a row.
-
-    Args:
-        image: the row's value in the column of images.
-        path: of the archive, whose folder holds images that are stored as paths.
+    """Return the image file of a row, from its value in the column of images. path: the archive.
 
     Raises:
         CodecError: the row holds no image.

@@ -81,12 +81,7 @@ def is_path_table(path: Path) -> bool:
 
 
 def _read(path: Path, root: Path, known: Collection[str] = ()) -> _Table:
-    """Read a table, whose rows must all have one length.
-
-    Args:
-        root: the folder that its paths are relative to.
-        known: normalized paths of inputs; a first line that begins with one is not a header.
-    """
+    """Read a table, whose rows must all have one length. A first line that begins with a `known` normal path is not a header."""
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = file.readlines()

@@ -46,12 +46,7 @@ def tried_path(root: Path, reason: str, name: str) -> str:
 
 
 def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told: bool) -> None:
-    """Raise PrepError if every input has a problem.
-
-    Args:
-        table: whether a table names the inputs.
-        told: whether the caller gave `root`.
-    """
+    """Raise PrepError if every input has a problem. table: a table names the inputs. told: the caller gave `root`."""
     if not sources or not all(source.problem for source in sources):
         return
     first = sources[0]

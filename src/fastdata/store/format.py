@@ -101,12 +101,8 @@ class Manifest:
 
 
 def sample_columns(labels: Labels, variants: Iterable[str], own: Sequence[Any], each: Sequence[tuple[str, str]]) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy: `source` (the index of the input), `label`, and columns of the kind.
-
-    Args:
-        own: the columns of the kind.
-        each: the (name, dtype) of the columns that each variant has.
-    """
+    """Return the dtype of a row of samples.npy: `source` (the index of the input), `label`, the columns `own` of the kind, and
+    the (name, dtype) in `each` for every variant."""
     label: Any = ("label", "<f4", (len(labels.names),)) if labels.kind == "vector" else ("label", "<i4")
     return np.dtype([("source", "<u8"), label, *own, *((f"{v}/{name}", dtype) for v in variants for name, dtype in each)])
 
