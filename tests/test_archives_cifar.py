@@ -165,9 +165,9 @@ def test_a_class_list_with_code_in_it_is_refused(tmp_path: Path) -> None:
         ({b"data": np.zeros((6, 3071), np.uint8)}, r"data is uint8 \[6, 3071\], not uint8 \[n, 3072\]"),
         ({b"data": np.zeros((6, 3072), np.int16)}, r"data is int16"),
         ({b"data": b"bytes"}, "data is bytes"),
-        ({b"labels": [1] * 5}, "its labels are no list of that many"),
-        ({b"labels": ["x"] * 6}, "its labels"),
-        ({b"filenames": [1] * 6}, "its names"),
+        ({b"labels": [1] * 5}, "but no list of as many labels"),
+        ({b"labels": ["x"] * 6}, "no list of as many labels"),
+        ({b"filenames": [1] * 6}, "no list of as many names"),
     ],
 )
 def test_batches_of_something_else_are_errors(tmp_path: Path, change: dict[bytes, Any], message: str) -> None:
@@ -180,7 +180,7 @@ def test_damaged_batches_are_errors(tmp_path: Path) -> None:
     data = python2(batch(2)[0])
     for wrong in (b"", b"no pickle", data[: len(data) // 2], data[:40] + b"\xff" + data[41:], pickle.dumps([1])):
         (tmp_path / "test_batch").write_bytes(wrong)
-        with pytest.raises(PrepError, match=r"test_batch (is no CIFAR batch|asks for)"):
+        with pytest.raises(PrepError, match=r"test_batch (is not a CIFAR batch|asks for)"):
             load_batch(tmp_path / "test_batch")
 
 

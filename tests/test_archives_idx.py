@@ -106,11 +106,11 @@ GOOD = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no idx file: it begins with nothing"),
-        (b"\0\0\x08", "is no idx file: it begins with 00 00 08"),
-        (b"\0\0\x07\x03" + idx(GOOD)[4:], "is no idx file: it begins with 00 00 07 03"),
-        (b"\0\x01\x08\x03" + idx(GOOD)[4:], "is no idx file"),
-        (b"\0\0\x08\xff" + idx(GOOD)[4:], "is no idx file"),
+        (b"", "is not an idx file: it begins with nothing"),
+        (b"\0\0\x08", "is not an idx file: it begins with 00 00 08"),
+        (b"\0\0\x07\x03" + idx(GOOD)[4:], "is not an idx file: it begins with 00 00 07 03"),
+        (b"\0\x01\x08\x03" + idx(GOOD)[4:], "is not an idx file"),
+        (b"\0\0\x08\xff" + idx(GOOD)[4:], "is not an idx file"),
         (idx(GOOD)[:-1], r"says 3 x 4 x 5 = 60 bytes, but 59 follow: it was cut short"),
         (idx(GOOD) + b"\0", "but 61 follow"),
         (idx(GOOD)[:10], "cut short"),
@@ -147,7 +147,7 @@ def test_wrong_packing_and_wrong_labels_are_errors(tmp_path: Path) -> None:
     beside = tmp_path / "train-labels-idx1-ubyte.gz"
     for wrong, message in (
         (idx(labels[:-1]), "holds 19 labels.* 20 images"),
-        (idx(images), "no pair"),
+        (idx(images), "do not match"),
         (idx(labels)[:-1], "cut short"),
     ):
         beside.write_bytes(gzip.compress(wrong))

@@ -111,7 +111,7 @@ def test_an_estimate_leaves_nothing_open(tmp_path: Path) -> None:
 def test_our_own_shards_are_refused_with_a_pointer(tmp_path: Path) -> None:
     made = store()
     for path in made.glob("*/shard-00000.mdb"):
-        with pytest.raises(PrepError, match=r"is of the store .*fastdata export"):
+        with pytest.raises(PrepError, match=r"is part of the store .*fastdata export"):
             list_sources(path)
 
 
@@ -147,7 +147,7 @@ def test_braces_and_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             continue
         assert [str(p) for p in expand(text)] == [f"{name}.tar" for name in names], text
     for text in ("{0..9999999}.tar", "{0..999}{0..999}{0..999}.tar"):
-        with pytest.raises(PrepError, match="stands for more than 1000000 files"):
+        with pytest.raises(PrepError, match="expands to more than 1000000 files"):
             expand(text)
 
 

@@ -165,13 +165,13 @@ def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path)
 def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
     pq.write_table(table(rows(0, 1), [0], ["a", "b"]), tmp_path / "0.parquet")
     pq.write_table(table(rows(0, 1), [0], ["b", "a"]), tmp_path / "1.parquet")
-    with pytest.raises(PrepError, match=r"1\.parquet has other columns of images and labels, or other classes, than .*0\.parquet"):
+    with pytest.raises(PrepError, match=r"1\.parquet has other image or label columns, or other classes, than .*0\.parquet"):
         list_sources(tmp_path)
     (tmp_path / "x.tar").write_bytes(b"")
     with pytest.raises(PrepError, match="SOURCE mixes parquet and tar"):
         list_sources(str(tmp_path / "{0.parquet,x.tar}"))
     (tmp_path / "x.txt").write_bytes(b"")
-    with pytest.raises(PrepError, match=r"x\.txt is no archive that is known"):
+    with pytest.raises(PrepError, match=r"x\.txt is not a known archive"):
         list_sources(str(tmp_path / "{0.parquet,x.txt}"))
 
 

@@ -23,7 +23,7 @@ from fastdata import ArrayDataset, PrepError
 from fastdata.arrays.convert import check_values
 from fastdata.arrays.stack import open_array as open_stack
 from fastdata.errors import CodecError
-from fastdata.prepare.arguments import choose_kind
+from fastdata.prepare.build_plan import choose_kind
 from fastdata.prepare.estimate import estimate
 from fastdata.store.export import export
 from fastdata.store.store import Store

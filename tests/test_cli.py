@@ -206,11 +206,11 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
     after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
     assert lines[3].startswith("labels: none")
-    assert lines[4] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, {after / before:.2f} of it"
+    assert lines[4] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, ratio {after / before:.2f}"
     assert re.fullmatch(r"\d+ images/s, \d+\.\d s", lines[5])
     again = run(*command)
     assert again.returncode == 0 and again.stdout.splitlines()[:5] == lines[:5]
-    assert again.stdout.splitlines()[5] == "it was finished already"
+    assert again.stdout.splitlines()[5] == "already finished"
 
 
 def test_json_progress(large: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_it_is_read(made: Path) -> None:
 
 
 def test_what_it_does_not_offer_is_said(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds lines, of which there is no contact sheet"):
+    with pytest.raises(StoreError, match="holds lines, which has no contact sheet"):
         draw_sheet(made, tmp_path / "x.png")
     with pytest.raises(TypeError, match=r"there is no RAMDataset for .* holds lines: open it with LineDataset"):
         fastdata.RAMDataset(made)

@@ -141,7 +141,7 @@ def test_rows_behind_the_limit_are_not_looked_at(tmp_path: Path) -> None:
     with pytest.raises(PrepError, match="holds numbers, such as '2', and other text, such as 'word'"):
         fastdata.prep(path, tmp_path / "o.fds", target="y")
     assert fastdata.prep(path, tmp_path / "o.fds", target="y", limit=9).kept == 9
-    with pytest.raises(PrepError, match="made, or begun, otherwise"):
+    with pytest.raises(PrepError, match="made, or begun, with other options or inputs"):
         fastdata.prep(path, tmp_path / "o.fds", target="y", limit=8)
 
 

@@ -178,7 +178,7 @@ def test_paths_may_count_from_another_folder(photos: Path) -> None:
     assert f"tried {photos.parent / 'lists' / NAMES[0]}" in lost.stderr and "--root FOLDER" in lost.stderr
     assert not (photos.parent / "o.fds").exists()
     again = run(*PREP, "lists/t.csv", "o.fds", "--root", "lists", cwd=photos.parent)
-    assert again.returncode == 2 and "paths count from --root lists" in again.stderr
+    assert again.returncode == 2 and "paths are relative to --root lists" in again.stderr
     found = run(*PREP, "lists/t.csv", "o.fds", "--root", "photos", "--max-reject-rate", "1", cwd=photos.parent)
     assert found.returncode == 0, found.stderr
     assert f"the first reject: gone.png: missing: there is no such file (tried {photos / 'gone.png'})" in found.stdout
@@ -304,7 +304,7 @@ def test_a_path_with_two_labels_is_an_error_and_one_that_comes_again_is_told(pho
     rows = [("path", "label"), ("a.png", "cat"), ("c.png", "dog"), ("./a.png", "cat")]
     found = list_sources(written(photos / "t.csv", rows))
     (note,) = found.notes
-    assert len(found.sources) == 3 and "1 row of t.csv names a path that stood in it before, with the same label" in note
+    assert len(found.sources) == 3 and "1 row of t.csv repeats a path with the same label" in note
     with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels: 'cat' and 'dog'"):
         list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]))
     assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), LabelOptions(label_column=("none",))).sources
@@ -329,7 +329,7 @@ def test_paths_need_not_be_utf8(photos: Path) -> None:
 
 def test_a_table_without_paths_is_pointed_to_its_option(photos: Path) -> None:
     for rows in ([("58", "Rome", "low")], [("58", "1", "2"), ("59", "1", "2")]):
-        with pytest.raises(PrepError, match=r"of a table without paths, name what is to be learnt with target COLUMN"):
+        with pytest.raises(PrepError, match=r"for a table without paths, name the column to predict: target COLUMN"):
             prep(written(photos / "t.csv", [("age", "city", "income"), *rows]), photos.parent / "o.fds")
     with pytest.raises(PrepError) as caught:
         prep(written(photos / "t.csv", [("path", "label"), ("gone.png", "cat")]), photos.parent / "o.fds")
@@ -344,7 +344,7 @@ def test_a_table_of_names_alone_says_that_it_has_no_rows(photos: Path) -> None:
 def test_paths_without_their_ending_are_recognised(photos: Path) -> None:
     table = written(photos / "t.csv", [("id", "label"), ("a", "cat"), ("c", "dog")])
     for source, options in ((table, {}), (photos, {"labels": table})):
-        with pytest.raises(PrepError, match=r"a\.png is there: the paths of a table need their ending"):
+        with pytest.raises(PrepError, match=r"a\.png is there: the paths of a table need their extension"):
             prep(source, photos.parent / "o.fds", **options)
 
 

@@ -54,7 +54,7 @@ def test_a_store_without_labels_is_announced_with_what_would_give_some(tmp_path:
     assert "--labels FILE" in said
     assert "labels: none" in run(*PREP, "flat", "--dry-run", cwd=tmp_path).stdout
     meant = run(*PREP, "flat", "--dry-run", "--label-column", "none", cwd=tmp_path).stdout
-    assert "labels: none" in meant and "What gives labels" not in meant
+    assert "labels: none" in meant and "To add labels" not in meant
 
 
 def test_classes_are_announced(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_classes_are_announced(tmp_path: Path) -> None:
 
 def test_classes_that_are_none_are_announced(tmp_path: Path) -> None:
     write_pictures(tmp_path / "one/images", 3)
-    assert any("all samples are of one class, images" in note for note in prep(tmp_path / "one", tmp_path / "o.fds").notes)
+    assert any("all samples have one class, images" in note for note in prep(tmp_path / "one", tmp_path / "o.fds").notes)
     (tmp_path / "one/t.csv").write_text("path,label\n" + "".join(f"images/{k:02d}.png,cat\n" for k in range(3)))
     (note,) = (note for note in prep(tmp_path / "one/t.csv", tmp_path / "c.fds").notes if "all samples" in note)
-    assert note == "all samples are of one class, cat: is this meant?"
+    assert note == "all samples have one class, cat: is this intended?"
     for k in range(24):
         put(tmp_path / f"many/{k:02d}/a.png")
     notes = prep(tmp_path / "many", tmp_path / "m.fds", workers=1).notes
-    assert any("24 samples of 24 classes" in note for note in notes)
+    assert any("24 samples have 24 classes" in note for note in notes)
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -120,7 +120,7 @@ def test_paths_that_the_pattern_does_not_fit_are_rejects(tmp_path: Path) -> None
         ("(x*)", "finds a class in none"),
         (r"\d+", "0 groups, but needs one"),
         (r"(\d)(\d)", "2 groups, but needs one"),
-        (r"(\d", "no regular expression: missing"),
+        (r"(\d", "not a regular expression: missing"),
     ],
 )
 def test_wrong_patterns_are_errors(tmp_path: Path, pattern: str, message: str) -> None:

@@ -70,12 +70,12 @@ def test_masks_in_tars_are_said_to_be_masks(tmp_path: Path) -> None:
     made = prep(tmp_path / "tars/00000.tar", tmp_path / "o.fds", workers=1)
     lines = list(summary_lines(made))
     assert f"skipped {made.kept} files that are not read as images: .mask.png {made.kept}" in lines
-    assert any("are masks, which are not read from tars: of a store, fastdata export STORE DIR" in line for line in lines)
+    assert any("are masks, which are not read from tars: fastdata export STORE DIR" in line for line in lines)
 
 
 def test_a_store_as_source_is_told_so(tmp_path: Path) -> None:
     for path, options in ((stores.store(), {}), (stores.tokens(), {"tokenizer": "bytes"})):
-        with pytest.raises(PrepError, match=rf"SOURCE {path} is a store already: fastdata info {path} says"):
+        with pytest.raises(PrepError, match=rf"SOURCE {path} is a store already: fastdata info {path} shows"):
             prep(path, tmp_path / "o.fds", **options)
 
 

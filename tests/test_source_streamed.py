@@ -73,7 +73,7 @@ def test_another_column_of_labels_or_none(tmp_path: Path) -> None:
 
 
 def test_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(PrepError, match=r"shard.00000.mds.zstd is compressed \(zstd\): unpack the shards beside it"):
+    with pytest.raises(PrepError, match=r"shard.00000.mds.zstd is compressed \(zstd\): decompress the shards in place"):
         fastdata.prep(FOREIGN / "mds-zipped", tmp_path / "o.fds")
     zstandard = pytest.importorskip("zstandard")
     shutil.copytree(FOREIGN / "mds-zipped", tmp_path / "in")

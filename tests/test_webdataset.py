@@ -133,7 +133,7 @@ def test_there_and_back_through_its_reader_and_writer(tmp_path: Path) -> None:
 def test_its_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
     with wds.TarWriter(str(tmp_path / "a.tar.gz")) as sink:
         sink.write({"__key__": "0", "png": picture(0, 9, 9), "cls": 1})
-    with pytest.raises(PrepError, match=r"is compressed, .*; unpack it to a .tar"):
+    with pytest.raises(PrepError, match=r"is compressed, .*; decompress it to a .tar"):
         prep(tmp_path / "a.tar.gz", tmp_path / "o.fds")
 
 

@@ -1,4 +1,4 @@
-"""Source to store, offline: plan, run, finish."""
+"""Make a store from a source: plan, run the shards, finish."""
 
 import inspect
 import textwrap
@@ -12,7 +12,7 @@ __all__ = ["Summary", "prep"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:
-    """The signature of prep with the options of every kind, and its docstring with what they say."""
+    """Return the signature of prep with the options of every kind, and its docstring with their help."""
     signature = inspect.signature(with_any_options)
     *named, _ = signature.parameters.values()
     taken, lines = {one.name for one in named}, [inspect.cleandoc(with_any_options.__doc__ or ""), ""]

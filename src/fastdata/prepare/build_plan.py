@@ -1,37 +1,38 @@
-"""From what a user asks for to a plan, whatever kind of data it is."""
+"""From the arguments of `prep` to a plan: the path of a source, its kind of data, the options, the folders."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.kinds import Kind
-from fastdata.options import as_option
-from fastdata.prepare.arguments import choose_kind, own_options
+from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.run import Roots
+from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 
-__all__ = ["Work", "build_plan", "check_positive"]
-
-StrPath = str | os.PathLike[str]
+__all__ = ["Work", "as_path", "build_plan", "check_positive", "choose_kind"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do.
+    """A plan and its surroundings.
 
     Attributes:
-        kind: of data.
-        plan: the shards.
-        out: the store that they are for.
-        roots: the folders of the inputs, and of what lies next to them, such as masks.
-        skipped: files that were left out, by ending.
-        notes: what the caller shall know of the inputs.
+        kind: the kind of data.
+        plan: the shards to make.
+        out: the store to make.
+        roots: the folder of the inputs, and that of their companions, such as masks.
+        skipped: count of files left out, by extension.
+        notes: lines about the inputs to show to the user.
     """
 
     kind: Kind
@@ -42,33 +43,99 @@ class Work:
     notes: tuple[str, ...] = ()
 
 
-def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None = None, **given: Any) -> Work:
+@contextmanager
+def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the path of a source, and the labels that are not in it. An object becomes a temporary file.
+
+    Raises:
+        TypeError: no kind of data takes the source.
+        ValueError: the source is an object and `out` is None, or the number of labels is not that of the samples.
+    """
+    if isinstance(source, str | os.PathLike):
+        yield source, labels
+        return
+    for name in reversed(kinds.names()):
+        kind = kinds.find(name)
+        if (file := kind.adopt(source, labels)) is None:
+            continue
+        if out is None:
+            raise ValueError(f"out is None, but {kind.adopts} has no name: name the store, such as out='data.fds'")
+        with file as path_and_labels:
+            yield path_and_labels
+        return
+    taken = filter(None, (kinds.find(name).adopts for name in reversed(kinds.names())))
+    raise TypeError(f"source is a {type(source).__name__}, but must be a path, {', or '.join(taken)}")
+
+
+def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None = None, **arguments: Any) -> Work:
     """Decide what `prep` would do with these arguments.
 
     Raises:
-        PrepError: there is nothing to prepare, or it does not fit together.
-        ValueError: a wrong argument, or one for another kind of data.
+        PrepError: there is nothing to prepare, or the inputs do not fit together.
+        ValueError: an argument is wrong, or belongs to another kind of data.
     """
     refuse_store(Path(source))
-    kind = choose_kind(source, given)
-    options = own_options(kind, source, given)
+    kind = choose_kind(source, arguments)
+    options = _own_options(kind, source, arguments)
     root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     check_positive(limit=limit)
-    made = kind.plan(source, target, options, limit)
-    return Work(kind, made.plan, target, (root, (made.beside or root).absolute()), made.skipped, made.notes)
+    planned = kind.plan(source, target, options, limit)
+    return Work(kind, planned.plan, target, (root, (planned.beside or root).absolute()), planned.skipped, planned.notes)
+
+
+def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
+    """Return the kind that the arguments ask for, by name or by an option that only it has; else the kind of the files."""
+    name = arguments.get("kind")
+    if name is not None:
+        if name not in kinds.names():
+            raise ValueError(f"--kind is {name}, but must be one of {', '.join(kinds.names())}")
+        return kinds.find(name)
+    known = reversed([kinds.find(name) for name in kinds.names()])  # images are last, since they claim every source
+    return next(kind for kind in known if kind.claims(source, arguments))
+
+
+def _own_options(kind: Kind, source: StrPath, arguments: dict[str, Any]) -> Any:
+    """Make the options of a kind.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: an option belongs to another kind, or has a wrong value.
+    """
+    known = {name: options_of(kinds.find(name).options) for name in kinds.names()}
+    for name, value in arguments.items():
+        owners = [other for other, options in known.items() if name in options]
+        if not owners and name != "kind":
+            raise TypeError(f"prep has no argument {name!r}")
+        others = [kinds.find(other) for other in owners if _is_set(value, known[other][name].default)]
+        if name not in known[kind.name] and others:
+            if files := others[0].suggest(source):
+                raise ValueError(
+                    f"{as_option(name)} is about {others[0].says}, which is a file, but SOURCE {source} is a folder: "
+                    f"give {' or '.join(files)}"
+                )
+            hint = others[0].hint if arguments.get("kind") is None else ""
+            raise ValueError(
+                f"{as_option(name)} is about {others[0].says}, but SOURCE {source} is {kind.says} here: leave it out{hint}"
+            )
+    return build(kind.options, arguments)
+
+
+def _is_set(value: Any, default: Any) -> bool:
+    """Return whether an option has a value other than its default, None or (). Arrays cannot be compared as a whole."""
+    return not any(isinstance(value, type(other)) and value == other for other in (default, None, ()))
 
 
 def check_positive(**arguments: float | None) -> None:
-    """Raise ValueError for the first that is given and not positive."""
+    """Raise ValueError for the first argument that is neither None nor positive."""
     for name, value in arguments.items():
         if value is not None and value <= 0:
             raise ValueError(f"{as_option(name)} is {value}, but must be positive")
 
 
-def _resolve(source: StrPath, out: StrPath | None, told: StrPath | None, split: str | None) -> tuple[Path, Path]:
-    """The folder that names are relative to, if nobody told it, and the store's folder. split: the one of SOURCE that is wanted."""
+def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[Path, Path]:
+    """Return the folder that names are relative to (`own_root`, if it is set) and the folder of the store."""
     root, name = locate(source)
-    root = root if told is None else Path(told)
+    root = root if own_root is None else Path(own_root)
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
     if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")

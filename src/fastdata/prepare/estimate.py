@@ -1,4 +1,4 @@
-"""estimate: what a run would cost, from a few of its inputs."""
+"""Estimate the cost of a run from a few of its inputs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.machine import available_cores
-from fastdata.prepare.build_plan import build_plan, check_positive
-from fastdata.prepare.in_python import as_path
+from fastdata.prepare.build_plan import as_path, build_plan, check_positive
 
 __all__ = ["Estimate", "estimate"]
 
-PAGE = 4096  # of LMDB
-SHARD_PAGES = 3  # a shard's two heads and the root of its tree
+PAGE = 4096  # bytes of an LMDB page
+SHARD_PAGES = 3  # two headers and the root of the tree
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes on disk and seconds of the whole run, the free bytes of the disk, and what became of the probes.
+    """The estimated cost of a run.
 
     Attributes:
-        inputs: images, documents or rows, about.
-        bytes: with LMDB's padding.
-        seconds: on the given workers, start-up aside.
-        free_bytes: of the disk that would hold the store.
-        probes: inputs that were tried.
-        rejected: of these, by reason.
-        notes: what the labels are and where they come from, and what of the source is not stored.
+        inputs: about how many images, documents or rows there are.
+        bytes: the size of the store on disk, with LMDB's padding.
+        seconds: the time on the given number of workers, without start-up.
+        free_bytes: free space on the disk that would hold the store.
+        probes: the number of inputs that were tried.
+        rejected: count of rejected probes by reason.
+        notes: what the labels are, where they come from, and what is not stored.
     """
 
     inputs: int
@@ -47,7 +46,7 @@ class Estimate:
 
 
 def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any) -> Estimate:
-    """Prepare a few evenly spaced inputs in this process, write nothing, and scale up. Arguments as for `prep`."""
+    """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
         work = build_plan(path, out, labels=labels, **options)
@@ -61,7 +60,7 @@ def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers:
 
 
 def _stored(size: int) -> int:
-    """Bytes that LMDB needs for a record: whole pages, and an entry that points there; or, of small ones, several in a page."""
+    """Return the bytes that LMDB needs for a record: small ones share a page; large ones take whole pages and an index entry."""
     if size + 16 > PAGE // 2 - 24:
         return -(-(size + 16) // PAGE) * PAGE + 26
     return PAGE // ((PAGE - 16) // (size + 18))

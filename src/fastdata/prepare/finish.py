@@ -1,5 +1,4 @@
-"""From finished shards to a store: the tables of all shards become samples.npy, names.txt and rejects.jsonl, and the manifest
-is written last."""
+"""Turn finished shards into a store: merge their tables into samples.npy, names.txt and rejects.jsonl, then write the manifest."""
 
 from __future__ import annotations
 
@@ -24,27 +23,24 @@ from fastdata.store.format import Manifest, Variant
 
 __all__ = ["finish", "finished_shards"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 def finished_shards(plan: Plan, out: Path, *, thorough: bool) -> dict[int, dict[str, Any]]:
-    """The tables of the shards that are finished: same plan, and every file there with the right size.
+    """Return the tables of the finished shards: those of this plan whose files all have the recorded size.
 
-    `thorough` also reads them and compares their checksums: workers leave it to the system when a shard reaches the disk, so
-    after a power cut a table may speak of bytes that never did.
+    `thorough` also compares checksums. Workers do not flush shards to disk, so after a power failure a table may describe bytes
+    that were never written.
     """
-    found = {}
+    tables = {}
     for shard in range(plan.num_shards):
         try:
             table = json.loads(shard_table(out, shard).read_bytes())
-            whole = table["fingerprint"] == plan.fingerprint and all(
+            if table["fingerprint"] == plan.fingerprint and all(
                 _as_recorded(out / shard_file(name, shard), FileSum(*total), thorough) for name, total in table["files"].items()
-            )
+            ):
+                tables[shard] = table
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if whole:
-            found[shard] = table
-    return found
+    return tables
 
 
 def _as_recorded(path: Path, total: FileSum, thorough: bool) -> bool:
@@ -52,45 +48,46 @@ def _as_recorded(path: Path, total: FileSum, thorough: bool) -> bool:
 
 
 def finish(plan: Plan, out: Path) -> tuple[str, ...]:
-    """Write what makes a store of finished shards, the manifest last, and remove the work folder.
+    """Make a store from finished shards: write its tables, then the manifest, and remove the work folder.
 
     Returns:
-        What the caller shall know of it.
+        Notes to the user.
 
     Raises:
-        PrepError: shards are missing; or nothing was kept, and what was made is removed.
+        PrepError: shards are missing; or no input was kept, and everything made is removed.
     """
-    found = finished_shards(plan, out, thorough=False)
-    if missing := sorted(set(range(plan.num_shards)) - set(found)):
+    finished = finished_shards(plan, out, thorough=False)
+    if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
             f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}; run the same command again"
         )
-    ordered = [found[k] for k in range(plan.num_shards)]
+    shards = [finished[k] for k in range(plan.num_shards)]
+    rejects = [reject for shard in shards for reject in shard["rejects"]]
     kind = kinds.find(plan.options.kind)
-    if not any(map(kind.kept, ordered)):
+    if not any(map(kind.kept, shards)):
         clear(out, set())
-        with suppress(OSError):  # others have put something there
+        with suppress(OSError):  # someone else has put a file there
             out.rmdir()
-        raise _nothing_kept([reject for table in ordered for reject in table["rejects"]])
-    tables: kinds.Tables = kind.tables(plan, ordered)
-    sums = {
-        **({} if tables.samples is None else {SAMPLES: _write_samples(tables.samples, out / SAMPLES)}),
-        **({} if tables.names is None else {NAMES: _write(out / NAMES, "".join(json.dumps(n) + "\n" for n in tables.names))}),
-        REJECTS: _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for t in ordered for r in t["rejects"])),
-        **{name: file_sum(out / name) for name in plan.files},
-    }
+        raise _nothing_kept(rejects)
+    tables: kinds.Tables = kind.tables(plan, shards)
+    files = {}
+    if tables.samples is not None:
+        files[SAMPLES] = _write(out / SAMPLES, _npy(tables.samples))
+    if tables.names is not None:
+        files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
+    files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
+    files |= {name: file_sum(out / name) for name in plan.files}
+    variants = []
+    for name, size, form in plan.options.variants():
+        sums = tuple(FileSum(*shard["files"][name]) for shard in shards)
+        variants.append(Variant(name, size, form, sums, tables.records, tables.originals.get(name)))
     manifest = Manifest(
         num_samples=sum(tables.counts),
-        num_rejects=sum(len(t["rejects"]) for t in ordered),
+        num_rejects=len(rejects),
         labels=plan.labels,
         shard_samples=tables.counts,
-        variants=tuple(
-            Variant(
-                name, size, form, tuple(FileSum(*t["files"][name]) for t in ordered), tables.records, tables.originals.get(name)
-            )
-            for name, size, form in plan.options.variants()
-        ),
-        files=sums,
+        variants=tuple(variants),
+        files=files,
         options=plan.body()["options"],
         libraries=plan.libraries,
         fingerprint=plan.fingerprint,
@@ -99,7 +96,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     )
     for variant in manifest.variants:
         for shard in range(plan.num_shards):
-            sync(manifest.shard_path(out, variant, shard))
+            sync(out / shard_file(variant.name, shard))
         sync(out / variant.name)
     write_atomic(out / MANIFEST, manifest.to_json())
     shutil.rmtree(out / WORK)
@@ -111,13 +108,12 @@ def _nothing_kept(rejects: list[dict[str, Any]]) -> PrepError:
     return nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
 
 
-def _write_samples(samples: Array, path: Path) -> FileSum:
+def _npy(samples: Any) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, samples, allow_pickle=False)
-    write_atomic(path, buffer.getvalue())
-    return file_sum(path)
+    return buffer.getvalue()
 
 
-def _write(path: Path, text: str) -> FileSum:
-    write_atomic(path, text.encode())
+def _write(path: Path, data: bytes) -> FileSum:
+    write_atomic(path, data)
     return file_sum(path)

@@ -1,4 +1,4 @@
-"""prep: images, arrays or text become a store. Plan, run the shards that are not there yet, finish."""
+"""prep: make a plan, run the shards that are not finished yet, and turn them into a store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 
 from fastdata.errors import StoreError
 from fastdata.machine import available_cores
-from fastdata.prepare.build_plan import Work, build_plan, check_positive
+from fastdata.prepare.build_plan import Work, as_path, build_plan, check_positive
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
-from fastdata.prepare.in_python import as_path
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_table
@@ -27,22 +26,23 @@ __all__ = ["Summary", "prep"]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run made. inputs_per_s and seconds are of this run; the other figures of the whole store.
+    """What a run made. `inputs_per_s` and `seconds` are of this run, the other figures of the whole store.
 
     Attributes:
         out: the store.
-        inputs: images, documents or rows that were found.
-        kept: of these, in the store.
-        rejected: count by reason; each input stands in rejects.jsonl.
-        resumed: inputs that an earlier run had done.
-        bytes_before: of the kept images, or of the files of text, or of the table.
-        bytes_after: of all records of all sizes.
-        skipped: files that by their ending are none of these, by ending.
-        notes: what the labels are and where they come from, and what of the source is not stored, or otherwise than asked.
-        first_reject: the first of the rejects and its reason; empty, if there is none.
-        tokens: in a store of tokens.
-        originals: with codec "original", how many images of each size kept their bytes; the others were encoded.
-        kind: of data: "images", "tokens", "arrays" or "table".
+        inputs: number of images, documents or rows found.
+        kept: number of inputs in the store.
+        rejected: count of rejected inputs by reason; rejects.jsonl lists each.
+        resumed: number of inputs that an earlier run had finished.
+        bytes_before: size of the kept images, of the text files, or of the table.
+        bytes_after: size of all records of all sizes.
+        seconds: duration of this run.
+        skipped: count of files of other types, by extension.
+        notes: what the labels are, where they come from, and what is not stored or differs from the request.
+        first_reject: the first rejected input and its reason, or "".
+        tokens: number of tokens in a store of tokens.
+        originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
+        kind: the kind of data: "images", "tokens", "arrays" or "table".
     """
 
     out: Path
@@ -80,40 +80,44 @@ def prep(
     progress: str = "off",
     **options: Any,
 ) -> Summary:
-    r"""Make a store of images, of arrays, of text, or of a table. Run again after an interruption, it goes on.
+    r"""Make a store of images, arrays, text or a table. After an interruption, the same call continues the run.
 
     Args:
-        source: of images, a folder (one folder per class, or flat), a CSV/TSV file of `path,label`, or archives: WebDataset tars,
-            Parquet, .arrow, idx, CIFAR's batches, HDF5 ("file.h5::dataset"), LMDB; several as "shards-{000..099}.tar"; or a
-            sequence in Python: of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of images of Pillow's, or of pairs of one and its
-            label, such as a dataset of torchvision's. Of arrays, a folder, a table or one file: .npy, .npz, NIfTI, DICOM series. Of
-            text (with tokenizer or train_bpe), a folder or a file: .txt, one document each, or .jsonl or .parquet; all but the last
-            also as .gz or .zst. Of a table (with target), a .parquet, .arrow, .csv or .tsv file; or a DataFrame (pandas, or
-            whatever exports Arrow's stream).
+        source: the inputs.
+            Images: a folder (one folder per class, or flat); a CSV/TSV file of `path,label`; archives (WebDataset tars, Parquet,
+            .arrow, idx, CIFAR's batches, HDF5 as "file.h5::dataset", LMDB), several as "shards-{000..099}.tar"; or a Python
+            sequence of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a
+            torchvision dataset.
+            Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI, DICOM series.
+            Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
+            also as .gz or .zst.
+            Table (with target): a .parquet, .arrow, .csv or .tsv file; or a DataFrame (pandas, or any that exports an Arrow
+            stream).
         out: the store to make; None: the source's name + ".fds", in the current folder.
-        limit: prepare that many images or arrays only, evenly spaced; of text, the first documents, and of a table, the first rows.
-        workers: processes; None: one a core.
-        overwrite: replace a store, or a begun one, of other options.
-        timeout: seconds after which an input counts as one that hangs its decoder.
+        limit: prepare only this many images or arrays, evenly spaced; or the first documents; or the first rows of a table.
+        workers: number of processes; None: one per core.
+        overwrite: replace a store, or an unfinished one, that has other options or inputs.
+        timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
-        kind: "images", "arrays" (then TIFF and PNG too), "tokens" or "table"; None: what the options and the files' endings say.
-        options: what becomes of the inputs, as below.
+        kind: "images", "arrays" (also for TIFF and PNG), "tokens" or "table"; None: follows from the options and files.
+        options: the options of the kind, see below.
 
     Raises:
-        PrepError: it cannot start or go on. What is finished is kept.
-        StoreError: the store cannot be written, because of a full disk or missing rights, say. What is finished is kept.
+        PrepError: the run cannot start or continue. Finished shards are kept.
+        StoreError: the store cannot be written, for example because the disk is full. Finished shards are kept.
         TypeError: there is no such option.
-        ValueError: a wrong argument.
+        ValueError: an argument is wrong.
     """
     check_positive(workers=workers, timeout=timeout)
     if progress not in MODES:
         raise ValueError(f"--progress is {progress}, but must be one of {', '.join(MODES)}")
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
         work = build_plan(path, out, limit=limit, labels=labels, **options)
-        started, notes = time.monotonic(), work.notes
+        started = time.monotonic()
+        notes = work.notes
         try:
             with claimed(work.out):
-                resumed: int | None = None  # all of it
+                resumed: int | None = None  # all inputs
                 if not is_finished(work.out, work.plan, overwrite):
                     resumed = _run(work, workers or available_cores(), timeout, progress)
                     notes += finish(work.plan, work.out)
@@ -123,41 +127,42 @@ def prep(
 
 
 def _run(work: Work, workers: int, timeout: float, progress: str) -> int:
-    """Make what is missing. Returns the number of inputs that were done before."""
+    """Make the missing shards. Return the number of inputs that earlier runs had finished."""
     plan, out = work.plan, work.out
     names = [name for name, _, _ in plan.options.variants()]
-    have = finished_shards(plan, out, thorough=True)
-    files = {out / shard_file(name, k) for name in names for k in have}
-    clear(out, files | {shard_table(out, k) for k in have} | {out / WORK / PLAN})
+    finished = finished_shards(plan, out, thorough=True)
+    files = {out / shard_file(name, k) for name in names for k in finished}
+    clear(out, files | {shard_table(out, k) for k in finished} | {out / WORK / PLAN})
     for folder in (WORK, *names):
         (out / folder).mkdir(exist_ok=True)
     for name, data in plan.files.items():
         write_atomic(out / name, data)
     if not (out / WORK / PLAN).exists():
         write_atomic(out / WORK / PLAN, plan.to_json())
-    total, before = (sum(plan.work(k) for k in shards) for shards in (range(plan.num_shards), have))
-    missing = [k for k in range(plan.num_shards) if k not in have]
+    total, before = (sum(plan.work(k) for k in shards) for shards in (range(plan.num_shards), finished))
+    missing = [k for k in range(plan.num_shards) if k not in finished]
     try:
         with Progress(total, before, progress, plan.options.unit) as bar:
             run_shards(plan, work.roots, out, missing, workers=workers, timeout_s=timeout, report=bar.update)
     finally:
-        for left in (out / WORK).glob("*.tmp"):
-            left.unlink()
-    return sum(len(table["rejects"]) + work.kind.kept(table) for table in have.values())
+        for temporary in (out / WORK).glob("*.tmp"):
+            temporary.unlink()
+    return sum(len(table["rejects"]) + work.kind.kept(table) for table in finished.values())
 
 
 def _first_reject(work: Work, rejected: list[dict[str, Any]]) -> str:
     if not rejected:
         return ""
     place, name, reason, detail = (rejected[0][key] for key in ("source", "name", "reason", "detail"))
-    source = next(iter(work.plan.sources[place : place + 1]), None)  # of a table, the place is a row
+    source = next(iter(work.plan.sources[place : place + 1]), None)  # for a table, the place is a row
     in_archive = bool(getattr(source, "place", ()))
     return f"{name}: {reason}: {detail}{'' if in_archive else tried_path(work.roots[0], reason, name)}"
 
 
 def _summary(work: Work, resumed: int | None, seconds: float, notes: tuple[str, ...]) -> Summary:
     store = Store(work.out, kind=None)
-    rejected, tokens, variants = store.rejects(), store.manifest.section("tokens"), store.manifest.variants
+    rejected = store.rejects()
+    tokens = store.manifest.section("tokens")
     before, after = work.kind.sizes(store, work.plan.sources)
     return Summary(
         out=work.out,
@@ -173,5 +178,5 @@ def _summary(work: Work, resumed: int | None, seconds: float, notes: tuple[str, 
         first_reject=_first_reject(work, rejected),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
-        originals={v.name: v.originals for v in variants if v.originals is not None},
+        originals={v.name: v.originals for v in store.manifest.variants if v.originals is not None},
     )

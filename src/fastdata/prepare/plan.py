@@ -1,4 +1,4 @@
-"""The plan: a frozen list of work. A shard is a pure function of it, on any machine, with any number of workers."""
+"""The plan: a frozen list of work. The bytes of a shard depend on it alone, not on the machine or the number of workers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fastdata.store.format import Form, Labels
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
 
-SHARD_SAMPLES = 10_000  # at most, so that an interrupted run loses seconds
-SHARD_BYTES = 2 << 30  # of input, at most, about
-BUSY_SHARDS = 128  # what a large machine needs to keep its cores busy to the end
-LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; below that a shard's own cost shows
+SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
+SHARD_BYTES = 2 << 30  # of input; about the maximum
+BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
+LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the overhead is noticeable
 
 
 class Options(Protocol):
-    """What becomes of an input: a dataclass for each kind of data, whose values are part of the plan.
+    """How inputs are prepared: a dataclass for each kind of data, whose values are part of the plan.
 
     Attributes:
-        kind: of data, as the manifest names it.
-        libraries: packages whose versions decide the bytes.
-        unit: what progress counts: "img", one each, or "B", bytes of input.
+        kind: the kind of data, as in the manifest.
+        libraries: packages whose versions affect the bytes.
+        unit: the unit of progress: "img" for inputs, or "B" for bytes of input.
     """
 
     kind: ClassVar[str]
@@ -42,13 +42,18 @@ class Options(Protocol):
     def libraries(self) -> tuple[str, ...]: ...
 
     def variants(self) -> Sequence[tuple[str, int | None, Form]]:
-        """(name, size, form) of what is stored."""
+        """Return the (name, size, form) of each variant to store."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be made of which sources. bounds: shard k holds sources[bounds[k]:bounds[k + 1]]. files: others that the store is
-    to have, by name, such as a tokenizer's. shared: what else workers need. The options hold the sums of both."""
+    """The sources and what to make of them.
+
+    Attributes:
+        bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
+        files: other files of the store by name, such as a tokenizer. The options contain their checksums.
+        shared: other data that workers need. The options contain its checksum.
+    """
 
     options: Any  # Options
     labels: Labels
@@ -67,14 +72,14 @@ class Plan:
         return self.sources[self.bounds[index] : self.bounds[index + 1]]
 
     def body(self) -> dict[str, Any]:
-        """All but the fingerprint, as plain JSON values."""
+        """Return everything but the fingerprint as JSON values."""
         return json.loads(json.dumps(_body(self.options, self.labels, self.sources, self.bounds, self.libraries)))  # type: ignore[no-any-return]
 
     def to_json(self) -> bytes:
         return json.dumps({"fingerprint": self.fingerprint, **self.body()}, sort_keys=True).encode()
 
     def work(self, shard: int) -> int:
-        """How much a shard adds to the progress, in the options' unit."""
+        """Return how much a shard adds to the progress, in the unit of the options."""
         return sum(max(s.size, 0) for s in self.shard(shard)) if self.options.unit == "B" else len(self.shard(shard))
 
 
@@ -93,8 +98,8 @@ def _body(
 def make_plan(
     found: SourceList, options: Options, limit: int | None = None, *, least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES)
 ) -> Plan:
-    """Freeze a list of inputs. `limit` keeps that many, evenly spaced, so that every class is seen. `least`: samples and bytes of a
-    shard, if all cores are busy."""
+    """Make a plan from a list of inputs. `limit` keeps only so many, evenly spaced, so that all classes occur. `least` is the
+    smallest shard, in samples and bytes, that is made to keep all cores busy."""
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
@@ -109,14 +114,14 @@ def freeze(
     files: dict[str, bytes] | None = None,
     shared: Any = None,
 ) -> Plan:
-    """A plan with its fingerprint."""
+    """Make a plan with its fingerprint."""
     libraries = {"fastdata": __version__} | {name: metadata.version(name) for name in ("lmdb", "numpy", *options.libraries)}
     body = json.dumps(_body(options, labels, sources, bounds, libraries), sort_keys=True)
     return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {}, shared)
 
 
 def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:
-    """Equal shares. How many depends on the sources alone, never on who does the work."""
+    """Divide the sources into equal shards. Their number depends on the sources alone, not on the machine."""
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
     busy = min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
     shards = max(-(-count // SHARD_SAMPLES), -(-size // SHARD_BYTES), busy, 1)
@@ -124,10 +129,10 @@ def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -
 
 
 def difference(work: Path, plan: Plan) -> str:
-    """How a plan differs from the one that a folder was begun with; empty if they are the same.
+    """Describe how a plan differs from the one in the file `work`; return "" if they are the same.
 
     Raises:
-        PrepError: the earlier plan can't be read.
+        PrepError: the file cannot be read.
     """
     try:
         old = json.loads(work.read_bytes())
@@ -140,7 +145,7 @@ def difference(work: Path, plan: Plan) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value of JSON, as a person writes it."""
+    """Format a JSON value for a message."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items()) or "nothing"
     if isinstance(value, list):
@@ -151,14 +156,14 @@ def _plain(value: Any) -> str:
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Names, and both values."""
+    """Yield the name and both values of each difference."""
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             yield name, old.get(name), new.get(name)
 
 
 def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Kind, before: kinds.Kind) -> str:
-    """Write lines such as "--quality 90, now 95", for options and libraries, and count the sources that have changed.
+    """Return lines such as "--quality 90, now 95" for options and libraries, and the number of changed sources.
 
     before: the old kind.
     """
@@ -172,7 +177,7 @@ def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Ki
     libraries = _changed(old["libraries"], new["libraries"])
     lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in libraries]
     if "sources" in old:
-        were, are = {tuple(map(str, s)) for s in old["sources"]}, {tuple(map(str, s)) for s in new["sources"]}
-        if were != are:
-            lines.append(f"  sources: {len(were - are)} gone or changed, {len(are - were)} new or changed")
+        was, now = ({tuple(map(str, source)) for source in plan["sources"]} for plan in (old, new))
+        if was != now:
+            lines.append(f"  sources: {len(was - now)} gone or changed, {len(now - was)} new or changed")
     return "\n".join(lines) or "  the list of sources or their labels"

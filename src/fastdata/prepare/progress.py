@@ -1,4 +1,4 @@
-"""What a person, or a program, sees while a store is made."""
+"""Show the progress of a run, to people or to programs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from tqdm import tqdm
 __all__ = ["MODES", "Progress"]
 
 MODES = ("auto", "plain", "json", "off")
-PLAIN_S = 5.0
-JSON_S = 1.0
+INTERVALS_S = {"plain": 5.0, "json": 1.0}
 
 
 class Progress:
-    """Shows how far a run is, on stderr. A context manager.
+    """Shows progress on stderr. A context manager.
 
     Args:
-        total: work in the plan.
-        before: of this, done by an earlier run.
-        unit: of both, "img" or "B".
-        mode: one of MODES. "auto" is a bar on a terminal, else "plain" lines; "json" is one object a line; "off" is silent.
+        total: the work in the plan.
+        before: the work that earlier runs have done.
+        mode: one of MODES. "auto" shows a bar on a terminal, else "plain" lines; "json" prints one object per line.
+        unit: the unit of both, "img" or "B".
     """
 
     def __init__(self, total: int, before: int, mode: str, unit: str) -> None:
         if mode == "auto" and not sys.stderr.isatty():
             mode = "plain"
-        self._mode, self._total, self._before, self._unit = mode, total, before, unit
+        self._mode = mode
+        self._total = total
+        self._before = before
+        self._unit = unit
         self._start = self._last = time.monotonic()
+        self._sums = 0, 0, 0  # work done, inputs rejected, bytes read
+        self._printed: tuple[int, int, int] | None = None
         self._bar: Any = None
-        self._said: tuple[int, int, int] | None = None
-        self._sums = 0, 0, 0
         if mode == "auto":
             self._bar = tqdm(total=total, initial=before, unit=unit, unit_scale=unit == "B", smoothing=0.1, dynamic_ncols=True)
 
@@ -44,44 +46,34 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._mode == "json" and self._said != self._sums:
-            self._say_state(time.monotonic())
+        elif self._mode == "json" and self._printed != self._sums:
+            self._print()
 
     def update(self, done: int, rejected: int, size: int) -> None:
-        """Tell the sums of this run: work done, inputs rejected, bytes read."""
-        now, self._sums = time.monotonic(), (done, rejected, size)
+        """Set the sums of this run: work done, inputs rejected, bytes read."""
+        self._sums = done, rejected, size
         if self._bar is not None:
             self._bar.update(self._before + done - self._bar.n)
             if rejected:
                 self._bar.set_postfix(rejected=rejected, refresh=False)
-        elif self._mode == "json" and now - self._last >= JSON_S:
-            self._say_state(now)
-        elif self._mode == "plain" and now - self._last >= PLAIN_S:
-            state = self._state(done, rejected, size, now)
-            self._say(
-                f"{state['done']} of {state['total']} {'images' if self._unit == 'img' else 'bytes'}, {state['per_s']:.0f}/s, "
-                f"{rejected} rejected, {state['left_s']:.0f} s left",
-                now,
-            )
+        elif self._mode != "off" and time.monotonic() - self._last >= INTERVALS_S[self._mode]:
+            self._print()
 
-    def _say_state(self, now: float) -> None:
-        self._said = self._sums
-        self._say(json.dumps(self._state(*self._sums, now)), now)
-
-    def _state(self, done: int, rejected: int, size: int, now: float) -> dict[str, Any]:
-        rate = done / max(now - self._start, 1e-9)
-        left = (self._total - self._before - done) / rate if rate else float(0)
-        return {
+    def _print(self) -> None:
+        self._last = time.monotonic()
+        self._printed = done, rejected, size = self._sums
+        rate = done / max(self._last - self._start, 1e-9)
+        left_s = (self._total - self._before - done) / rate if rate else 0.0
+        state = {
             "done": self._before + done,
             "total": self._total,
             "rejected": rejected,
             "bytes": size,
             "unit": self._unit,
             "per_s": round(rate, 1),
-            "left_s": round(left, 1),
+            "left_s": round(left_s, 1),
         }
-
-    def _say(self, line: str, now: float) -> None:
-        self._last = now
-        sys.stderr.write(line + "\n")
+        things = "images" if self._unit == "img" else "bytes"
+        line = f"{state['done']} of {self._total} {things}, {rate:.0f}/s, {rejected} rejected, {left_s:.0f} s left"
+        sys.stderr.write((json.dumps(state) if self._mode == "json" else line) + "\n")
         sys.stderr.flush()

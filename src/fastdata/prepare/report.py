@@ -1,4 +1,4 @@
-"""What the command line says of a run and of an estimate."""
+"""The lines that the command line prints about a run or an estimate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """A finished run."""
+    """Yield the lines on a finished run."""
     rejected, kind = sum(summary.rejected.values()), kinds.find(summary.kind)
     yield f"{summary.out}: {summary.kept} of {number_of(summary.inputs, kind.item)} kept, {rejected} rejected" + (
         f" ({_counts(summary.rejected)}), listed in rejects.jsonl" if rejected else ""
@@ -30,7 +30,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         read = f"file that is not read as {one}" if count == 1 else f"files that are not read as {many}"
         yield f"skipped {count} {read}: {_counts(summary.skipped)}"
     yield from summary.notes
-    ratio = f", {summary.bytes_after / summary.bytes_before:.2f} of it" if summary.bytes_before else ""
+    ratio = f", ratio {summary.bytes_after / summary.bytes_before:.2f}" if summary.bytes_before else ""
     yield f"{human_bytes(summary.bytes_before)} before, {human_bytes(summary.bytes_after)} after{ratio}"
     for size, count in summary.originals.items():
         others = summary.kept - count
@@ -39,14 +39,14 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     if summary.tokens:
         yield number_of(summary.tokens, "token")
     if summary.resumed == summary.inputs:
-        yield "it was finished already"
+        yield "already finished"
     else:
         earlier = f", {summary.resumed} done earlier" if summary.resumed else ""
         yield f"{summary.inputs_per_s:.0f} {kind.item}s/s, {summary.seconds:.1f} s{earlier}"
 
 
 def estimate_lines(found: Estimate) -> Iterator[str]:
-    """A dry run."""
+    """Yield the lines on a dry run."""
     yield f"{number_of(found.inputs, 'input')}: about {human_bytes(found.bytes)} and {found.seconds:.0f} s"
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"

@@ -1,6 +1,6 @@
-"""Supervises worker processes: hands out shards, sees progress, and survives a worker that dies or hangs.
+"""Supervise worker processes: hand out shards, collect progress, and replace workers that die or hang.
 
-Workers are plain subprocesses, so a script needs no `if __name__ == "__main__"`, and nothing of the caller's state is forked.
+Workers are plain subprocesses, so a script needs no `if __name__ == "__main__"`, and no state of the caller is forked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fastdata.prepare.worker import STATUS, Job, Task
 __all__ = ["run_shards"]
 
 TICK_S = 0.1
-STRIKES = 2  # an input that was being decoded when so many workers died is left out: once may be chance, such as the OOM killer
+STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
 CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
 Report = Callable[[int, int, int], None]
@@ -38,12 +38,12 @@ Roots = tuple[Path, Path]
 
 
 class _Worker:
-    """One process, the task it has, and when its place in the task last changed."""
+    """A worker process, its task, and when its place in the task last changed."""
 
     def __init__(self, job: Job) -> None:
         ours, theirs = socketpair()
-        self._status = tempfile.TemporaryFile()  # shared memory that needs no cleaning up
-        self._status.write(bytes(STATUS.itemsize))  # not truncate: a full disk shall say so here, not kill who writes to the map
+        self._status = tempfile.TemporaryFile()  # shared memory that needs no cleanup
+        self._status.write(bytes(STATUS.itemsize))  # unlike truncate, this raises on a full disk; writing to the map would crash
         self._status.flush()
         self.progress: Any = np.frombuffer(mmap.mmap(self._status.fileno(), STATUS.itemsize), STATUS)
         self.progress["place"] = -1
@@ -57,16 +57,18 @@ class _Worker:
             )
         self.pipe = connection.Connection(ours.detach())
         self.task: Task | None = None
-        self._place, self._since = -1, 0.0
+        self._place = -1
+        self._since = 0.0
         self._send(job)
 
     def _send(self, item: Job | Task) -> None:
-        with contextlib.suppress(ConnectionError):  # it died: that is seen where its answer is awaited
+        with contextlib.suppress(ConnectionError):  # it died, which `_receive` notices
             self.pipe.send(item)
 
-    def give(self, task: Task) -> None:
-        self.before = self.progress.copy()  # what stands if this task comes to nothing
-        self.task, self._place = task, -1
+    def start(self, task: Task) -> None:
+        self.before = self.progress.copy()  # the sums that remain valid if this task fails
+        self.task = task
+        self._place = -1
         self._send(task)
 
     @property
@@ -74,14 +76,15 @@ class _Worker:
         return int(self.progress["place"][0])
 
     def stuck_s(self) -> float:
-        """Seconds at the same input."""
+        """Return the seconds since the worker began its current input."""
         if self.task is None or self.place != self._place:
-            self._place, self._since = self.place, time.monotonic()
+            self._place = self.place
+            self._since = time.monotonic()
         return time.monotonic() - self._since if self.place >= 0 else 0.0
 
     def stop(self) -> str:
-        """End the process, and say how it ended."""
-        self.process.kill()  # does nothing to one that is dead already
+        """End the process and return how it ended."""
+        self.process.kill()  # has no effect if it is dead already
         code = self.process.wait()
         self.pipe.close()
         self._status.close()
@@ -89,38 +92,37 @@ class _Worker:
 
 
 class _Pool:
-    """The workers of a run, the shards still to do, and what each input has done to its worker."""
+    """The workers of a run, the remaining shards, and how many workers each input has cost."""
 
-    def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], workers: int, timeout_s: float) -> None:
+    def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], timeout_s: float) -> None:
         self.job = Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint, plan.shared)
         self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
         self.timeout_s = timeout_s
         self.strikes: Counter[tuple[int, int]] = Counter()
-        self.retired = np.zeros(1, STATUS)
-        self.count = min(workers, len(shards))
+        self.retired = np.zeros(1, STATUS)  # the sums of workers that ended
         self.workers: list[_Worker] = []
 
-    def start(self) -> None:
-        for _ in range(self.count):
+    def start(self, workers: int) -> None:
+        for _ in range(min(workers, len(self.todo))):
             self.workers.append(_Worker(self.job))
 
     def busy(self) -> bool:
         return bool(self.todo) or any(w.task for w in self.workers)
 
     def step(self) -> None:
-        """Hand out work, wait for an answer or a tick, and replace workers that died or hang."""
+        """Hand out tasks, wait for an answer or a tick, and replace workers that died or hang."""
         for worker in self.workers:
             if worker.task is None and self.todo:
-                worker.give(self.todo.pop())
+                worker.start(self.todo.pop())
         connection.wait([w.pipe for w in self.workers if w.task], timeout=TICK_S)
         for k, worker in enumerate(self.workers):
             hung = worker.stuck_s() > self.timeout_s + int(worker.progress["extra_s"][0])
-            if worker.task and (hung or not _listen(worker)):
+            if worker.task and (hung or not _receive(worker)):
                 self._retire(worker, hung)
                 self.workers[k] = _Worker(self.job)
 
     def _retire(self, worker: _Worker, hung: bool) -> None:
-        """Its shard is redone from zero; an input that has cost STRIKES workers is left out."""
+        """Queue the worker's shard again from its start. Leave out an input that has cost STRIKES workers."""
         task, place = worker.task, worker.place
         assert task is not None
         end = worker.stop()
@@ -145,7 +147,7 @@ class _Pool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back while a process starts. The child inherits that, so a worker never sees one, not even while it imports."""
+    """Block Ctrl-C while a process starts. The child inherits the mask, so no worker is interrupted, even while it imports."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -153,8 +155,8 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen(worker: _Worker) -> bool:
-    """Take a worker's answer if there is one. False: it died."""
+def _receive(worker: _Worker) -> bool:
+    """Receive a worker's answer if there is one. Return False if the worker died."""
     try:
         if worker.pipe.poll():
             kind, value = worker.pipe.recv()
@@ -167,17 +169,19 @@ def _listen(worker: _Worker) -> bool:
 
 
 def run_shards(plan: Plan, roots: Roots, out: Path, shards: list[int], *, workers: int, timeout_s: float, report: Report) -> None:
-    """Make the given shards of a plan. `roots`: the folders of its images and masks.
+    """Make some shards of a plan.
 
-    `report(done, rejected, bytes)` gets the sums of this run, at least ten times a second.
+    Args:
+        roots: the folders of the inputs and of their masks.
+        report: called at least ten times a second with the sums of this run: work done, inputs rejected, bytes read.
 
     Raises:
-        StoreError: a worker could not go on for a reason that is not one input's (a full disk, say).
+        StoreError: a worker failed for a reason other than an input, such as a full disk.
         PrepError: workers die before they begin.
     """
-    pool = _Pool(plan, roots, out, shards, workers, timeout_s)
+    pool = _Pool(plan, roots, out, shards, timeout_s)
     try:
-        pool.start()
+        pool.start(workers)
         while pool.busy():
             pool.step()
             report(pool.total("done"), pool.total("rejected"), pool.total("bytes"))

@@ -1,6 +1,6 @@
-"""A worker process: makes one shard after another. It owns nothing: killed at any moment, it leaves a temporary file at most.
+"""A worker process, which makes one shard after another. Killed at any moment, it leaves at most temporary files.
 
-Run by fastdata.prepare.run as `python -c "...; main(connection, status)"`; never imports torch.
+fastdata.prepare.run starts it as `python -c "...; main(connection, status)"`. It never imports torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fastdata.store.shards import ShardWriter
 
 __all__ = ["STATUS", "Job", "Progress", "Task", "Writers", "main", "reject_of", "shard_table"]
 
-# What a worker tells while it works: the place in its shard (-1: none), sums over its life, and how much longer the place may take.
+# A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
 STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,7 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What every task of a run shares. root, masks: what names of inputs and of their masks are relative to. shared: the plan's."""
+    """What the tasks of a run share. root, masks: the folders of inputs and of masks. shared: as in the plan."""
 
     root: str
     masks: str
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """One shard: its inputs, the number of the first, and places to leave out because they took a worker down, with the reason."""
+    """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason."""
 
     shard: int
     first: int
@@ -57,20 +57,22 @@ class Task:
 
 
 class Progress:
-    """What a worker tells the parent, through shared memory, while it makes a shard.
+    """Reports to the parent through shared memory.
 
-    A place is what is left out if it takes the worker down twice: an image, or some documents.
+    A place is what is left out if it crashes the worker twice: an image, or some documents.
     """
 
     def __init__(self, status: Array) -> None:
-        self._status, self._parent = status, os.getppid()
+        self._status = status
+        self._parent = os.getppid()
 
     def at(self, place: int, *, extra_s: int = 0) -> None:
-        """Begin with this place of the shard; -1: none. It may take so many seconds longer than the timeout.
+        """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout.
 
-        Ends the process if the parent is gone: nobody will take the shard.
+        End the process if the parent is gone.
         """
-        self._status["extra_s"], self._status["place"] = extra_s, place
+        self._status["extra_s"] = extra_s
+        self._status["place"] = place
         if os.getppid() != self._parent:
             sys.exit(1)
 
@@ -81,15 +83,16 @@ class Progress:
 
 
 class Writers:
-    """The files of one shard, one for each variant. A context manager: they are finished, or they leave nothing behind."""
+    """The files of one shard, one for each variant. As a context manager, it removes them on an error."""
 
     def __init__(self, job: Job, shard: int) -> None:
-        self._out, self._shard = Path(job.out), shard
+        self._out = Path(job.out)
+        self._shard = shard
         names = [name for name, _, _ in job.options.variants()]
         self._writers = {n: ShardWriter(self._out / WORK / f"{n}-{shard:05d}.{os.getpid()}.tmp") for n in names}
 
     def append(self, records: Sequence[Any]) -> None:
-        """One record for each variant."""
+        """Append one record to each variant."""
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
@@ -106,28 +109,28 @@ class Writers:
 
 
 def shard_table(out: Path, shard: int) -> Path:
-    """Where a finished shard's rows and rejects wait for the end of the run. Its presence says that the shard is whole."""
+    """Return the path of a finished shard's rows and rejects. The file exists only if the shard is complete."""
     return out / WORK / f"shard-{shard:05d}.json"
 
 
 def main(connection: int, status: int) -> None:
     """Serve tasks until the parent hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
-    with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent has hung up, or is gone
+    with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
         while True:
             task: Task = parent.recv()
             try:
                 _make_shard(job, task, progress)
                 parent.send(("done", task.shard))
-            except Exception as error:  # noqa: BLE001  forwarded to the parent, which stops the run with it
-                known = isinstance(error, (OSError, StoreError))  # such as a full disk; else it is our mistake
+            except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
+                known = isinstance(error, (OSError, StoreError))  # such as a full disk; anything else is a bug
                 parent.send(("failed", str(error) if known else traceback.format_exc()))
 
 
 def _make_shard(job: Job, task: Task, progress: Progress) -> None:
-    """Make a shard, then its table, which says that it is whole."""
+    """Make a shard, then its table, which marks it as complete."""
     with Writers(job, task.shard) as writers:
         table = kinds.find(job.options.kind).make_shard(job, task, writers, progress)
         progress.at(-1)
@@ -137,7 +140,7 @@ def _make_shard(job: Job, task: Task, progress: Progress) -> None:
 
 
 def reject_of(error: Exception) -> tuple[str, str]:
-    """A short reason and a detail for an input that could not be used."""
+    """Return a short reason and a detail for an input that could not be used."""
     if isinstance(error, CodecError):
         return error.reason, str(error)
     if isinstance(error, FileNotFoundError):

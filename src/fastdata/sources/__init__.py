@@ -1,5 +1,6 @@
-"""Archives that hold many images in one file, as SOURCE. `catalog` knows all kinds; each kind has a file of its own.
+"""Lists of inputs and their labels, from folders, path tables and archives that hold many images in one file.
 
-A kind lists its inputs once, in their stored order and with their labels, and says of each where its bytes lie. Workers then read
-these places and never list again. What an archive holds as bare pixels becomes a PNG in memory, which the decoder reads exactly.
+Each kind of archive has a file here, and `catalog` lists the kinds. A kind lists its inputs once, in stored order and with their
+labels, and says where the bytes of each lie. Workers read those places and never list again. Bare pixels in an archive become a
+PNG in memory, which is lossless.
 """

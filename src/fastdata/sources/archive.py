@@ -1,4 +1,4 @@
-"""What all kinds of archives share: the interface, reading a piece of a file, the archive in hand, pixels as a file."""
+"""What all kinds of archives share: the interface, reading a range of a file, the open archive, pixels as a PNG."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.inputs import EXTENSIONS, SPLITS, Place, Source, SourceList, splits_error
+from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
 from fastdata.sources.labels import Value, number_labels
 from fastdata.sources.notes import refuse_captions
 
 __all__ = [
-    "Chosen",
     "Folder",
     "Item",
     "Kind",
-    "alone",
-    "as_file",
-    "held",
-    "in_order",
-    "looks_like_image",
+    "Selection",
+    "ends_in",
+    "even_sizes",
+    "files_in",
+    "make_list",
+    "open_once",
     "read_range",
     "release",
-    "shares",
+    "to_png",
     "unreadable",
 ]
 
@@ -40,7 +40,7 @@ Item = tuple[str, int, str, Place]  # name, size, problem and place of an input
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder given as SOURCE, and the names of what lies in it."""
+    """A folder given as SOURCE, and the names of its entries."""
 
     path: Path
     files: tuple[str, ...]
@@ -48,16 +48,20 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """What the caller named in an archive.
 
     Attributes:
-        key: what stood behind `::`, or "".
-        label: the column of labels, NO_LABELS, or "".
+        key: the text after `::`, or "".
+        label: the label column, NO_LABELS, or "".
     """
 
     key: str = ""
     label: str = ""
+
+
+def _no_archives(folder: Folder) -> list[Path]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -65,50 +69,51 @@ class Kind:
     """A kind of archive.
 
     Attributes:
-        name: begins the `place` of its inputs.
-        takes: whether a path, which exists, is such an archive, by its name.
-        inside: the archives of this kind that a folder consists of; none, if it is another folder. Raises PrepError where it holds
+        name: the first entry of the `place` of its inputs.
+        takes: tells from an existing path whether it is such an archive.
+        inputs: lists the inputs of archives below a root, which is the first argument.
+        read: returns the bytes of an image file, from the archive's path and the rest of a `place`.
+        inside: returns the archives of this kind that make up a folder, or an empty list. Raises PrepError if the folder holds
             several splits.
-        inputs: of these archives below a root, which is the first argument.
-        read: the bytes of an image file, of the archive and the rest of a `place`.
-        has_columns: whether a column of labels can be named.
+        has_columns: whether the caller can name a label column.
     """
 
     name: str
     takes: Callable[[Path], bool]
-    inside: Callable[[Folder], list[Path]]
-    inputs: Callable[[Path, list[Path], Chosen], SourceList]
+    inputs: Callable[[Path, list[Path], Selection], SourceList]
     read: Callable[..., bytes]
+    inside: Callable[[Folder], list[Path]] = _no_archives
     has_columns: bool = False
 
 
-class _Closes(Protocol):
-    def close(self) -> Any: ...
+Opened = TypeVar("Opened")  # with a method `close`
+_cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
 
 
-Opened = TypeVar("Opened", bound=_Closes)
-_in_hand: list[tuple[Any, Any]] = []
+def ends_in(*endings: str) -> Callable[[Path], bool]:
+    """Make a function that tells whether a path is a file with one of these endings."""
+    return lambda path: path.is_file() and path.suffix.lower() in endings
 
 
-def held(path: Path, opener: Callable[[Path], Opened]) -> Opened:
-    """The archive that this process has in hand: opened if it is another than the last, or changed; the last is closed then."""
+def open_once(path: Path, opener: Callable[[Path], Opened]) -> Opened:
+    """Open an archive, or return it if it is the last one opened and has not changed. Close the last one otherwise."""
     info = path.stat()
     stamp = opener, path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
-    if not _in_hand or _in_hand[0][0] != stamp:
+    if not _cached or _cached[0][0] != stamp:
         release()
-        _in_hand.append((stamp, opener(path)))
-    opened: Opened = _in_hand[0][1]
+        _cached.append((stamp, opener(path)))
+    opened: Opened = _cached[0][1]
     return opened
 
 
 def release() -> None:
-    """Close the archive in hand."""
-    while _in_hand:
-        _in_hand.pop()[1].close()
+    """Close the archive that `open_once` keeps open."""
+    while _cached:
+        _cached.pop()[1].close()
 
 
 def read_range(path: Path, offset: int, length: int) -> bytes:
-    """A piece of a file."""
+    """Read `length` bytes of a file from `offset` on."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""
@@ -121,26 +126,22 @@ def read_range(path: Path, offset: int, length: int) -> bytes:
     return data
 
 
-def as_file(pixels: Array) -> bytes:
-    """An uncompressed PNG of [H, W] or [H, W, 3], of uint8 or uint16: what an image file is to the decoder, and nothing is lost."""
-    stored = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
-    stored = np.ascontiguousarray(stored) if stored.ndim == 2 else cv2.cvtColor(stored, cv2.COLOR_RGB2BGR)
-    made, data = cv2.imencode(".png", stored, [cv2.IMWRITE_PNG_COMPRESSION, 0])
-    if not made:
+def to_png(pixels: Array) -> bytes:
+    """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
+    native = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    native = np.ascontiguousarray(native) if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
+    ok, data = cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])
+    if not ok:
         raise CodecError(f"OpenCV could not write {pixels.shape} pixels as PNG", "undecodable")
     return data.tobytes()
 
 
-def shares(total: int, count: int) -> list[int]:
-    """`total` bytes as equal parts, where nobody knows better."""
+def even_sizes(total: int, count: int) -> list[int]:
+    """Divide `total` bytes into `count` nearly equal parts, for archives that do not tell the size of an input."""
     return [(k + 1) * total // count - k * total // count for k in range(count)]
 
 
-def looks_like_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
-def in_order(
+def make_list(
     root: Path,
     items: Sequence[Item],
     labels: Sequence[Value],
@@ -151,11 +152,15 @@ def in_order(
     sure: bool = False,
     notes: tuple[str, ...] = (),
 ) -> SourceList:
-    """The list of inputs; `names` of the classes, where they are known. by: what the labels were read from. sure: they are labels,
-    whatever they look like.
+    """Make the list of inputs from items and their labels.
+
+    Args:
+        names: of the classes, if they are known.
+        by: what the labels were read from.
+        sure: do not check whether the labels look like captions.
 
     Raises:
-        PrepError: the labels do not fit together, or are captions.
+        PrepError: the labels do not fit together, or look like captions.
     """
     if not names and not sure:
         refuse_captions([label for label in labels if isinstance(label, str)], by)
@@ -167,14 +172,14 @@ def in_order(
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 
 
-def alone(folder: Folder, ending: str) -> list[Path]:
-    """The files of a folder that end so, if no images and no folders are beside them.
+def files_in(folder: Folder, ending: str) -> list[Path]:
+    """Return the files with this ending in a folder that holds no image and no other folder; else an empty list.
 
     Raises:
-        PrepError: their names begin with the names of several splits.
+        PrepError: the names of the files begin with the names of several splits.
     """
     files = [name for name in folder.files if name.lower().endswith(ending)]
-    if not files or folder.folders or any(looks_like_image(name) for name in folder.files):
+    if not files or folder.folders or any(map(is_image, folder.files)):
         return []
     splits: dict[str, str] = {}
     for name in files:
@@ -187,6 +192,6 @@ def alone(folder: Folder, ending: str) -> list[Path]:
 
 
 def unreadable(path: Path, error: Exception) -> PrepError:
-    """Of a file that cannot be read at all."""
+    """Make the error for a file that cannot be read at all."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
     return PrepError(f"cannot read {path}: {why}")

@@ -1,4 +1,4 @@
-"""Arrow's own files with a column of images, as Hugging Face's datasets caches and saves them: streams, and files with an index.
+"""Arrow files with a column of images, as Hugging Face's datasets caches and saves them: streams, and files with an index.
 
 Needs pyarrow.
 """
@@ -6,30 +6,26 @@ Needs pyarrow.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import CodecError, MissingExtraError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, alone, held, in_order, shares, unreadable
-from fastdata.sources.inputs import SPLITS, SourceList, splits_error
-from fastdata.sources.labels import Value
-from fastdata.sources.parquet import columns_of, image_bytes, label_values, left_out, numbered
+from fastdata.errors import CodecError, needs
+from fastdata.sources.archive import Folder, Item, Kind, Selection, ends_in, even_sizes, files_in, open_once
+from fastdata.sources.inputs import SPLITS, splits_error
+from fastdata.sources.parquet import Table, columns_of, image_bytes, list_tables, row_name
 
 __all__ = ["KIND"]
 
 ENDING = ".arrow"
-SPLITS_FILE = "dataset_dict.json"  # beside the folders of the splits, where datasets saved several
-
-
-def _takes(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() == ENDING
+SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
 
 
 def _inside(folder: Folder) -> list[Path]:
-    """Without the results of `map`, which datasets puts beside what they were made of."""
+    """Leave out the caches of `map`, which datasets writes next to the files they were computed from."""
     if SPLITS_FILE in folder.files and len(folder.folders) > 1:
         raise splits_error(folder.path, {name: str(folder.path / name) for name in folder.folders})
-    files = [path for path in alone(folder, ENDING) if not path.name.startswith("cache-")]
+    files = [path for path in files_in(folder, ENDING) if not path.name.startswith("cache-")]
     splits: dict[str, str] = {}
     for path in files:
         for part in set(re.split(r"[-_.]", path.stem)) & SPLITS:
@@ -39,18 +35,16 @@ def _inside(folder: Folder) -> list[Path]:
     return files
 
 
-class _Table:
-    """A file, mapped."""
+class _File:
+    """A memory-mapped file and its rows."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with needs("pyarrow"):
             import pyarrow
-        except ImportError as error:
-            raise MissingExtraError("pyarrow") from error
         self._map = pyarrow.memory_map(str(path))
         try:
             self.rows = pyarrow.ipc.open_file(self._map).read_all()
-        except pyarrow.ArrowInvalid:  # no index at its end: a stream
+        except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
             self._map.seek(0)
             self.rows = pyarrow.ipc.open_stream(self._map).read_all()
 
@@ -58,23 +52,13 @@ class _Table:
         self._map.close()
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
-    items, labels, before = list[Item](), list[Value](), None
-    for path in files:
-        try:
-            rows = held(path, _Table).rows
-            columns = columns_of(rows.schema, path, chosen)
-            if before not in (None, columns):
-                raise PrepError(f"{path} has other columns of images and labels, or other classes, than {files[0]}: prepare each")
-            before, name, sizes = columns, str(path.relative_to(root)), shares(path.stat().st_size, len(rows))
-            given = _paths(rows[columns.image]) if columns.has_path else [None] * len(rows)
-            items += [(numbered(name, k, given[k]), sizes[k], "", ("arrow", name, columns.image, k)) for k in range(len(rows))]
-            labels += label_values(rows[columns.label].to_pylist(), columns.label) if columns.label else [None] * len(rows)
-        except (OSError, ValueError) as error:  # as are pyarrow's own
-            raise unreadable(path, error) from error
-    assert before is not None  # there is at least one file
-    by = f"column {before.label}" if before.label else ""
-    return in_order(root, items, labels, before.names, by=by, sure=bool(chosen.label), notes=left_out(before))
+def _table(path: Path, name: str, selection: Selection) -> Table:
+    rows = open_once(path, _File).rows
+    columns = columns_of(rows.schema, path, selection)
+    sizes = even_sizes(path.stat().st_size, len(rows))
+    paths = _paths(rows[columns.image]) if columns.has_path else [None] * len(rows)
+    items: list[Item] = [(row_name(name, k, paths[k]), sizes[k], "", ("arrow", name, columns.image, k)) for k in range(len(rows))]
+    return columns, items, rows[columns.label].to_pylist() if columns.label else [None] * len(rows)
 
 
 def _paths(images: Any) -> list[Any]:
@@ -85,10 +69,10 @@ def _paths(images: Any) -> list[Any]:
 
 def _read(path: Path, column: str, row: int) -> bytes:
     try:
-        found = held(path, _Table).rows[column][row].as_py()
+        image = open_once(path, _File).rows[column][row].as_py()
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
-    return image_bytes(found, path)
+    return image_bytes(image, path)
 
 
-KIND = Kind("arrow", _takes, _inside, _inputs, _read, has_columns=True)
+KIND = Kind("arrow", ends_in(ENDING), partial(list_tables, _table), _read, _inside, has_columns=True)

@@ -1,4 +1,4 @@
-"""All kinds of archives: which one SOURCE is, its inputs, and the bytes of each."""
+"""The kinds of archives: find the kind of SOURCE, list its inputs, and read the bytes of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.sources import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
-from fastdata.sources.archive import Chosen, Folder, Kind
+from fastdata.sources.archive import Folder, Kind, Selection
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.patterns import expand, locate, split_key
@@ -30,11 +30,12 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def list_archives(source: StrPath, label_column: Sequence[str] = ()) -> SourceList | None:
-    """The inputs of SOURCE; None, if it is one path and no archive, or nothing. label_column: where labels are, if not where they
-    are looked for; NO_LABELS: nowhere.
+    """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
+
+    label_column: the column of labels; NO_LABELS: read none; empty: look for one.
 
     Raises:
-        PrepError: an archive can't be read, several kinds are mixed, or splits lie side by side.
+        PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.
     """
     text, key = split_key(source)
     files = expand(text)
@@ -47,21 +48,21 @@ def list_archives(source: StrPath, label_column: Sequence[str] = ()) -> SourceLi
     if kind is None:
         return None
     if len(label_column) > 1:
-        raise PrepError(f"--label-column {' and '.join(label_column)}: an archive's label is one column; give the one")
+        raise PrepError(f"--label-column {' and '.join(label_column)}: an archive has one label column; give only one")
     column = "".join(label_column)
     if column not in ("", NO_LABELS) and not kind.has_columns:
-        raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; only {NO_LABELS} can be meant here")
-    return kind.inputs(locate(source)[0], files, Chosen(key, column))
+        raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
+    return kind.inputs(locate(source)[0], files, Selection(key, column))
 
 
 def _inside(path: Path) -> tuple[Kind | None, list[Path]]:
-    """The archives in a folder that holds nothing else."""
+    """Return the archives in a folder that holds nothing else, and their kind."""
     try:
         with os.scandir(path) as entries:
-            seen = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
-    except OSError:  # said better where folders of images are listed
+            listed = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
+    except OSError:  # listing it as a folder of images reports this better
         return None, []
-    folder = Folder(path, tuple(name for name, inner in seen if not inner), tuple(name for name, inner in seen if inner))
+    folder = Folder(path, tuple(name for name, is_dir in listed if not is_dir), tuple(name for name, is_dir in listed if is_dir))
     for kind in KINDS:
         if files := kind.inside(folder):
             return kind, files
@@ -69,25 +70,25 @@ def _inside(path: Path) -> tuple[Kind | None, list[Path]]:
 
 
 def _kind(files: list[Path]) -> Kind | None:
-    """The kind of all of them."""
-    found = [next((kind for kind in KINDS if kind.takes(path)), None) for path in files]
-    if None in found:
+    """Return the kind that all the files have; None if there are no files."""
+    kinds = [next((kind for kind in KINDS if kind.takes(path)), None) for path in files]
+    if None in kinds:
         raise PrepError(
-            f"{files[found.index(None)]} is no archive that is known: several files at once may be .tar, .parquet, .arrow, idx, "
+            f"{files[kinds.index(None)]} is not a known archive: several files at once may be .tar, .parquet, .arrow, idx, "
             "CIFAR or HDF5; for images give their folder, or a .csv file of paths"
         )
-    if len(set(found)) > 1:
-        names = " and ".join(sorted({kind.name for kind in found if kind}))
+    if len(set(kinds)) > 1:
+        names = " and ".join(sorted({kind.name for kind in kinds if kind}))
         raise PrepError(f"SOURCE mixes {names}; prepare each kind by itself")
-    return found[0] if found else None
+    return kinds[0] if kinds else None
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
-    """The bytes of an input's image file. The archive stays open until another is read, or `release` is called.
+    """Read the bytes of an input's image file. The archive stays open until another is read, or `release` is called.
 
     Raises:
         CodecError: the archive is damaged there, or holds no image there.
-        OSError: it can't be read.
+        OSError: the file cannot be read.
     """
     if not source.place:
         return (Path(root) / source.name).read_bytes()

@@ -1,4 +1,4 @@
-"""CIFAR's python batches: pickles of a dictionary of pixels and labels. Only what these hold is unpickled; no code runs."""
+"""CIFAR's Python batches: pickles of a dictionary of pixels and labels. Only plain data is unpickled; no code runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, held, in_order, shares, unreadable
+from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
 __all__ = ["KIND", "load_batch"]
@@ -44,78 +44,77 @@ def _inside(folder: Folder) -> list[Path]:
     return [path / name for name in ten or tests]
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     items, labels = list[Item](), list[int]()
     for path in files:
         batch, name = load_batch(path), str(path.relative_to(root))
-        count = len(batch.pixels)
-        sizes = shares(path.stat().st_size, count)
-        for k in range(count):
-            items.append((f"{name}/{k:05d}{'-' * bool(batch.files[k])}{batch.files[k]}", sizes[k], "", ("cifar", name, k)))
+        sizes = even_sizes(path.stat().st_size, len(batch.files))
+        for k, file in enumerate(batch.files):
+            items.append((f"{name}/{k:05d}{'-' * bool(file)}{file}", sizes[k], "", ("cifar", name, k)))
         labels += batch.labels
-    return in_order(root, items, labels, _names(files[0].parent), by="the batches")
+    return make_list(root, items, labels, _class_names(files[0].parent), by="the batches")
 
 
-def _names(folder: Path) -> list[str]:
-    """Of the classes, from the file that lies beside the batches."""
+def _class_names(folder: Path) -> list[str]:
+    """Read the names of the classes from the file next to the batches, if there is one."""
     for file, key in NAMES:
         if (folder / file).is_file():
-            found = _load(folder / file).get(key)
-            if not isinstance(found, list) or not all(isinstance(name, str | bytes) for name in found):
+            names = _load(folder / file).get(key)
+            if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
                 raise PrepError(f"{folder / file} has no list of names as {key!r}; copy it again, or remove it to do without")
-            return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in found]
+            return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
     return []
 
 
 class _Batch(NamedTuple):
-    """What a file holds. pixels: uint8 [n, 3, 32, 32]."""
+    """The contents of a file. pixels: uint8 [n, 3, 32, 32]."""
 
     pixels: Array
     labels: list[int]
     files: list[str]
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: the batch is in memory."""
 
 
 def load_batch(path: Path) -> _Batch:
     """Read a batch.
 
     Raises:
-        PrepError: it is none, is damaged, or asks for code to be run.
+        PrepError: the file is not a CIFAR batch, is damaged, or asks to run code.
     """
-    found = _load(path)
-    data = found.get("data")
+    entries = _load(path)
+    data = entries.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * SIDE * SIDE:
         what = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise PrepError(f"{path} is no CIFAR batch: data is {what}, not uint8 [n, 3072]")
-    labels = next((found[key] for key in LABELS if key in found), [-1] * len(data))
-    names = found.get("filenames", [""] * len(data))
+        raise PrepError(f"{path} is not a CIFAR batch: data is {what}, not uint8 [n, 3072]")
+    labels = next((entries[key] for key in LABELS if key in entries), [-1] * len(data))
+    names = entries.get("filenames", [""] * len(data))
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     for what, values, kind in (("labels", labels, int), ("names", names, str | bytes)):
         if not isinstance(values, list) or len(values) != len(data) or not all(isinstance(value, kind) for value in values):
-            raise PrepError(f"{path} is no CIFAR batch: it has {len(data)} images, but its {what} are no list of that many")
-    texts = [name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name for name in names]
-    return _Batch(data.reshape(-1, 3, SIDE, SIDE), labels, texts)
+            raise PrepError(f"{path} is not a CIFAR batch: it has {len(data)} images, but no list of as many {what}")
+    files = [name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name for name in names]
+    return _Batch(data.reshape(-1, 3, SIDE, SIDE), labels, files)
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        found = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        loaded = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except OSError as error:
         raise unreadable(path, error) from error
     except _Refused as error:
-        raise PrepError(f"{path} asks for {error}, which is in no CIFAR file and might run code; it was not run") from None
-    except Exception as error:  # noqa: BLE001  a damaged pickle raises anything
-        raise PrepError(f"{path} is no CIFAR batch, or damaged: {type(error).__name__}: {error}") from None
-    if not isinstance(found, dict):
-        raise PrepError(f"{path} is no CIFAR batch: it holds a {type(found).__name__}, not a dictionary")
-    plain = {k: v.pixels if isinstance(v, _Array) else v for k, v in found.items()}
+        raise PrepError(f"{path} asks for {error}, which no CIFAR file contains and which might run code; it was not run") from None
+    except Exception as error:  # noqa: BLE001  a damaged pickle may raise anything
+        raise PrepError(f"{path} is not a CIFAR batch, or damaged: {type(error).__name__}: {error}") from None
+    if not isinstance(loaded, dict):
+        raise PrepError(f"{path} is not a CIFAR batch: it holds a {type(loaded).__name__}, not a dictionary")
+    plain = {k: v.pixels if isinstance(v, _Array) else v for k, v in loaded.items()}
     return {k.decode("latin1") if isinstance(k, bytes) else str(k): v for k, v in plain.items()}
 
 
 class _Refused(Exception):
-    """What only a pickle with code in it asks for."""
+    """The pickle asks for something that no CIFAR batch contains."""
 
 
 class _Type:
@@ -135,7 +134,7 @@ class _Type:
 
 
 class _Array:
-    """An array, in place of numpy's, whose own would believe what a pickle says."""
+    """An array, in place of numpy's, which would trust the pickle."""
 
     pixels: Array
 
@@ -155,15 +154,18 @@ def _frombuffer(data: bytes, kind: _Type, shape: tuple[int, ...], order: str, _a
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """Decode bytes as Python 3 pickles them for Python 2."""
     if encoding not in ("latin1", "latin-1"):
         raise _Refused(f"the encoding {encoding}")
     return text.encode("latin1")
 
 
 class _Unpickler(pickle.Unpickler):
-    """Of arrays of numbers, and of what needs no name. Even these few names stand for functions of ours, made anew each time:
-    a pickle may change the attributes of what it was given."""
+    """Loads numeric arrays and what needs no imported name.
+
+    The few allowed names map to functions of this module, wrapped anew each time: a pickle may change the attributes of what
+    `find_class` returns.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
@@ -171,7 +173,7 @@ class _Unpickler(pickle.Unpickler):
             return "ndarray"
         if full not in ALLOWED:
             raise _Refused(f"{module}.{name}")
-        return lambda *given: ALLOWED[full](*given)
+        return lambda *args: ALLOWED[full](*args)
 
 
 ALLOWED: dict[str, Callable[..., Any]] = {
@@ -183,10 +185,10 @@ ALLOWED: dict[str, Callable[..., Any]] = {
 
 
 def _read(path: Path, index: int) -> bytes:
-    batch = held(path, load_batch)
+    batch = open_once(path, load_batch)
     if index >= len(batch.pixels):
         raise CodecError(f"the archive holds {len(batch.pixels)} images now", "truncated")
-    return as_file(batch.pixels[index].transpose(1, 2, 0))
+    return to_png(batch.pixels[index].transpose(1, 2, 0))
 
 
-KIND = Kind("cifar", _takes, _inside, _inputs, _read)
+KIND = Kind("cifar", _takes, _inputs, _read, _inside)

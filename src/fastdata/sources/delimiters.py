@@ -1,9 +1,9 @@
-"""What stands between the columns of a CSV: commas, semicolons or tabs."""
+"""Find the delimiter of a CSV file: comma, semicolon or tab."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 __all__ = ["delimiter_of"]
@@ -12,12 +12,16 @@ DELIMITERS = ",;\t"
 
 
 def delimiter_of(lines: Callable[[], Iterable[str]], rows: int | None = None) -> str:
-    """The one that gives each row as many columns as the first one has; if several do, what comes first in that. A comma, if none
-    is in it. lines: all of them, from the first on, each time it is called. rows: how many of these to look at."""
+    """Return the delimiter that splits every row into as many columns as the first row.
 
-    def counts(delimiter: str) -> set[int]:
-        return {len(row) for row in islice(filter(None, csv.reader(lines(), delimiter=delimiter)), rows)}
+    If several do, return the one that comes first in the first row. Return a comma if the first row has none of them. `lines`
+    returns all lines, each time it is called; `rows` limits how many rows are read.
+    """
 
-    first = {delimiter: next(filter(None, csv.reader(lines(), delimiter=delimiter)), [""]) for delimiter in DELIMITERS}
+    def parsed(delimiter: str) -> Iterator[list[str]]:
+        return filter(None, csv.reader(lines(), delimiter=delimiter))
+
+    first = {delimiter: next(parsed(delimiter), [""]) for delimiter in DELIMITERS}
     able = sorted((d for d in DELIMITERS if len(first[d]) > 1), key=lambda d: len(first[d][0])) or [","]
-    return able[0] if len(able) == 1 else next((d for d in able if len(counts(d)) == 1), able[0])
+    even = (d for d in able if len(able) == 1 or len({len(row) for row in islice(parsed(d), rows)}) == 1)
+    return next(even, able[0])

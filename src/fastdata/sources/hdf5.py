@@ -1,4 +1,4 @@
-"""HDF5: a dataset of pixels, or of encoded files, and its labels beside it. Needs h5py."""
+"""HDF5 files: a dataset of pixels or encoded images, and a dataset of labels next to it. Needs h5py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import CodecError, MissingExtraError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, held, in_order, shares, unreadable
+from fastdata.errors import CodecError, PrepError, needs
+from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.options import NO_LABELS
@@ -21,134 +21,122 @@ LABELS = ("labels", "label", "targets", "target", "y")
 CACHE_BYTES = 64 << 20  # a chunk may hold many images
 
 
-def _takes(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in ENDINGS
-
-
-def _inside(folder: Folder) -> list[Path]:
-    return []  # such files hold anything: which one is meant has to be said
-
-
 def _open(path: Path) -> Any:
-    try:
+    with needs("h5py"):
         import h5py
-    except ImportError as error:
-        raise MissingExtraError("h5py") from error
     return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     items, labels, by = list[Item](), list[Value](), ""
     for path in files:
         try:
             with _open(path) as file:
-                data, name = _images(file, path, chosen.key), str(path.relative_to(root))
-                place = "hdf5", name, data.name.strip("/")
-                sizes = shares(path.stat().st_size, len(data))
-                items += [(f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(data))]
-                found, by = _labels(data, path, chosen.label)
-                labels += found
-        except (OSError, RuntimeError, KeyError) as error:  # what h5py raises of a damaged file
+                images, name = _images(file, path, selection.key), str(path.relative_to(root))
+                place = "hdf5", name, images.name.strip("/")
+                sizes = even_sizes(path.stat().st_size, len(images))
+                items += [(f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(images))]
+                values, by = _labels(images, path, selection.label)
+                labels += values
+        except (OSError, RuntimeError, KeyError) as error:  # h5py raises these for a damaged file
             raise unreadable(path, error) from error
-    return in_order(root, items, labels, by=by, sure=bool(chosen.label))
+    return make_list(root, items, labels, by=by, sure=bool(selection.label))
 
 
 def _images(file: Any, path: Path, key: str) -> Any:
-    """The dataset that is named, or the only one that may be meant."""
+    """Return the dataset `key`, or the only dataset that holds images."""
+    names = _dataset_names(file)
     if key:
-        found = file.get(key)
-        if found is None or not hasattr(found, "shape"):
-            raise PrepError(f"{path} has no dataset {key}; it has {', '.join(_names(file)) or 'none'}")
-        if not _fits(found):
+        data = file.get(key)
+        if data is None or not hasattr(data, "shape"):
+            raise PrepError(f"{path} has no dataset {key}; it has {', '.join(names) or 'none'}")
+        if not _holds_images(data):
+            shape = "nothing" if data.shape is None else list(data.shape)
             raise PrepError(
-                f"{path}::{key} is {_describe(found)}; images are uint8 or uint16 of [n, h, w], [n, h, w, 1 or 3] or "
+                f"{path}::{key} is {data.dtype} of {shape}; images are uint8 or uint16 of [n, h, w], [n, h, w, 1 or 3] or "
                 "[n, 1 or 3, h, w], or encoded files as uint8 of variable length [n]"
             )
-        return found
-    known = _names(file)
-    fits = [name for name in known if _fits(file[name])]
-    if len(fits) != 1:
-        listed = ", ".join(f"{path}::{name}" for name in fits)
-        what = (
-            f"several datasets of images; name one: {listed}"
-            if fits
-            else f"no dataset of images, only {', '.join(known) or 'none'}"
-        )
-        raise PrepError(f"{path} has {what}")
+        return data
+    fits = [name for name in names if _holds_images(file[name])]
+    if len(fits) > 1:
+        raise PrepError(f"{path} has several datasets of images; name one: {', '.join(f'{path}::{name}' for name in fits)}")
+    if not fits:
+        raise PrepError(f"{path} has no dataset of images, only {', '.join(names) or 'none'}")
     return file[fits[0]]
 
 
-def _names(file: Any) -> list[str]:
-    """All datasets."""
-    found: list[str] = []
-    file.visititems(lambda name, item: found.append(name) if hasattr(item, "shape") else None)
-    return found
+def _dataset_names(file: Any) -> list[str]:
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
+    return names
 
 
-def _describe(data: Any) -> str:
-    return f"{data.dtype} of {list(data.shape) if data.shape is not None else 'nothing'}"
-
-
-def _encoded(data: Any) -> bool:
+def _is_encoded(data: Any) -> bool:
     import h5py
 
     return bool(h5py.check_vlen_dtype(data.dtype) == np.uint8)
 
 
-def _fits(data: Any) -> bool:
+def _holds_images(data: Any) -> bool:
     shape = data.shape
     if shape is None:
         return False
-    if _encoded(data):
+    if _is_encoded(data):
         return len(shape) == 1
     channels = len(shape) == 3 or (len(shape) == 4 and (shape[3] in (1, 3) or shape[1] in (1, 3)))
     return bool(data.dtype.kind == "u" and data.dtype.itemsize <= 2 and channels and min(shape[1:]) > 0)
 
 
-def _labels(data: Any, path: Path, wanted: str) -> tuple[list[Value], str]:
-    """Of the dataset beside it that is wanted, or has one of the usual names, or is called y where the images are x; and what it
-    is."""
+def _labels(images: Any, path: Path, wanted: str) -> tuple[list[Value], str]:
+    """Return the labels and the name of their dataset, which lies next to the images.
+
+    The dataset is the one called `wanted`; or one whose name follows from that of the images, such as y for x; or one with a usual
+    name. The labels are None if there is no such dataset.
+    """
     if wanted == NO_LABELS:
-        return [None] * len(data), ""
-    own = data.name.rpartition("/")[2]
+        return [None] * len(images), ""
+    own = images.name.rpartition("/")[2]
     names = [own.replace(a, b) for a, b in (("images", "labels"), ("image", "label"))]
     names += [re.sub(r"(?<![a-zA-Z])[xX](?![a-zA-Z])", y, own) for y in "yY"]
     for name in [wanted] if wanted else [*(name for name in names if name != own), *LABELS]:
-        found = data.parent.get(name)
-        if found is not None and getattr(found, "shape", None):
-            if len(found) != len(data):
-                raise PrepError(f"{path}: {name} has {len(found)} labels, {own} {len(data)} images")
-            return _values(np.asarray(found[()]), f"{path}::{name}"), f"{path.name}::{name}"
+        labels = images.parent.get(name)
+        if labels is not None and getattr(labels, "shape", None):
+            if len(labels) != len(images):
+                raise PrepError(f"{path}: {name} has {len(labels)} labels, {own} {len(images)} images")
+            return _values(np.asarray(labels[()]), f"{path}::{name}"), f"{path.name}::{name}"
     if wanted:
-        raise PrepError(f"--label-column {wanted}: {path} has no such dataset beside {own}; it has {', '.join(_names(data.file))}")
-    return [None] * len(data), ""
+        known = ", ".join(_dataset_names(images.file))
+        raise PrepError(f"--label-column {wanted}: {path} has no such dataset next to {own}; it has {known}")
+    return [None] * len(images), ""
 
 
-def _values(found: Any, what: str) -> list[Value]:
-    if found.dtype.kind in "OSU":
-        texts = [value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in found.reshape(-1)]
-        if len(texts) == len(found) and all(isinstance(text, str) for text in texts):
+def _values(labels: Any, name: str) -> list[Value]:
+    if labels.dtype.kind in "OSU":
+        texts = [value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in labels.reshape(-1)]
+        if len(texts) == len(labels) and all(isinstance(text, str) for text in texts):
             return [text_label(text) for text in texts]
-    elif found.dtype.kind in "biu" and found.size == len(found):
-        return [int(value) for value in found.reshape(-1).tolist()]
-    elif found.dtype.kind in "biuf" and found.size:
-        return [tuple(row) for row in found.reshape(len(found), -1).astype(np.float64).tolist()]
+    elif labels.dtype.kind in "biu" and labels.size == len(labels):
+        return [int(value) for value in labels.reshape(-1).tolist()]
+    elif labels.dtype.kind in "biuf" and labels.size:
+        return [tuple(row) for row in labels.reshape(len(labels), -1).astype(np.float64).tolist()]
     raise PrepError(
-        f"{what} holds {found.dtype} of {list(found.shape)}: labels are whole numbers, floats or texts, a row for each image"
+        f"{name} holds {labels.dtype} of {list(labels.shape)}: labels are whole numbers, floats or texts, a row for each image"
     )
 
 
 def _read(path: Path, name: str, index: int) -> bytes:
     try:
-        data = held(path, _open)[name]
-        found = np.asarray(data[index])
-        if found.ndim == 1 or _encoded(data):
-            return found.astype(np.uint8).tobytes()
+        data = open_once(path, _open)[name]
+        image = np.asarray(data[index])
+        if image.ndim == 1 or _is_encoded(data):
+            return image.astype(np.uint8).tobytes()
     except (OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
-    if found.ndim == 3 and found.shape[2] not in (1, 3):
-        found = found.transpose(1, 2, 0)
-    return as_file(found[..., 0] if found.shape[2:] == (1,) else found)
+    if image.ndim == 3 and image.shape[2] not in (1, 3):
+        image = image.transpose(1, 2, 0)
+    return to_png(image[..., 0] if image.shape[2:] == (1,) else image)
 
 
-KIND = Kind("hdf5", _takes, _inside, _inputs, _read, has_columns=True)
+KIND = Kind(
+    "hdf5", ends_in(*ENDINGS), _inputs, _read, has_columns=True
+)  # not in folders: such files may hold anything, so they are named

@@ -1,8 +1,9 @@
-"""The idx files of MNIST, Fashion-MNIST, EMNIST and the like: images, and their labels in a file beside them."""
+"""The idx files of MNIST, Fashion-MNIST, EMNIST and the like: images, and a file of labels next to them."""
 
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from math import prod
@@ -12,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, held, in_order, read_range, shares, unreadable
+from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_once, read_range, to_png, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
 __all__ = ["KIND"]
@@ -35,93 +36,80 @@ def _inside(folder: Folder) -> list[Path]:
     return [folder.path / name for name in files]
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
-    items, labels, labelled = list[Item](), list[int | None](), False
+def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+    items, labels = list[Item](), list[int | None]()
     for path in files:
         shape = _shape(path)
         if len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)):
             raise PrepError(
                 f"{path} holds {len(shape)} dimensions, {' x '.join(map(str, shape))}; images are [n, height, width] or "
-                f"[n, height, width, 3]{': give the file of the images, labels are found beside it' * (len(shape) == 1)}"
+                f"[n, height, width, 3]{': give the file of the images, labels are found next to it' * (len(shape) == 1)}"
             )
         name = str(path.relative_to(root))
-        sizes = shares(path.stat().st_size, shape[0])
+        sizes = even_sizes(path.stat().st_size, shape[0])
         items += [(f"{name}/{k:06d}", sizes[k], "", ("idx", name, k, *shape[1:])) for k in range(shape[0])]
-        found = _labels(path, shape[0])
-        labels += found or [None] * shape[0]
-        labelled = labelled or bool(found)
-    return in_order(root, items, labels, by="the file of labels")
+        labels += _labels(path, shape[0]) or [None] * shape[0]
+    return make_list(root, items, labels, by="the file of labels")
 
 
 def _labels(path: Path, count: int) -> list[int]:
-    """The numbers in the file that is named alike; none, if there is no such file."""
-    named = IMAGES.fullmatch(path.name)
-    if named is None:
+    """Read the labels from the file whose name matches that of the images; return none if there is no such file."""
+    match = IMAGES.fullmatch(path.name)
+    if match is None:
         return []
-    plain = f"{named[1]}labels{named[2]}idx1{named[3]}ubyte"
-    beside = next((p for ending in ("", ".gz") if (p := path.with_name(plain + ending)).is_file()), None)
-    if beside is None:
+    plain = f"{match[1]}labels{match[2]}idx1{match[3]}ubyte"
+    labels = next((p for ending in ("", ".gz") if (p := path.with_name(plain + ending)).is_file()), None)
+    if labels is None:
         return []
-    shape = _shape(beside)
+    shape = _shape(labels)
     if shape != (count,):
-        raise PrepError(f"{beside} holds {' x '.join(map(str, shape))} labels, {path} {count} images; they are no pair")
-    with _opened(beside) as file:
+        raise PrepError(f"{labels} holds {' x '.join(map(str, shape))} labels, {path} {count} images; the files do not match")
+    with _open(labels) as file:
         file.seek(8)
         return list(file.read(count))
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open(path: Path) -> BinaryIO:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _shape(path: Path) -> tuple[int, ...]:
-    """What the header says, if the file is as long as that needs.
+    """Read the shape from the header, and check that the file is exactly that long.
 
     Raises:
-        PrepError: it is no idx file of bytes, cut short, or too long.
+        PrepError: the file is not an idx file of bytes, or is too short or too long.
     """
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             head = file.read(4)
             if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES or not 1 <= head[3] <= 4:
-                raise PrepError(f"{path} is no idx file: it begins with {head.hex(' ') or 'nothing'}, not 00 00 08 and 01 to 04")
+                raise PrepError(
+                    f"{path} is not an idx file: it begins with {head.hex(' ') or 'nothing'}, not 00 00 08 and 01 to 04"
+                )
             if head[2] != 0x08:
                 raise PrepError(f"{path} holds {TYPES[head[2]]}; only uint8 is read: convert it, or write the images as files")
             numbers = file.read(4 * head[3])
             shape = tuple(int.from_bytes(numbers[k : k + 4], "big") for k in range(0, len(numbers), 4))
-            there = _length(file, path) - 4 - len(numbers)
-    except (OSError, EOFError, zlib.error) as error:  # OSError: no gzip either
+            length = file.seek(0, os.SEEK_END) - 4 - len(numbers)
+    except (OSError, EOFError, zlib.error) as error:  # also a .gz file that is not gzip, as OSError
         raise unreadable(path, error) from error
-    if len(numbers) < 4 * head[3] or there != prod(shape):
-        found = f"{' x '.join(map(str, shape))} = {prod(shape)} bytes, but {there} follow"
+    if len(numbers) < 4 * head[3] or length != prod(shape):
+        found = f"{' x '.join(map(str, shape))} = {prod(shape)} bytes, but {length} follow"
         raise PrepError(f"{path} says {found}: it was cut short or is damaged; copy it again")
     return shape
-
-
-def _length(file: BinaryIO, path: Path) -> int:
-    """Of what is in the file, unpacked; a packed one is read to its end."""
-    if path.suffix != ".gz":
-        return path.stat().st_size
-    length = file.tell()
-    while piece := file.read(1 << 20):
-        length += len(piece)
-    return length
 
 
 def _read(path: Path, index: int, *shape: int) -> bytes:
     size = prod(shape)
     start = 4 + 4 * (1 + len(shape)) + index * size
-    if path.suffix == ".gz":
-        data = _unpacked(path, start, size)
-    else:
-        data = read_range(path, start, size)
+    data = (_read_gzip if path.suffix == ".gz" else read_range)(path, start, size)
     pixels = np.frombuffer(data, np.uint8).reshape(shape)
-    return as_file(pixels[..., 0] if shape[2:] == (1,) else pixels)
+    return to_png(pixels[..., 0] if shape[2:] == (1,) else pixels)
 
 
-def _unpacked(path: Path, start: int, size: int) -> bytes:
-    """A piece of a packed file, which stays open: pieces in order cost one reading in all, whatever lies between."""
-    file = held(path, _opened)
+def _read_gzip(path: Path, start: int, size: int) -> bytes:
+    """Read a range of a compressed file and keep it open, so that ranges in order decompress it only once."""
+    file = open_once(path, _open)
     try:
         file.seek(start)
         data = file.read(size)
@@ -132,4 +120,4 @@ def _unpacked(path: Path, start: int, size: int) -> bytes:
     return data
 
 
-KIND = Kind("idx", _takes, _inside, _inputs, _read)
+KIND = Kind("idx", _takes, _inputs, _read, _inside)

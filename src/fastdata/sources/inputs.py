@@ -1,4 +1,4 @@
-"""What an input is: a file, or a part of an archive; the list of them; and what a caller says of both."""
+"""An input, which is a file or a part of an archive; the list of inputs; and checks on both."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fastdata.errors import PrepError
 from fastdata.sources.options import StrPath
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "SPLITS", "Label", "Place", "Source", "SourceList"]
-__all__ += ["FOLDERS", "fits_float", "is_image", "look", "splits_error"]
+__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Place", "Source", "SourceList"]
+__all__ += ["fits_float", "is_image", "is_number", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
     ".avifs .heic .heif .hif .jxl .psd .qoi .sgi .msp "
-    ".hdr .exr .pfm .dds .svg .cr2 .cr3 .nef .arw .dng".split()  # not read, so that each is rejected by name
+    ".hdr .exr .pfm .dds .svg .cr2 .cr3 .nef .arw .dng".split()  # these cannot be decoded: listing them rejects each by name
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
-FOLDERS = "the folders"  # as what labels are read from
-LARGEST_FLOAT = 3.4028234663852886e38  # of float32, as which float labels are stored
+FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
+LARGEST_FLOAT = 3.4028234663852886e38  # of float32, the type of stored float labels
 
 Label = int | tuple[float, ...]
 Place = tuple[str | int, ...]
@@ -31,10 +31,17 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """One input. name: relative to the root, as file names are in Python (surrogateescape). label: -1 where there is none.
-    size: bytes, its mask's too; -1 where the file could not be looked at. problem: why it can't be used, if that is known already.
-    mask: relative to the folder of masks. place: of what lies in an archive, the kind of archive, its path relative to the root,
-    and where in it; empty for a file."""
+    """One input.
+
+    Attributes:
+        name: relative to the root, as Python decodes file names (surrogateescape).
+        label: -1 if it has none.
+        size: bytes, with its mask; -1 if the file could not be examined.
+        problem: why it cannot be used, if that is already known; else "".
+        mask: relative to the folder of masks.
+        place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
+            file.
+    """
 
     name: str
     label: Label
@@ -46,8 +53,13 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceList:
-    """All inputs, in the order of the store, and the labels' meaning. skipped: files without an image's extension, by extension.
-    labelled_by: what the labels were read from. notes: what the caller shall know of them."""
+    """All inputs, in the order of the store, and the meaning of their labels.
+
+    Attributes:
+        skipped: count of files with other extensions, by extension.
+        labelled_by: what the labels were read from.
+        notes: lines to show to the user.
+    """
 
     root: Path
     labels: Labels
@@ -58,30 +70,44 @@ class SourceList:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name ends as an image's."""
+    """Return whether a file name has the extension of an image."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS
 
 
+def is_number(text: str) -> bool:
+    """Return whether a text is a number, such as "-1.5" or "nan"."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def fits_float(*values: float) -> bool:
-    """Whether all can be float labels: finite numbers, in a store too."""
-    return all(abs(value) <= LARGEST_FLOAT for value in values)  # of NaN, nothing is true
+    """Return whether all values are finite as float32."""
+    return all(abs(value) <= LARGEST_FLOAT for value in values)  # false for NaN
 
 
 def look(path: StrPath) -> tuple[int, str]:
-    """The size of a file, and why it can't be used; -1 if so."""
+    """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
     try:
         info = os.stat(path)
     except FileNotFoundError:
         return -1, "broken-link" if os.path.islink(path) else "missing"
-    except (OSError, ValueError):  # ValueError: a table's name with a zero byte
+    except (OSError, ValueError):  # ValueError: a name in a table with a zero byte
         return -1, "unreadable"
-    return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # a pipe would be read for ever
+    return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
 
 
 def splits_error(source: Path, splits: dict[str, str], *, column: bool = False, classes: bool = True) -> PrepError:
-    """That SOURCE holds several splits, by name, each with what to give as SOURCE instead; the commands to type. column: a column
-    of a table names them, and --split chooses one. classes: it may have some, which the others are to have too."""
-    names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # its classes are the ones that the others reuse
+    """Make the error for a SOURCE that holds several splits. It lists the commands to type.
+
+    Args:
+        splits: what to give as SOURCE for each split, by its name.
+        column: whether a column of a table names the splits, so that --split chooses one.
+        classes: whether there may be classes, which all splits must share.
+    """
+    names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # the others reuse the classes of train
     stem = source.stem if column else source.absolute().name
     outs = [f"{stem}-{name}.fds" for name in names]
     commands = [["fastdata-prep", splits[name], out] for name, out in zip(names, outs, strict=True)]

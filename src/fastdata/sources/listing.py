@@ -23,81 +23,80 @@ __all__ = ["labelled", "list_folder", "list_sources", "others"]
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 
-def list_sources(source: StrPath, asked: LabelOptions | None = None) -> SourceList:
+def list_sources(source: StrPath, options: LabelOptions | None = None) -> SourceList:
     """List the images of a folder (one folder per class, or flat), of a CSV/TSV file of `path,label`, or of archives.
 
     Args:
         source: a folder, a .csv or .tsv file with paths relative to it, or archives: see `fastdata.sources`.
-        asked: what the caller says of inputs and labels.
+        options: which inputs and labels to take.
 
     Raises:
-        PrepError: nothing to prepare, splits side by side, labels that do not fit, an unknown class.
+        PrepError: there is nothing to prepare, SOURCE holds several splits, the labels do not fit, or a class is unknown.
     """
-    path, asked = Path(source), asked or LabelOptions()
-    if (archived := list_archives(source, _archive_column(asked))) is not None:
-        found = archived
+    path, options = Path(source), options or LabelOptions()
+    from_elsewhere = options.labels is not None or options.label_from is not None
+    if (archived := list_archives(source, (NO_LABELS,) if from_elsewhere else options.label_column)) is not None:
+        inputs = archived
     elif path.is_dir():
-        found = list_folder(path)
+        inputs = list_folder(path)
     elif is_path_table(path):
-        found = list_table(path, asked)
+        inputs = list_table(path, options)
     else:
         what = "is neither a folder nor a .csv or .tsv file, nor an archive of a known kind" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}{_text_hint([path.suffix.lower()])}")
-    found = labelled(found, path, asked)
-    if not found.sources:
-        hint = _text_hint(found.skipped)
+    inputs = labelled(inputs, path, options)
+    if not inputs.sources:
+        hint = _text_hint(inputs.skipped)
         raise PrepError(
-            f"no images in {source}{others(found)}; image files end in .jpg, .png, .webp and so on, or have no ending{hint}"
+            f"no images in {source}{others(inputs)}; image files end in .jpg, .png, .webp and so on, or have no extension{hint}"
         )
-    return found
+    return inputs
 
 
 def _text_hint(endings: Iterable[str]) -> str:
     return "; text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB" if TEXT & set(endings) else ""
 
 
-def _archive_column(asked: LabelOptions) -> tuple[str, ...]:
-    """Where an archive's labels are looked for: nowhere, if they come from elsewhere."""
-    return asked.label_column if asked.labels is None and asked.label_from is None else (NO_LABELS,)
-
-
-def labelled(found: SourceList, source: Path, asked: LabelOptions) -> SourceList:
-    """The same inputs with the labels that are asked for.
+def labelled(inputs: SourceList, source: Path, options: LabelOptions) -> SourceList:
+    """Return the inputs with the labels that the options ask for.
 
     Raises:
         PrepError: an option does not go with this source, or the labels do not fit.
     """
     table = is_path_table(source)
-    for name, value in (("--root", asked.root), ("--split", asked.split)):
+    for name, value in (("--root", options.root), ("--split", options.split)):
         if value is not None and not table:
             raise PrepError(f"{name} {value} is about a .csv or .tsv file of paths, but SOURCE is {source}")
-    if asked.label_from is not None:
-        found = with_pattern(found, asked.label_from)
-    elif asked.labels is not None:
-        found = with_table(found, Path(asked.labels), asked)
-    elif asked.no_labels:
-        found = without_labels(found)
-    elif source.is_dir() and found.labelled_by == FOLDERS:
-        if asked.label_column:
-            raise PrepError(f"--label-column {asked.label_column[0]}: {source} is a folder, which has no columns")
-        refuse_mask_folders(found, source)
-    if asked.classes is not None:
-        found = with_classes(found, Path(asked.classes))
-    return found
+    if options.label_from is not None:
+        inputs = with_pattern(inputs, options.label_from)
+    elif options.labels is not None:
+        inputs = with_table(inputs, Path(options.labels), options)
+    elif options.no_labels:
+        inputs = without_labels(inputs)
+    elif source.is_dir() and inputs.labelled_by == FOLDERS:
+        if options.label_column:
+            raise PrepError(f"--label-column {options.label_column[0]}: {source} is a folder, which has no columns")
+        refuse_mask_folders(inputs, source)
+    if options.classes is not None:
+        inputs = with_classes(inputs, Path(options.classes))
+    return inputs
 
 
-def others(found: SourceList) -> str:
-    """What is there, where nothing can be used."""
-    count = sum(found.skipped.values())
-    listed = ", ".join(f"{name} {count}" for name, count in found.skipped.most_common(5))
+def others(inputs: SourceList) -> str:
+    """Describe the skipped files, for a message that there are no inputs."""
+    count = sum(inputs.skipped.values())
+    listed = ", ".join(f"{name} {count}" for name, count in inputs.skipped.most_common(5))
     parts = [f"{number_of(count, 'other file')} {'are' if count > 1 else 'is'} there ({listed})"] if count else []
-    return "".join(f"; {part}" for part in [*parts, *found.notes])
+    return "".join(f"; {part}" for part in [*parts, *inputs.notes])
 
 
 def list_folder(root: Path, endings: frozenset[str] = EXTENSIONS) -> SourceList:
+    """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
     walk = Walk(root, lambda name: _ending(name) in endings)
     folders = list(walk.folders())
-    _refuse_splits(root, [name for name, _ in folders])
+    splits = {name: str(root / name) for name, _ in folders if name.lower() in SPLITS}
+    if len(splits) > 1:
+        raise splits_error(root, splits)
     skipped: Counter[str] = Counter()
     top = list(_images(walk, "", skipped, endings))
     inner = [(name, [i for f in sorted(below) for i in _images(walk, f, skipped, endings)]) for name, below in folders]
@@ -110,18 +109,12 @@ def list_folder(root: Path, endings: frozenset[str] = EXTENSIONS) -> SourceList:
     return SourceList(root, Labels("class", names), sources + stray, skipped, FOLDERS, notes)
 
 
-def _refuse_splits(root: Path, folders: list[str]) -> None:
-    splits = {name: str(root / name) for name in folders if name.lower() in SPLITS}
-    if len(splits) > 1:
-        raise splits_error(root, splits)
-
-
 def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
 def _images(walk: Walk, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
-    """The (name, size, problem) of each image in a folder."""
+    """Yield the (name, size, problem) of each image in a folder, and count the other files in `skipped`."""
     for file in walk.files(folder):
         ending = _ending(file[0])
         if ending in endings or not ending:

@@ -1,4 +1,4 @@
-"""LMDB: one image file a key."""
+"""LMDB databases with one image file per key."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import Any
 import lmdb
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, held, in_order
+from fastdata.sources.archive import Item, Kind, Selection, make_list, open_once
 from fastdata.sources.inputs import SourceList
+from fastdata.store.files import is_store
 
 __all__ = ["KIND", "walk"]
 
-OTHERS = re.compile(r"label-\d+|num-samples|length|__\w+__")  # of the usual layouts: what is no image
+OTHERS = re.compile(r"label-\d+|num-samples|length|__\w+__")  # keys of the usual layouts that are not images
 WALK = "import sys; from fastdata.sources.lmdb_source import walk; walk(sys.argv[1])"
 
 
@@ -29,21 +30,17 @@ def _takes(path: Path) -> bool:
     return (path / "data.mdb").is_file() or (path.is_file() and path.suffix.lower() in (".mdb", ".lmdb"))
 
 
-def _inside(folder: Folder) -> list[Path]:
-    return []  # `_takes` knows the folders
-
-
 class _Environment:
-    """A file of LMDB, open for reading."""
+    """An LMDB file, open for reading."""
 
     def __init__(self, path: Path) -> None:
         file = path / "data.mdb" if path.is_dir() else path
-        with file.open("rb"):  # LMDB's own messages do not say why it cannot
+        with file.open("rb"):  # raises a better message than LMDB's if the file cannot be read
             pass
         self._env = lmdb.open(os.fsencode(file), subdir=False, readonly=True, create=False, lock=False, readahead=False)
         try:
             needs = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
-            if file.stat().st_size < needs:  # it would kill the process that looks there
+            if file.stat().st_size < needs:  # reading a page that is missing would kill the process
                 raise lmdb.Error(f"{file.stat().st_size} bytes of {needs} are there: it was cut short")
             self.txn: Any = self._env.begin(buffers=True)
         except BaseException:
@@ -55,33 +52,33 @@ class _Environment:
         self._env.close()
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     if len(files) > 1:
         raise PrepError(f"SOURCE is {len(files)} LMDB files, {files[0]} and others; prepare each by itself")
     path, items, skipped = files[0], list[Item](), Counter[str]()
     _refuse_stores(path)
     file = "" if path == root else str(path.relative_to(root))
-    for name, size in _walked_apart(path):
+    for name, size in _entries(path):
         if OTHERS.fullmatch(name):
             skipped[re.sub(r"\d+", "*", name)] += 1
-            continue
-        items.append((name, size, "", ("lmdb", file, name)))
-    return in_order(root, items, [None] * len(items), skipped=skipped, by="")
+        else:
+            items.append((name, size, "", ("lmdb", file, name)))
+    return make_list(root, items, [None] * len(items), skipped=skipped, by="")
 
 
-def _walked_apart(path: Path) -> Iterator[tuple[str, int]]:
-    """What `walk` prints, in a process of its own: LMDB follows what a damaged page says, and may crash."""
+def _entries(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the key and size of each entry. `walk` reads them in another process, which LMDB may crash on a damaged page."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-c", WALK, os.fspath(path.absolute())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env) as process:
         assert process.stdout is not None
         end = "it ended early"
         for line in process.stdout:
-            found = json.loads(line) if line.endswith(b"\n") else end
-            if isinstance(found, str):
-                end = found
+            entry = json.loads(line) if line.endswith(b"\n") else end
+            if isinstance(entry, str):
+                end = entry
                 break
-            yield tuple(found)
+            yield tuple(entry)
         process.stdout.close()
         code = process.wait()
     if code < 0:
@@ -91,7 +88,7 @@ def _walked_apart(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def walk(path: str) -> None:
-    """Print what a database holds, as JSON lines: key and bytes. At last a text: what is wrong, or nothing."""
+    """Print the entries of a database as JSON lines of key and size in bytes, then a string: the error, or ""."""
     end = ""
     try:
         environment = _Environment(Path(path))
@@ -106,14 +103,13 @@ def walk(path: str) -> None:
 
 def _refuse_stores(path: Path) -> None:
     for folder in (path, path.parent, path.parent.parent):
-        manifest = folder / "manifest.json"
-        if manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes():
-            raise PrepError(f"{path} is of the store {folder}; to prepare it anew, make files of it: fastdata export {folder} DIR")
+        if is_store(folder):
+            raise PrepError(f"{path} is part of the store {folder}; to prepare its samples again: fastdata export {folder} DIR")
 
 
 def _read(path: Path, name: str) -> bytes:
     try:
-        value = held(path, _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
+        value = open_once(path, _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
     except lmdb.Error as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
     if value is None:
@@ -121,4 +117,4 @@ def _read(path: Path, name: str) -> bytes:
     return bytes(value)
 
 
-KIND = Kind("lmdb", _takes, _inside, _inputs, _read)
+KIND = Kind("lmdb", _takes, _inputs, _read)  # `_takes` recognizes folders

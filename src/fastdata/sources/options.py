@@ -1,4 +1,4 @@
-"""Options about inputs, their labels and their masks, which several kinds of data have."""
+"""Options on inputs, labels and masks, which several kinds of data share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ StrPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """What the caller says of inputs and their labels."""
+    """Which inputs and labels to take."""
 
     labels: StrPath | None = option(
         "CSV/TSV of paths and labels. Paths are relative to SOURCE; numbers are floats, names are classes.",
@@ -25,7 +25,7 @@ class LabelOptions:
     )
     classes: StrPath | None = option("Use the class list of this store.", type="folder", group="Labels")
     label_from: str | None = option(
-        r"The class is what the one group of this finds in each path, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
+        r"Take the class from each path: the one group of this, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
     )
     label_column: tuple[str, ...] = option(
         "The column of a CSV, Parquet or HDF5 that holds labels; none: no labels. May repeat.",
@@ -35,7 +35,7 @@ class LabelOptions:
         group="Labels",
     )
     root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
-    split: str | None = option("Take the rows of a CSV whose column `split` says so.", metavar="NAME", group="Labels")
+    split: str | None = option("Take only the rows of a CSV with this value in column `split`.", metavar="NAME", group="Labels")
 
     def __post_init__(self) -> None:
         if self.label_from is not None and (self.labels is not None or self.label_column):
@@ -48,16 +48,16 @@ class LabelOptions:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """Options about masks."""
+    """Options on masks."""
 
     masks: StrPath | None = option(
-        "A folder with a mask for each image. It is a PNG of the same name but for the ending. What tells one from another are "
-        "its name and its size: for masks that were drawn anew, overwrite.",
+        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension. Changes are "
+        "noticed by name and size only: after editing masks, use --overwrite.",
         type="folder",
         group="Masks",
         common=True,
     )
-    mask_suffix: str = option("What masks are called beyond their images, before the ending.", "", group="Masks")
+    mask_suffix: str = option("What the names of masks add to those of images, before the extension.", "", group="Masks")
     mask_bits: int = option("8 for classes up to 255, or 16.", 8, group="Masks")
 
     def __post_init__(self) -> None:

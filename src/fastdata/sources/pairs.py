@@ -1,4 +1,4 @@
-"""Which mask belongs to which image."""
+"""Match masks to images by name."""
 
 from __future__ import annotations
 
@@ -20,42 +20,43 @@ def _stem(name: str) -> str:
 
 
 def with_masks(
-    found: SourceList,
+    inputs: SourceList,
     masks: Path,
     suffix: str,
     *,
     walk: Callable[[Path], Iterator[tuple[str, int, str]]] = walk_images,
     stem: Callable[[str], str] = _stem,
 ) -> SourceList:
-    """The same inputs with their masks: the file of the same path and name below `masks`, its stem ending in `suffix`.
+    """Return the inputs with their masks.
 
-    An image without a mask, or with two, and a mask without an image stay in the list with that problem, so that they are rejected
-    by name. `walk` lists the files of masks, `stem` takes the ending off a name.
+    A mask is the file with the path of its image below `masks`, with `suffix` at the end of its stem. An image without a mask or
+    with two, and a mask without an image, stay in the list with that problem, so that they are rejected by name. `walk` yields the
+    (name, size, problem) of each mask below a folder; `stem` removes the extension from a name.
 
     Raises:
-        PrepError: `masks` is no folder, or no mask fits any image.
+        PrepError: `masks` is not a folder, or no mask belongs to an image.
     """
     if not masks.is_dir():
         raise PrepError(f"--masks {masks} is not a folder; it holds a file for each image, with the same name")
     by_stem: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
     for name, size, problem in walk(masks):
-        of = stem(name)
-        by_stem[of.removesuffix(suffix) if of.endswith(suffix) else f"{of}\0"].append((name, size, problem))
-    if not any(s.place for s in found.sources) and masks.resolve().is_relative_to(found.root.resolve()):
-        raise PrepError(f"--masks {masks} lies inside SOURCE {found.root}, so that masks would be inputs; put it elsewhere")
-    sources = [_paired(source, by_stem.get(stem(source.name), [])) for source in found.sources]
-    taken = {stem(source.name) for source in found.sources}
-    if not taken & set(by_stem):
-        image, mask = found.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
+        mask_stem = stem(name)
+        by_stem[mask_stem.removesuffix(suffix) if mask_stem.endswith(suffix) else f"{mask_stem}\0"].append((name, size, problem))
+    if not any(s.place for s in inputs.sources) and masks.resolve().is_relative_to(inputs.root.resolve()):
+        raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
+    sources = [_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources]
+    stems = {stem(source.name) for source in inputs.sources}
+    if not stems & set(by_stem):
+        image, mask = inputs.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
         raise PrepError(
             f"no mask in {masks} belongs to an image: the first image is {image}, the first mask {mask}; names must be equal but "
-            "for their ending, and for --mask-suffix, such as --mask-suffix _mask"
+            "for the extension and --mask-suffix, such as --mask-suffix _mask"
         )
-    alone = sorted(file for of, files in by_stem.items() if of not in taken for file in files)
-    return replace(found, sources=sources + [Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in alone])
+    unpaired = sorted(file for of, files in by_stem.items() if of not in stems for file in files)
+    return replace(inputs, sources=sources + [Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in unpaired])
 
 
-def _paired(source: Source, masks: list[tuple[str, int, str]]) -> Source:
+def _with_mask(source: Source, masks: list[tuple[str, int, str]]) -> Source:
     if len(masks) != 1:
         return replace(source, problem=source.problem or ("two-masks" if masks else "no-mask"))
     name, size, problem = masks[0]

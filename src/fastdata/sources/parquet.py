@@ -1,4 +1,4 @@
-"""Parquet tables with a column of images, as Hugging Face's datasets have them: a struct of bytes and path, or bytes alone.
+"""Parquet tables with a column of images, as Hugging Face's datasets writes them: a struct of bytes and path, or bytes alone.
 
 Needs pyarrow.
 """
@@ -6,26 +6,28 @@ Needs pyarrow.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from fastdata.errors import CodecError, MissingExtraError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, alone, held, in_order, shares, unreadable
+from fastdata.errors import CodecError, PrepError, needs
+from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, files_in, make_list, open_once, unreadable
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
 
-__all__ = ["KIND", "Columns", "columns_of", "image_bytes", "label_values", "left_out", "numbered"]
+__all__ = ["KIND", "Columns", "Table", "columns_of", "image_bytes", "list_tables", "row_name"]
 
+ENDING = ".parquet"
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 ROWS = 16  # that are in memory at once
 
 
 class Columns(NamedTuple):
-    """Which columns count, and what the classes are called. label: "" where there is none. others: that are not stored."""
+    """The columns that are read, and the names of the classes. label: "" if there is none. others: the columns not stored."""
 
     image: str
     label: str
@@ -34,57 +36,44 @@ class Columns(NamedTuple):
     others: tuple[str, ...]
 
 
-def _takes(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() == ".parquet"
-
-
-def _inside(folder: Folder) -> list[Path]:
-    return alone(folder, ".parquet")
+Table = tuple[Columns, list[Item], list[Any]]  # the columns, items and labels of a file
 
 
 def _arrow() -> Any:
-    try:
+    with needs("pyarrow"):
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow") from error
     return pyarrow
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
-    items, labels, before = list[Item](), list[Value](), None
-    arrow = _arrow()
+def list_tables(
+    read_table: Callable[[Path, str, Selection], Table], root: Path, files: list[Path], selection: Selection
+) -> SourceList:
+    """List the inputs of files that have the same columns. `read_table` gets the path of each, its name, and the selection."""
+    items, labels, first, arrow = list[Item](), list[Value](), None, _arrow()
     for path in files:
         try:
-            with arrow.parquet.ParquetFile(path) as table:
-                columns = columns_of(table.schema_arrow, path, chosen)
-                if before not in (None, columns):
-                    raise PrepError(
-                        f"{path} has other columns of images and labels, or other classes, than {files[0]}; prepare them apart"
-                    )
-                before = columns
-                items += _items(table, columns, path, str(path.relative_to(root)))
-                labels += _labels(table, columns)
+            columns, rows, values = read_table(path, str(path.relative_to(root)), selection)
         except (OSError, ValueError, arrow.ArrowException) as error:
             raise unreadable(path, error) from error
-    assert before is not None  # there is at least one file
-    by = f"column {before.label}" if before.label else ""
-    return in_order(root, items, labels, before.names, by=by, sure=bool(chosen.label), notes=left_out(before))
+        if first not in (None, columns):
+            raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
+        first = columns
+        items += rows
+        labels += _label_values(values, columns.label)
+    assert first is not None  # there is at least one file
+    by = f"column {first.label}" if first.label else ""
+    stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
+    notes = (not_stored(first.others, stored),) if first.others else ()
+    return make_list(root, items, labels, first.names, by=by, sure=bool(selection.label), notes=notes)
 
 
-def left_out(columns: Columns) -> tuple[str, ...]:
-    if not columns.others:
-        return ()
-    label = f", labels from {columns.label}" if columns.label else ""
-    return (not_stored(columns.others, f"images come from {columns.image}{label}"),)
-
-
-def columns_of(schema: Any, path: Path, chosen: Chosen) -> Columns:
-    """Which columns of an Arrow schema count.
+def columns_of(schema: Any, path: Path, selection: Selection) -> Columns:
+    """Choose the columns of an Arrow schema that are read.
 
     Raises:
-        PrepError: there is no column of images, or there are several, or none of a wanted name.
+        PrepError: there is no column of images, there are several, or a column that is named does not exist.
     """
-    key = chosen.key
+    key = selection.key
     features = _features(schema)
     found = [name for name, feature in features.items() if feature.get("_type") == "Image"]
     found = found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if _is_binary(f.type)]
@@ -96,10 +85,10 @@ def columns_of(schema: Any, path: Path, chosen: Chosen) -> Columns:
         found = [name for name in found if name in ("image", "img")] or found
     if len(found) != 1:
         what = f"several: {', '.join(found)}; name one as {path}::{found[0]}" if found else f"none: {', '.join(schema.names)}"
-        what += "" if found else "; of a table, name what is to be learnt with --target COLUMN"
+        what += "" if found else "; for a table without images, name the column to predict: --target COLUMN"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
     image = schema.field(found[0]).type
-    label = _label_column(schema, features, path, chosen.label)
+    label = _label_column(schema, features, path, selection.label)
     names = features.get(label, {}).get("names")
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
     others = tuple(name for name in schema.names if name not in (found[0], label))
@@ -117,7 +106,7 @@ def _label_column(schema: Any, features: dict[str, dict[str, Any]], path: Path, 
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
-    """What Hugging Face's datasets says of the columns."""
+    """Return the features that Hugging Face's datasets recorded for the columns."""
     try:
         found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: feature for name, feature in found.items() if isinstance(feature, dict) and name in schema.names}
@@ -133,38 +122,39 @@ def _is_struct(kind: Any) -> bool:
     return str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
 
 
-def _items(table: Any, columns: Columns, path: Path, name: str) -> Iterator[Item]:
-    count = table.metadata.num_rows
-    sizes, k = shares(path.stat().st_size, count), 0
-    paths = table.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
-    for group in range(table.num_row_groups):
-        for row in range(table.metadata.row_group(group).num_rows):
-            given = (paths[k].as_py() or {}).get("path") if paths is not None else None
-            yield numbered(name, k, given), sizes[k], "", ("parquet", name, columns.image, group, row)
+def _table(path: Path, name: str, selection: Selection) -> Table:
+    with _arrow().parquet.ParquetFile(path) as file:
+        columns = columns_of(file.schema_arrow, path, selection)
+        items = list(_items(file, columns, path, name))
+        labels = file.read([columns.label], use_threads=False)[columns.label].to_pylist() if columns.label else []
+    return columns, items, labels or [None] * len(items)
+
+
+def _items(file: Any, columns: Columns, path: Path, name: str) -> Iterator[Item]:
+    sizes = even_sizes(path.stat().st_size, file.metadata.num_rows)
+    paths = file.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
+    k = 0
+    for group in range(file.num_row_groups):
+        for row in range(file.metadata.row_group(group).num_rows):
+            image_path = (paths[k].as_py() or {}).get("path") if paths is not None else None
+            yield row_name(name, k, image_path), sizes[k], "", ("parquet", name, columns.image, group, row)
             k += 1
 
 
-def numbered(archive: str, row: int, given: Any) -> str:
-    """The name of an input: of the archive, the row, and the file that it once was."""
-    base = PurePosixPath(given).name if isinstance(given, str) else ""
+def row_name(archive: str, row: int, path: Any) -> str:
+    """Return the name of an input: its archive, its row, and the name of the file it was made from."""
+    base = PurePosixPath(path).name if isinstance(path, str) else ""
     return f"{archive}/{row:06d}{'-' * bool(base)}{base}"
 
 
-def _labels(table: Any, columns: Columns) -> Iterator[Value]:
-    if not columns.label:
-        return iter([None] * table.metadata.num_rows)
-    return label_values(table.read([columns.label], use_threads=False)[columns.label].to_pylist(), columns.label)
-
-
-def label_values(values: list[Any], column: str) -> Iterator[Value]:
-    """Labels as Python values, in a column of that name."""
+def _label_values(values: list[Any], column: str) -> Iterator[Value]:
     for value in values:
         if isinstance(value, float):
             yield (value,)
         elif isinstance(value, list):
             if not all(isinstance(v, int | float) for v in value):
                 raise PrepError(
-                    f"the label column {column} holds lists of something else than numbers; name another with "
+                    f"the label column {column} holds lists that are not of numbers; name another with "
                     f"--label-column, or {NO_LABELS}"
                 )
             yield tuple(map(float, value))
@@ -178,15 +168,20 @@ class _Rows:
     """One column of a file, read forward a few rows at a time: a row group may be larger than memory."""
 
     def __init__(self, path: Path) -> None:
-        self._table = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
-        self._place: tuple[str, int] = ("", -1)
-        self._first, self._rows, self._broken = 0, list[Any](), ""
+        self._file = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
+        self._place: tuple[str, int] = ("", -1)  # the column and the row group that are being read
+        self._first = 0
+        self._rows = list[Any]()
+        self._broken = ""
         self._batches: Iterator[Any] = iter(())
 
     def get(self, column: str, group: int, row: int) -> Any:
-        if self._place != (column, group) or (row < self._first):
-            self._place, self._first, self._rows, self._broken = (column, group), 0, [], ""
-            self._batches = self._table.iter_batches(ROWS, row_groups=[group], columns=[column], use_threads=False)
+        if self._place != (column, group) or row < self._first:
+            self._place = column, group
+            self._first = 0
+            self._rows = []
+            self._broken = ""
+            self._batches = self._file.iter_batches(ROWS, row_groups=[group], columns=[column], use_threads=False)
         while row >= self._first + len(self._rows):
             if self._broken:
                 raise CodecError(self._broken, "undecodable")
@@ -196,39 +191,39 @@ class _Rows:
         return self._rows[row - self._first]
 
     def _next(self) -> None:
-        """The next rows; of a row group that is damaged, nothing behind that is tried again."""
+        """Read the next rows. After a damaged page, the rest of the row group is not tried again."""
         try:
             self._rows = next(self._batches).column(0).to_pylist()
         except StopIteration:
             self._broken = "the row is not there"
-        except Exception as error:  # noqa: BLE001  whatever pyarrow says of a damaged page
+        except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
             self._broken = f"the archive is damaged: {error}"
 
     def close(self) -> None:
-        self._table.close()
+        self._file.close()
 
 
 def _read(path: Path, column: str, group: int, row: int) -> bytes:
-    return image_bytes(held(path, _Rows).get(column, group, row), path)
+    return image_bytes(open_once(path, _Rows).get(column, group, row), path)
 
 
-def image_bytes(found: Any, path: Path) -> bytes:
-    """Of a row's value in the column of images, of the archive `path`.
+def image_bytes(image: Any, path: Path) -> bytes:
+    """Return the image file of a row, from its value in the column of images. path: the archive.
 
     Raises:
-        CodecError: it holds none.
+        CodecError: the row holds no image.
     """
-    if isinstance(found, dict):
-        if found.get("bytes") is None and isinstance(found.get("path"), str):
-            return _beside(path.parent, found["path"])
-        found = found.get("bytes")
-    if found is None:
+    if isinstance(image, dict):
+        if image.get("bytes") is None and isinstance(image.get("path"), str):
+            return _read_file(path.parent, image["path"])
+        image = image.get("bytes")
+    if image is None:
         raise CodecError("the row holds no image", "no-image")
-    return bytes(found)
+    return bytes(image)
 
 
-def _beside(folder: Path, name: str) -> bytes:
-    """A file that the row only names. It has to lie below the folder of the archive."""
+def _read_file(folder: Path, name: str) -> bytes:
+    """Read a file that a row names. It must lie below the folder of the archive."""
     target = (folder / name.replace("\0", "")).resolve()
     if not target.is_relative_to(folder.resolve()) or not target.is_file():
         raise CodecError(
@@ -239,4 +234,6 @@ def _beside(folder: Path, name: str) -> bytes:
     return target.read_bytes()
 
 
-KIND = Kind("parquet", _takes, _inside, _inputs, _read, has_columns=True)
+KIND = Kind(
+    "parquet", ends_in(ENDING), partial(list_tables, _table), _read, lambda folder: files_in(folder, ENDING), has_columns=True
+)

@@ -1,4 +1,4 @@
-"""Why an input can't be used, where that is known before it is read; and the first reason of a run that keeps nothing."""
+"""Reasons why an input cannot be used that are known before it is read, and the error of a run that keeps nothing."""
 
 from __future__ import annotations
 
@@ -34,44 +34,44 @@ ABSENT = ("missing", "broken-link", "not-a-file", "unreadable")
 
 
 def detail_of(problem: str) -> str:
-    """A sentence for a reason; it holds no path: a store is the same anywhere."""
+    """Return a sentence for a reason. It contains no path, so that a store is the same everywhere."""
     if problem.startswith("mask-"):
         return f"of its mask: {detail_of(problem.removeprefix('mask-'))}"
     return DETAILS.get(problem, "it was found so when the inputs were listed")
 
 
 def tried_path(root: Path, reason: str, name: str) -> str:
-    """Where an input was looked for, as words behind its reason; nothing for one that is there, or lies in an archive."""
+    """Return where a missing input was looked for, to add to its reason; "" for other reasons."""
     return f" (tried {(root / name).absolute()})" if reason in ABSENT else ""
 
 
 def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told: bool) -> None:
-    """Raise PrepError where each of the inputs has a problem. table: a table names them; told: and the caller names its root."""
+    """Raise PrepError if every input has a problem. table: a table names the inputs. told: the caller gave `root`."""
     if not sources or not all(source.problem for source in sources):
         return
     first = sources[0]
-    said = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
-    said += "" if first.place else tried_path(root, first.problem, first.name)
+    message = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
+    message += "" if first.place else tried_path(root, first.problem, first.name)
     if table and first.problem in ABSENT:
-        found = lacks_ending(root, first.name)
-        said += found or (f"; paths count from --root {root}" if told else _other_roots(first.name))
-        if not found and not ENDING.search(first.name):
-            said += "; of a table without paths, name what is to be learnt with --target COLUMN"
-    raise nothing_kept(len(sources), Counter(source.problem for source in sources), said)
+        similar = lacks_ending(root, first.name)
+        message += similar or (f"; paths are relative to --root {root}" if told else _other_roots(first.name))
+        if not similar and not ENDING.search(first.name):
+            message += "; for a table without paths, name the column to predict: --target COLUMN"
+    raise nothing_kept(len(sources), Counter(source.problem for source in sources), message)
 
 
 def lacks_ending(root: Path, name: str) -> str:
-    """What to say of a path that is missing, where a file is there that only has an ending more; else nothing."""
-    beside = sorted((root / name).parent.glob(f"{glob.escape(Path(name).name)}.*"))
-    return f"; {beside[0].name} is there: the paths of a table need their ending" if beside else ""
+    """Return a hint for a missing path if a file with that name and an extension exists; else ""."""
+    similar = sorted((root / name).parent.glob(f"{glob.escape(Path(name).name)}.*"))
+    return f"; {similar[0].name} is there: the paths of a table need their extension" if similar else ""
 
 
 def _other_roots(name: str) -> str:
     here = f", and --root {os.curdir} would find this one" if not look(name)[1] else ""
-    return f"; paths count from the folder of the table: --root FOLDER says which other folder they count from{here}"
+    return f"; paths are relative to the folder of the table, or to --root FOLDER{here}"
 
 
 def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
-    """That a run makes no store."""
+    """Make the error of a run that keeps no input. first: the first input and why it was rejected."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
     return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}")

@@ -1,7 +1,7 @@
-"""Datasets of MosaicML Streaming (MDS) and of LitData, in a folder: index.json, and files of samples that it lists.
+"""Datasets of MosaicML Streaming (MDS) and of LitData: a folder with index.json and the files of samples that it lists.
 
-Both put the number of samples and where each begins in front, and in each sample the sizes of its cells. Neither package is
-needed: they decode every cell, with torch, where workers want the bytes of one.
+Files begin with the number of samples and the offset of each; a sample begins with the sizes of its cells. Neither package is
+needed: they decode every cell, with torch, but workers want the bytes of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, as_file, in_order, read_range, unreadable
+from fastdata.sources.archive import Folder, Item, Kind, Selection, make_list, read_range, to_png, unreadable
 from fastdata.sources.inputs import SPLITS, SourceList, splits_error
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
@@ -25,23 +25,23 @@ from fastdata.sources.options import NO_LABELS
 __all__ = ["KIND"]
 
 INDEX = "index.json"
-IMAGES = ("image", "img")  # names that are preferred, where several columns may be meant
+IMAGES = ("image", "img")  # the preferred names if several columns hold images
 LABELS = ("label", "labels", "class", "cls", "target", "y")
-FILES = ("jpeg", "png", "image")  # encodings that are image files as they are
+FILES = ("jpeg", "png", "image")  # encodings that are image files
 PIXELS = ("pil", "ndarray", "numpy")
-PERHAPS = ("bytes", "file")  # encodings that may be image files, where no other column is one
+PERHAPS = ("bytes", "file")  # encodings that are taken for image files if no other column is one
 NUMBERS = {"int": "<i8", "float": "<f8", "bool": "?"} | {
     name: np.dtype(name).newbyteorder("<").str
     for name in "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 }
 TEXTS = ("str", "text", "str_int", "str_float")
-NUMPY_CODES = {4: "u1", 5: "<u2"}  # LitData's, of the dtypes that images have
+NUMPY_CODES = {4: "u1", 5: "<u2"}  # LitData's codes of the dtypes of images
 MDS_CODES = {8: "u1", 16: "<u2"}
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file of samples. names, encodings, sizes: of the cells of each; a size of -1 stands in the sample."""
+    """A file of samples. names, encodings, sizes: of the cells of a sample; -1 if each sample has its own size."""
 
     path: Path
     samples: int
@@ -51,13 +51,13 @@ class _File:
 
 
 def _index(path: Path) -> dict[str, Any]:
-    """What index.json says, if it is one of theirs."""
+    """Read index.json; return {} if it is from neither package."""
     try:
-        found = json.loads((path / INDEX).read_bytes())
+        index = json.loads((path / INDEX).read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    known = isinstance(found, dict) and (isinstance(found.get("shards"), list) or {"chunks", "config"} <= found.keys())
-    return found if known else {}
+    known = isinstance(index, dict) and (isinstance(index.get("shards"), list) or {"chunks", "config"} <= index.keys())
+    return index if known else {}
 
 
 def _takes(path: Path) -> bool:
@@ -68,7 +68,7 @@ def _inside(folder: Folder) -> list[Path]:
     splits = {name: str(folder.path / name) for name in folder.folders if name.lower() in SPLITS and _takes(folder.path / name)}
     if len(splits) > 1:
         raise splits_error(folder.path, splits)
-    return []  # `_takes` knows the folders themselves
+    return []  # `_takes` recognizes the folder of a dataset
 
 
 def _files(path: Path) -> Iterator[_File]:
@@ -88,8 +88,8 @@ def _mds_files(path: Path, shards: list[Any]) -> Iterator[_File]:
         file = path / shard["raw_data"]["basename"]
         if shard["zip_data"] and not file.exists():
             raise PrepError(
-                f"{path / shard['zip_data']['basename']} is compressed ({shard['compression']}): unpack the shards beside it; "
-                f"StreamingDataset(local={str(path)!r}) does so when it is read through"
+                f"{path / shard['zip_data']['basename']} is compressed ({shard['compression']}): decompress the shards in place; "
+                f"reading all of StreamingDataset(local={str(path)!r}) does so"
             )
         sizes = tuple(-1 if size is None else int(size) for size in shard["column_sizes"])
         yield _File(file, int(shard["samples"]), tuple(shard["column_names"]), tuple(shard["column_encodings"]), sizes)
@@ -106,20 +106,21 @@ def _litdata_files(path: Path, chunks: list[Any], config: dict[str, Any]) -> Ite
 
 
 def _names(spec: dict[str, Any], count: int) -> tuple[str, ...]:
-    """What the cells of a sample are called: keys of a dict, or places in a tuple."""
+    """Return the names of the cells of a sample: the keys of a dict, or the positions in a tuple."""
     keys = json.loads(spec["context"]) if spec["type"] == "builtins.dict" else range(count)
     flat = len(keys) == count and all(child["type"] is None for child in spec["children_spec"])
     return tuple(map(str, keys if flat else range(count)))
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
-    items, labels, before = list[Item](), list[Value](), None
+def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+    items, labels, columns = list[Item](), list[Value](), None
     (path,) = files
     for file in _files(path):
-        image, label = _columns(file, chosen)
-        if before not in (None, (file.names, file.encodings)):
-            raise PrepError(f"{file.path} has other columns than the files before it; prepare them apart")
-        before, name = (file.names, file.encodings), str(file.path.relative_to(root))
+        image, label = _columns(file, selection)
+        if columns not in (None, (file.names, file.encodings)):
+            raise PrepError(f"{file.path} has other columns than the files before it; prepare them separately")
+        columns = file.names, file.encodings
+        name = str(file.path.relative_to(root))
         try:
             for k, cells in enumerate(_samples(file)):
                 offset, data = cells[image]
@@ -127,63 +128,63 @@ def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
                 labels.append(None if label < 0 else _value(bytes(cells[label][1]), file.encodings[label]))
         except (OSError, ValueError) as error:
             raise unreadable(file.path, error) from None
-    if before is None:
+    if columns is None:
         raise PrepError(f"{path / INDEX} lists no samples")
     others = [name for k, name in enumerate(file.names) if k not in (image, label)]
     stored = f"images come from {file.names[image]}" + (f", labels from {file.names[label]}" if label >= 0 else "")
     notes = (not_stored(others, stored),) if others else ()
     by = f"column {file.names[label]}" if label >= 0 else ""
-    return in_order(root, items, labels, by=by, sure=bool(chosen.label), notes=notes)
+    return make_list(root, items, labels, by=by, sure=bool(selection.label), notes=notes)
 
 
-def _columns(file: _File, chosen: Chosen) -> tuple[int, int]:
-    """Which cell is the image, and which the label; -1: none."""
-    first = [encoding.partition(":")[0] for encoding in file.encodings]
-    found = [k for k, kind in enumerate(first) if kind in FILES + PIXELS] or [k for k, kind in enumerate(first) if kind in PERHAPS]
-    if len(found) > 1:
-        found = [k for k in found if file.names[k] in IMAGES] or [k for k in found if first[k] in FILES] or found
-    said = ", ".join(f"{name} ({encoding})" for name, encoding in zip(file.names, file.encodings, strict=True))
-    if len(found) != 1:
+def _columns(file: _File, selection: Selection) -> tuple[int, int]:
+    """Return the index of the image cell, and of the label cell; -1 if there is no label."""
+    kinds = [encoding.partition(":")[0] for encoding in file.encodings]
+    images = [k for k, kind in enumerate(kinds) if kind in FILES + PIXELS] or [k for k, kind in enumerate(kinds) if kind in PERHAPS]
+    if len(images) > 1:
+        images = [k for k in images if file.names[k] in IMAGES] or [k for k in images if kinds[k] in FILES] or images
+    listed = ", ".join(f"{name} ({encoding})" for name, encoding in zip(file.names, file.encodings, strict=True))
+    if len(images) != 1:
         raise PrepError(
-            f"{file.path.parent}: one column of images (jpeg, png, pil, or an array of uint8) is needed; there are {said}"
-            + (". Of several, the one that is called image is taken" if found else "")
+            f"{file.path.parent}: one column of images (jpeg, png, pil, or an array of uint8) is needed; there are {listed}"
+            + (". If there are several, the one called image is taken" if images else "")
         )
-    if chosen.label == NO_LABELS:
-        return found[0], -1
-    if chosen.label and chosen.label not in file.names:
-        raise PrepError(f"--label-column {chosen.label}: {file.path.parent} has no such column; it has {said}")
-    can_be = [k for k, kind in enumerate(first) if kind in TEXTS or kind in NUMBERS]
-    if chosen.label:
-        if (label := file.names.index(chosen.label)) not in can_be:
-            raise PrepError(f"--label-column {chosen.label}: it is {file.encodings[label]}, but labels are numbers or texts")
-        return found[0], label
-    named = [k for name in LABELS for k in can_be if file.names[k] == name]
-    pair = can_be if len(file.names) == 2 and file.names[1] == "1" else []
-    return found[0], next(iter([*named, *pair]), -1)
+    if selection.label == NO_LABELS:
+        return images[0], -1
+    if selection.label and selection.label not in file.names:
+        raise PrepError(f"--label-column {selection.label}: {file.path.parent} has no such column; it has {listed}")
+    usable = [k for k, kind in enumerate(kinds) if kind in TEXTS or kind in NUMBERS]
+    if selection.label:
+        if (label := file.names.index(selection.label)) not in usable:
+            raise PrepError(f"--label-column {selection.label}: it is {file.encodings[label]}, but labels are numbers or texts")
+        return images[0], label
+    named = [k for name in LABELS for k in usable if file.names[k] == name]
+    pair = usable if len(file.names) == 2 and file.names[1] == "1" else []
+    return images[0], next(iter([*named, *pair]), -1)
 
 
 def _samples(file: _File) -> Iterator[list[tuple[int, memoryview]]]:
-    """The cells of each sample: where each begins in the file, and its bytes.
+    """Yield the cells of each sample: the offset in the file, and the bytes.
 
     Raises:
         ValueError: the file is not as long as it says.
     """
     data = np.memmap(file.path, np.uint8, "r").data
-    begins = np.frombuffer(data[4 : 8 + 4 * file.samples], "<u4").tolist()
-    if int.from_bytes(data[:4], "little") != file.samples or len(begins) != file.samples + 1 or begins[-1] > len(data):
+    offsets = np.frombuffer(data[4 : 8 + 4 * file.samples], "<u4").tolist()
+    if int.from_bytes(data[:4], "little") != file.samples or len(offsets) != file.samples + 1 or offsets[-1] > len(data):
         raise ValueError(f"it does not hold the {file.samples} samples that {INDEX} lists, or was cut short")
-    for begin, end in pairwise(begins):
-        yield _cells(data, begin, end, file.sizes)
+    for start, end in pairwise(offsets):
+        yield _cells(data, start, end, file.sizes)
 
 
-def _cells(data: memoryview, begin: int, end: int, sizes: tuple[int, ...]) -> list[tuple[int, memoryview]]:
-    head = np.frombuffer(data[begin : begin + 4 * sizes.count(-1)], "<u4").tolist()
-    given = iter(head)
-    at, cells = begin + 4 * len(head), list[tuple[int, memoryview]]()
-    for size in (next(given) if size < 0 else size for size in sizes):
-        cells.append((at, data[at : at + size]))
-        at += size
-    if at > end:
+def _cells(data: memoryview, start: int, end: int, sizes: tuple[int, ...]) -> list[tuple[int, memoryview]]:
+    own_sizes = np.frombuffer(data[start : start + 4 * sizes.count(-1)], "<u4").tolist()
+    offset, cells = start + 4 * len(own_sizes), list[tuple[int, memoryview]]()
+    remaining = iter(own_sizes)
+    for size in (next(remaining) if size < 0 else size for size in sizes):
+        cells.append((offset, data[offset : offset + size]))
+        offset += size
+    if offset > end:
         raise ValueError("a sample is larger than its place")
     return cells
 
@@ -196,11 +197,12 @@ def _value(data: bytes, encoding: str) -> Value:
 
 
 def _read(path: Path, encoding: str, offset: int, size: int) -> bytes:
-    data, (kind, _, details) = read_range(path, offset, size), encoding.partition(":")
+    data = read_range(path, offset, size)
+    kind, _, details = encoding.partition(":")
     if kind not in PIXELS:
         return data
     try:
-        return as_file({"pil": _pil, "ndarray": _mds_array, "numpy": _litdata_array}[kind](data, details))
+        return to_png({"pil": _pil, "ndarray": _mds_array, "numpy": _litdata_array}[kind](data, details))
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"a {encoding} of {size} bytes is no image: {error}", "undecodable") from None
 
@@ -214,7 +216,7 @@ def _pil(data: bytes, _: str) -> Any:
 
 
 def _mds_array(data: bytes, details: str) -> Any:
-    """The dtype and the shape stand in the encoding, or in front."""
+    """Read pixels whose dtype and shape are in the encoding, or else before the data."""
     name, _, shape = details.partition(":")
     if not name:
         name, data = MDS_CODES[data[0]], data[1:]
@@ -232,7 +234,7 @@ def _litdata_array(data: bytes, _: str) -> Any:
 
 
 def _as_image(pixels: Any) -> Any:
-    """[H, W] or [H, W, 3], also of channels first."""
+    """Return pixels as [H, W] or [H, W, 3]; channels may come first."""
     if pixels.ndim == 3 and pixels.shape[2] not in (1, 3) and pixels.shape[0] in (1, 3):
         pixels = np.moveaxis(pixels, 0, 2)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
@@ -242,4 +244,4 @@ def _as_image(pixels: Any) -> Any:
     return pixels
 
 
-KIND = Kind("streamed", _takes, _inside, _inputs, _read, has_columns=True)
+KIND = Kind("streamed", _takes, _inputs, _read, _inside, has_columns=True)

@@ -1,4 +1,4 @@
-"""WebDataset shards: tar files in which the members of a sample follow each other and share their name up to its first dot."""
+"""WebDataset shards: tar files in which the members of a sample are adjacent and share their name up to its first dot."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
-from fastdata.sources.archive import Chosen, Folder, Item, Kind, alone, in_order, looks_like_image, read_range, unreadable
-from fastdata.sources.inputs import SourceList
+from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
+from fastdata.sources.inputs import SourceList, is_image
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.tar_members import Member, members
 
 __all__ = ["CLASSES", "KIND", "MASK"]
 
 CLASSES = "classes.json"  # next to the shards: the names of the numbered classes
-MASK = ".mask.png"  # what the name of a sample's mask ends in
+MASK = ".mask.png"  # the ending of a sample's mask
 
-LABEL_BYTES = 1 << 20  # a longer file is no label
+LABEL_BYTES = 1 << 20  # a longer file is not a label
 COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4|Z)|t[gbx]z2?|tzst)$", re.IGNORECASE)
-SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as the package webdataset has it
+SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as in the package webdataset
 META = re.compile(r"__[^/]*__(/|$)")
 
 MASKS = (
-    f"the {MASK} files are masks, which are not read from tars: of a store, fastdata export STORE DIR writes folders instead, "
-    "for fastdata-prep DIR/images --masks DIR/masks"
+    f"the {MASK} files are masks, which are not read from tars: fastdata export STORE DIR writes a store as folders instead, for "
+    "fastdata-prep DIR/images --masks DIR/masks"
 )
 
 Sample = tuple[Item, Value, list[str]]
@@ -39,15 +39,15 @@ def _takes(path: Path) -> bool:
 
 
 def _inside(folder: Folder) -> list[Path]:
-    return alone(folder, ".tar") or alone(folder, ".tar.gz") or alone(folder, ".tgz")
+    return files_in(folder, ".tar") or files_in(folder, ".tar.gz") or files_in(folder, ".tgz")
 
 
-def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
+def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     items, labels, columns, skipped = list[Item](), list[Value](), list[str](), Counter[str]()
     for path in files:
         if COMPRESSED.search(path.name):
             raise PrepError(
-                f"{path} is compressed, and can only be read from its beginning; unpack it to a .tar (gunzip, unxz, zstd -d)"
+                f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
             )
         try:
             for item, label, names in _samples(path, str(path.relative_to(root)), skipped):
@@ -58,39 +58,38 @@ def _inputs(root: Path, files: list[Path], chosen: Chosen) -> SourceList:
             raise unreadable(path, error) from error
     names = columns or _class_names(files[0].parent, labels)
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    return in_order(root, items, labels, names, skipped, by=by, sure=bool(chosen.label), notes=notes)
+    return make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes)
 
 
 def _samples(path: Path, name: str, skipped: Counter[str]) -> Iterator[Sample]:
-    """The samples of a shard. Of one that was cut short, the last input stands for what is lost."""
+    """Yield the samples of a shard. If it was cut short, one more input stands for what is lost."""
     with path.open("rb") as file:
-        for sample, grouped in groupby(members(file, path), key=_sample):
-            group = list(grouped)
-            if sample:
-                yield _one(path, name, sample, group, skipped)
-            elif sample is not None:
+        for key, group in groupby(members(file, path), key=_key):
+            if key:
+                yield _sample(path, name, key, list(group), skipped)
+            elif key is not None:
                 yield (name, 0, "truncated", ("tar", name, 0, 0)), None, []
             else:
                 skipped.update(_ending(member.name) for member in group)
 
 
-def _sample(member: Member) -> str | None:
-    """The name that the members of a sample share; "" for an end that is missing, None for what belongs to no sample."""
+def _key(member: Member) -> str | None:
+    """Return the name that the members of a sample share; "" for a missing end, None for a member of no sample."""
     if not member.name:
         return ""
-    found = None if META.match(member.name) else SAMPLE.fullmatch(member.name)
-    return found[1] if found else None
+    match = None if META.match(member.name) else SAMPLE.fullmatch(member.name)
+    return match[1] if match else None
 
 
 def _ending(name: str) -> str:
-    """From the first dot on, as WebDataset has it."""
+    """Return the name from its first dot on, as WebDataset does."""
     base = name.rpartition("/")[2]
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _one(path: Path, name: str, sample: str, group: list[Member], skipped: Counter[str]) -> Sample:
-    images = [member for member in group if looks_like_image(member.name)]
-    images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg, beside 1.mask.png
+def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str]) -> Sample:
+    images = [member for member in group if is_image(member.name)]
+    images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
     ending = _ending(images[0].name) if len(images) == 1 else ""
     by_ending = {_ending(member.name): member for member in group}
     label, columns, used = _label(path, by_ending)
@@ -98,16 +97,16 @@ def _one(path: Path, name: str, sample: str, group: list[Member], skipped: Count
     problem = next((m.problem for m in group if m.problem == "truncated"), "")
     if len(images) != 1:
         problem = problem or ("two-images" if images else "no-image")
-        return (f"{name}/{sample}", 0, problem, ("tar", name, 0, 0)), label, columns
+        return (f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, columns
     image = images[0]
     place = "tar", name, image.offset, image.size
     return (f"{name}/{image.name}", image.size, problem or image.problem, place), label, columns
 
 
-def _label(path: Path, found: dict[str, Member]) -> tuple[Value, list[str], str]:
-    """A sample's label, the names of its columns, and the ending of the member that holds it."""
-    for ending, parse in ((".cls", _of_text), (".json", _of_json)):
-        member = found.get(ending)
+def _label(path: Path, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
+    """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
+    for ending, parse in ((".cls", _parse_text), (".json", _parse_json)):
+        member = by_ending.get(ending)
         if member is not None and not member.problem and member.size <= LABEL_BYTES:
             value, columns = parse(read_range(path, member.offset, member.size))
             if value is not None:
@@ -115,18 +114,18 @@ def _label(path: Path, found: dict[str, Member]) -> tuple[Value, list[str], str]
     return None, [], ""
 
 
-def _of_text(data: bytes) -> tuple[Value, list[str]]:
+def _parse_text(data: bytes) -> tuple[Value, list[str]]:
     return text_label(data.decode("utf-8-sig", "surrogateescape")), []
 
 
-def _of_json(data: bytes) -> tuple[Value, list[str]]:
+def _parse_json(data: bytes) -> tuple[Value, list[str]]:
     try:
-        found = json.loads(data)
+        body = json.loads(data)
     except (ValueError, RecursionError):
         return None, []
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         return None, []
-    value: Any = found.get("label", found.get("cls"))
+    value: Any = body.get("label", body.get("cls"))
     if isinstance(value, str):
         return text_label(value), []
     if isinstance(value, int):
@@ -134,13 +133,13 @@ def _of_json(data: bytes) -> tuple[Value, list[str]]:
     if isinstance(value, float):
         return (value,), []
     if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
-        names = found.get("names")
+        names = body.get("names")
         return tuple(map(float, value)), names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
     return None, []
 
 
 def _class_names(folder: Path, labels: list[Value]) -> list[str]:
-    """What `classes.json` beside the shards says, if it speaks of these labels."""
+    """Read the names of the classes from `classes.json` next to the shards, if it fits the labels."""
     try:
         names = json.loads((folder / CLASSES).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -150,8 +149,4 @@ def _class_names(folder: Path, labels: list[Value]) -> list[str]:
     return names if fits and all(isinstance(n, int) and n < len(names) for n in numbers) else []
 
 
-def _read(path: Path, offset: int, size: int) -> bytes:
-    return read_range(path, offset, size)
-
-
-KIND = Kind("tar", _takes, _inside, _inputs, _read)
+KIND = Kind("tar", _takes, _inputs, read_range, _inside)

@@ -1,5 +1,7 @@
-"""The members of a tar file, and where their bytes lie. Python's `tarfile` reads the headers; here nothing that is damaged ends
-the list silently, as it would there."""
+"""The members of a tar file, and where their bytes lie.
+
+Python's `tarfile` parses the headers, but its own list ends silently at a damaged header. This one raises.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from fastdata.errors import PrepError
 __all__ = ["Member", "members"]
 
 BLOCK = 512
-LONGEST = 1 << 20  # of a name, or of the attributes of one member
+LONGEST = 1 << 20  # bytes of a name, or of the attributes of one member
 ZEROS = bytes(BLOCK)
 
 
 class Member(NamedTuple):
-    """A file in a tar. problem: why it can't be used. Without a name, it stands for the end that is missing."""
+    """A file in a tar. problem: why it cannot be used, or "". A member without a name stands for the missing end of a tar."""
 
     name: str
     offset: int
@@ -28,21 +30,25 @@ class Member(NamedTuple):
 
 
 def members(file: BinaryIO, path: Path) -> Iterator[Member]:
-    """All that are not folders, in their order. What the file should hold beyond its end is a member with the problem `truncated`.
+    """Yield the members that are not folders, in order. If the end of the file is missing, the last has the problem `truncated`.
 
     Raises:
-        PrepError: it is no tar, or damaged: what follows then could not be found.
+        PrepError: the file is not a tar, or is damaged so that later members cannot be found.
     """
     end = os.fstat(file.fileno()).st_size
-    place, closed, cut, changes = 0, False, False, dict[str, str]()
+    place = 0
+    closed = cut = False
+    changes = dict[str, str]()
     while place < end:
         block = os.pread(file.fileno(), BLOCK, place)
-        if block == ZEROS:  # two of them end a tar; others may follow, where tars were joined
-            place, closed = place + BLOCK, True
+        if block == ZEROS:  # two of them end a tar, but another tar may be appended
+            place += BLOCK
+            closed = True
             continue
         if len(block) < BLOCK:
             break
-        header, closed = _header(block, place, path), False
+        header = _header(block, place, path)
+        closed = False
         start = place + BLOCK + _sparse_blocks(file, header, block, place + BLOCK)
         size = int(changes.get("size", header.size)) if header.type not in EXTENDED else header.size
         place = start + (-(-size // BLOCK) * BLOCK if header.type not in WITHOUT_DATA else 0)
@@ -59,7 +65,7 @@ def members(file: BinaryIO, path: Path) -> Iterator[Member]:
 
 
 EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-GLOBAL = (tarfile.XGLTYPE, b"V", b"M", b"N")  # of the whole tar: attributes, its label, parts of old multi-volume tars
+GLOBAL = (tarfile.XGLTYPE, b"V", b"M", b"N")  # attributes of all members, a volume label, parts of old multi-volume tars
 WITHOUT_DATA = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)
 
 
@@ -68,7 +74,7 @@ def _header(block: bytes, place: int, path: Path) -> tarfile.TarInfo:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, ValueError) as error:
         if place == 0:
-            raise PrepError(f"{path} is no tar file: {error}") from None
+            raise PrepError(f"{path} is not a tar file: {error}") from None
         raise _damaged(path, place, error) from None
     if header.size < 0:
         raise _damaged(path, place, f"a member of {header.size} bytes")
@@ -80,8 +86,9 @@ def _damaged(path: Path, place: int, why: object) -> PrepError:
 
 
 def _sparse_blocks(file: BinaryIO, header: tarfile.TarInfo, block: bytes, place: int) -> int:
-    """Bytes of the further headers that an old GNU sparse member may have."""
-    length, more = 0, header.type == tarfile.GNUTYPE_SPARSE and block[482] != 0
+    """Return the bytes of the further headers that an old GNU sparse member may have."""
+    length = 0
+    more = header.type == tarfile.GNUTYPE_SPARSE and block[482] != 0
     while more:
         block = os.pread(file.fileno(), BLOCK, place + length)
         length += BLOCK
@@ -90,7 +97,7 @@ def _sparse_blocks(file: BinaryIO, header: tarfile.TarInfo, block: bytes, place:
 
 
 def _extended(file: BinaryIO, header: tarfile.TarInfo, start: int, path: Path) -> dict[str, str]:
-    """What a header that describes the next member changes of it."""
+    """Return the attributes that an extended header sets for the next member."""
     if header.size > LONGEST:
         raise _damaged(path, start, f"{header.size} bytes of attributes")
     data = os.pread(file.fileno(), header.size, start)

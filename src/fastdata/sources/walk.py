@@ -1,4 +1,4 @@
-"""The folders and files below a folder, in the order of their names, and what is left out of them."""
+"""Walk the folders and files below a folder in the order of their names, and note what is left out."""
 
 from __future__ import annotations
 
@@ -20,69 +20,70 @@ Ids = frozenset[tuple[int, int]]
 
 
 class Walk:
-    """A walk below a root. Hidden files and folders are left out, and so are links to a folder that is above them: they would bring
-    the same files in again.
+    """A walk below a root. It leaves out hidden files and folders, and links to a parent folder, which would repeat files.
 
     Args:
-        root: where it begins.
-        wanted: the names of files that are worth a note, if they are hidden.
+        root: the folder to walk.
+        wanted: tells from the name of a hidden file whether to note it.
     """
 
     def __init__(self, root: Path, wanted: Callable[[str], bool] = is_image) -> None:
-        self._root, self._wanted = root, wanted
-        self._hidden, self._loops = list[str](), list[str]()
+        self._root = root
+        self._wanted = wanted
+        self._hidden = list[str]()
+        self._loops = list[str]()
 
     def notes(self) -> tuple[str, ...]:
-        """What the inner folders that were asked for so far left out."""
-        found = []
+        """Return notes on what was left out of the folders walked so far."""
+        notes = []
         if self._hidden:
-            found.append(f"skipped {number_of(len(self._hidden), 'hidden file')}: {listed(self._hidden)}")
+            notes.append(f"skipped {number_of(len(self._hidden), 'hidden file')}: {listed(self._hidden)}")
         if loops := len(self._loops):
             what = "links that lead to folders" if loops > 1 else "link that leads to a folder"
-            found.append(f"skipped {loops} {what} above, whose files are here already: {listed(self._loops)}")
-        return tuple(found)
+            notes.append(f"skipped {loops} {what} above, whose files are here already: {listed(self._loops)}")
+        return tuple(notes)
 
     def files(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
-        """The (name, size, problem) of each file in a folder."""
+        """Yield the (name, size, problem) of each file in a folder, not in folders below."""
         for entry in _entries(self._root / folder):
             if not _hidden(entry.name) and not _is_folder(entry):
                 yield _join(folder, entry.name), *look(entry.path)
 
     def folders(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """Each folder in the root, and itself and all folders in it, which, sorted, stand in the order of ImageFolder."""
+        """Yield each folder in the root, with the folder itself and all below it. Sorted, these have the order of ImageFolder."""
         for name, above in self._inner("", _above(self._root)):
             yield name, self._below(name, above)
 
     def _below(self, folder: str, above: Ids) -> Iterator[str]:
         yield folder
-        for name, its in self._inner(folder, above):
-            yield from self._below(name, its)
+        for name, parents in self._inner(folder, above):
+            yield from self._below(name, parents)
 
     def _inner(self, folder: str, above: Ids) -> Iterator[tuple[str, Ids]]:
-        """The folders in a folder, and what is above each."""
+        """Yield the folders in a folder, each with the ids of the folders above it."""
         above |= {_id(self._root / folder)}
         for entry in _entries(self._root / folder):
             name = _join(folder, entry.name)
             if _hidden(entry.name):
                 self._hide(entry, name)
             elif _is_folder(entry):
-                its = above | _above(Path(entry.path)) if entry.is_symlink() else above
-                if _id(Path(entry.path)) in its:
+                parents = above | _above(Path(entry.path)) if entry.is_symlink() else above
+                if _id(Path(entry.path)) in parents:
                     self._loops.append(name)
                 else:
-                    yield name, its
+                    yield name, parents
 
     def _hide(self, entry: os.DirEntry[str], name: str) -> None:
         names = [name]
         if _is_folder(entry):
             walked = () if entry.is_symlink() else os.walk(entry.path)
             names = [f"{name}{at.removeprefix(entry.path)}/{file}" for at, _, files in walked for file in files]
-        own = (name for name in names if "/._" not in f"/{name}")  # these hold what macOS knows of other files
+        own = (name for name in names if "/._" not in f"/{name}")  # macOS keeps metadata of other files in these
         self._hidden += sorted(filter(self._wanted, own))
 
 
 def walk_files(root: Path, walk: Walk | None = None) -> Iterator[tuple[str, int, str]]:
-    """The (name, size, problem) of every file in a folder and all folders in it."""
+    """Yield the (name, size, problem) of every file in a folder and all folders below it."""
     walk = walk or Walk(root)
     yield from walk.files()
     for _, inner in walk.folders():
@@ -91,7 +92,7 @@ def walk_files(root: Path, walk: Walk | None = None) -> Iterator[tuple[str, int,
 
 
 def walk_images(root: Path) -> Iterator[tuple[str, int, str]]:
-    """The same of the images among them."""
+    """Yield the (name, size, problem) of every image, or file without an extension, in a folder and all folders below it."""
     return (file for file in walk_files(root) if is_image(file[0]) or not os.path.splitext(file[0])[1])
 
 
@@ -104,7 +105,7 @@ def _hidden(name: str) -> bool:
 
 
 def _entries(path: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, sorted by name."""
+    """Return the entries of a folder, sorted by name."""
     try:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda e: e.name)
@@ -115,7 +116,7 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
@@ -128,12 +129,12 @@ def _id(path: Path) -> tuple[int, int]:
 
 
 def _above(path: Path) -> Ids:
-    """All folders that it really lies in."""
-    found = set()
+    """Return the ids of all folders above a path, with links resolved."""
+    ids = set()
     for folder in path.resolve().parents:
         with suppress(OSError):
-            found.add((folder.stat().st_dev, folder.stat().st_ino))
-    return frozenset(found)
+            ids.add((folder.stat().st_dev, folder.stat().st_ino))
+    return frozenset(ids)
 
 
 def _unlisted(path: Path, error: OSError) -> PrepError:

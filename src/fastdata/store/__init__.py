@@ -1,1 +1,1 @@
-"""Bytes at rest: the store format, its LMDB shards, and the store in memory."""
+"""Stores on disk: the format, its LMDB shards, checks, and exports."""

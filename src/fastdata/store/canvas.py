@@ -1,7 +1,8 @@
-"""A picture to draw text, boxes and other pictures on, for contact sheets."""
+"""An image to draw text, boxes, lines and pictures on, for contact sheets."""
 
 from __future__ import annotations
 
+import bisect
 import math
 import os
 from functools import cache
@@ -20,13 +21,13 @@ Color = tuple[int, int, int]
 
 DARK, GREY, LIGHT, PALE = (32, 32, 32), (112, 112, 112), (205, 205, 205), (244, 244, 244)
 BLUE, ORANGE = (66, 112, 180), (222, 124, 40)
-OUTSIDE = (236, 236, 236)  # the colour of the class that stands for "ignore"
-GAP, TITLE = 8, 56  # pixels: around everything, and for the name above
-HERSHEY = 1 / 31  # of OpenCV 4's built-in font: scale for each pixel of size
+OUTSIDE = (236, 236, 236)  # the colour of the class that means "ignore"
+GAP, TITLE = 8, 56  # pixels: the margin, and the height of the title
+HERSHEY = 1 / 31  # the scale of OpenCV 4's built-in font per pixel of size
 
 
 class Canvas:
-    """RGB pixels, white at first. Places are (x, y) from the upper left corner, in pixels."""
+    """RGB pixels on white. Positions are (x, y) from the upper left corner, in pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         self.pixels: Array = np.full((height, width, 3), 255, np.uint8)
@@ -35,14 +36,12 @@ class Canvas:
         self.pixels[y : y + height, x : x + width] = color
 
     def text(self, x: int, y: int, text: str, *, width: int, size: int = 13, color: Color = DARK, bold: bool = False) -> int:
-        """Write one line, whose letters stand on `y`, no wider than `width`: what is longer ends in dots. Returns its width."""
+        """Write one line on the baseline `y`, shortened with dots to `width`, and return its width."""
         short = text = _printable(text)
         if text_width(text, size, bold) > width:
-            low, high = 0, len(text)  # the longest beginning that fits, with dots
-            while low < high:
-                middle = (low + high + 1) // 2
-                low, high = (middle, high) if text_width(text[:middle] + "..", size, bold) <= width else (low, middle - 1)
-            short = text[:low] + ".."
+            lengths = range(1, len(text) + 1)
+            fits = bisect.bisect_right(lengths, width, key=lambda length: text_width(text[:length] + "..", size, bold))
+            short = text[:fits] + ".."
         if hasattr(cv2, "FontFace"):
             cv2.putText(self.pixels, short, (x, y), color, _font(), size, _weight(bold))
         else:
@@ -50,9 +49,9 @@ class Canvas:
         return text_width(short, size, bold)
 
     def picture(self, x: int, y: int, width: int, height: int, pixels: Array, *, smooth: bool = True) -> None:
-        """Fit RGB pixels [H, W, 3] into a box, centred. Small ones are enlarged with hard edges, so that their pixels show.
+        """Fit RGB pixels [H, W, 3] into a box, centred. Enlarge without smoothing, so that single pixels show.
 
-        smooth: average those that are made smaller; False: of classes.
+        smooth: average when reducing; False for classes.
         """
         scale = min(width / pixels.shape[1], height / pixels.shape[0])
         tall, wide = (max(1, round(n * scale)) for n in pixels.shape[:2])
@@ -75,7 +74,7 @@ class Canvas:
 
 
 def text_width(text: str, size: int = 13, bold: bool = False) -> int:
-    """In pixels."""
+    """Return the width of a line in pixels."""
     if hasattr(cv2, "FontFace"):
         return int(cv2.getTextSize((0, 0), text, (0, 0), _font(), size, _weight(bold))[2])
     return int(cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size * HERSHEY, 1 + bold)[0][0])
@@ -91,7 +90,7 @@ def _weight(bold: bool) -> int:
 
 
 def _printable(text: str) -> str:
-    """What the font can draw: bytes of names that are no text become question marks; OpenCV 4 has ASCII only."""
+    """Replace what the font cannot draw: undecodable bytes of names, and beyond ASCII in OpenCV 4, become question marks."""
     code = "utf-8" if hasattr(cv2, "FontFace") else "ascii"
     plain = text.encode(code, "replace").decode(code)
     return "".join(letter if letter.isprintable() else " " for letter in plain)
@@ -99,7 +98,7 @@ def _printable(text: str) -> str:
 
 @cache
 def class_colors(count: int) -> Array:
-    """Colours for class numbers, uint8 [count, 3], as different as can be; class 0 is dark grey, the largest number pale."""
+    """Return distinct colours for class numbers, uint8 [count, 3]. Class 0 is dark grey; 255 and 65535 are pale."""
     turn = np.arange(count) * ((math.sqrt(5) - 1) / 2) % 1
     hsv = np.stack([turn * 180, np.where(np.arange(count) % 3 == 2, 130, 200), np.where(np.arange(count) % 2, 230, 170)], axis=-1)
     colors: Array = cv2.cvtColor(hsv.astype(np.uint8)[None], cv2.COLOR_HSV2RGB)[0]

@@ -1,4 +1,4 @@
-"""Samples as files in folders of their classes."""
+"""Where exported samples go: files in class folders, and a table of float labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["make_folders", "place_of", "unused", "write_labels"]
 
 
 def make_folders(store: Store, root: Path) -> None:
-    """Make one for every class, so that one without samples keeps its number."""
+    """Make a folder for every class, so that a class without samples keeps its number."""
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         for name in store.manifest.labels.names:
@@ -20,13 +20,12 @@ def make_folders(store: Store, root: Path) -> None:
 
 
 def _folder(name: str) -> str:
-    """The folder of a class."""
     safe = _safe(name.replace("/", "_"))
     return f"_{safe}" if safe in ("", ".", "..") else safe
 
 
 def _safe(part: str) -> str:
-    """What the file system can hold."""
+    """Replace what file names cannot hold: zero bytes, and characters that the file system cannot encode."""
     try:
         return os.fsdecode(os.fsencode(part.replace("\0", "_")))
     except UnicodeEncodeError:
@@ -34,7 +33,7 @@ def _safe(part: str) -> str:
 
 
 def place_of(store: Store, index: int, name: str) -> PurePosixPath:
-    """Class folder and stem. A store may come from anywhere: no part of a name may lead out of the folder."""
+    """Return the class folder and name of a sample. The name is not trusted: no part of it may lead out of the folder."""
     parts = [_safe(p) for p in PurePosixPath(name).parts if p.strip("/") not in ("", "..", ".")] or ["unnamed"]
     labels = store.manifest.labels
     label = int(store.samples["label"][index]) if labels.kind == "class" else -1
@@ -44,10 +43,11 @@ def place_of(store: Store, index: int, name: str) -> PurePosixPath:
 
 
 def unused(place: PurePosixPath, ending: str, taken: set[str]) -> str:
-    """Return a file name that none before has, and add it to `taken`."""
-    stem, number = str(place.with_suffix("")) if place.suffix else str(place), 1
+    """Return a file name that is not in `taken`, and add it."""
+    stem = str(place.with_suffix(""))
     name = stem + ending
-    while name.casefold() in taken:  # file systems may not tell a.jpg from A.jpg
+    number = 1
+    while name.casefold() in taken:  # file systems may treat a.jpg and A.jpg as one
         number += 1
         name = f"{stem}-{number}{ending}"
     taken.add(name.casefold())
@@ -55,7 +55,7 @@ def unused(place: PurePosixPath, ending: str, taken: set[str]) -> str:
 
 
 def write_labels(store: Store, path: Path, names: list[str]) -> None:
-    """Write float labels as a table that `--labels` reads."""
+    """Write float labels as a CSV that `--labels` reads."""
     with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file)
         writer.writerow(["path", *store.manifest.labels.names])

@@ -1,4 +1,4 @@
-"""A contact sheet: what a store of any kind holds, on one PNG."""
+"""Contact sheets: the contents of a store of any kind on one PNG."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["draw_sheet"]
 
 
 def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, size: int | None = None) -> int:
-    """Draw what a store holds, evenly spaced over all of it, under its name.
+    """Draw a sheet of samples that are evenly spaced over a store, under its name.
 
-    Of images and arrays 48 samples, with class or labels, name and number; of those with masks 24, and a legend. Of volumes, the
-    slice in the middle. Of tokens, how 24 documents begin. Of a table, how the values of each column are distributed.
+    Images and arrays: 48 samples with class or labels, name and number; with masks, 24 and a legend. Volumes show their middle
+    slice. Tokens: the beginnings of 24 documents. A table: the distribution of each column.
 
     Args:
         path: the store.
         out: the PNG to write.
-        size: of images, which stored size; None: the largest.
+        size: the stored size of images; None: the largest.
 
     Returns:
-        How many samples it shows; of a table, how many columns.
+        The number of samples shown; for a table, of columns.
     """
     store = Store(path, kind=None)
     if size is not None:
-        store.variant(size)  # says what there is, if not this
-    drawn = store.kind.sheet(store, size)
-    if drawn is None:
-        raise StoreError(f"{path} holds {store.kind.says}, of which there is no contact sheet: leave --sheet out")
-    canvas, count, said = drawn
+        store.variant(size)  # raises if there is no such size
+    sheet = store.kind.sheet(store, size)
+    if sheet is None:
+        raise StoreError(f"{path} holds {store.kind.says}, which has no contact sheet: leave --sheet out")
+    canvas, count, subtitle = sheet
     canvas.text(GAP, 26, store.path.name, width=canvas.pixels.shape[1] - 2 * GAP, size=19, bold=True)
-    canvas.text(GAP, 46, said, width=canvas.pixels.shape[1] - 2 * GAP, color=GREY)
+    canvas.text(GAP, 46, subtitle, width=canvas.pixels.shape[1] - 2 * GAP, color=GREY)
     canvas.save(out)
     return count

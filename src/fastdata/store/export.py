@@ -1,4 +1,4 @@
-"""export: a store becomes ordinary files again, in class folders or in tars."""
+"""Export a store as ordinary files."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ def export(
     val_fraction: float | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Write a store as files that others read: of images, JPEG and PNG records as they are stored, raw pixels and planes as PNG.
+    """Write a store as files that other programs read.
 
-    Classes become folders; float labels go to `labels.csv`, in the form that `--labels` reads. Names stay, with the ending of
-    what the file now is; of two that would be the same, the later gets a number. Of a store with masks, the images go to
-    `images`, and the masks to `masks` under the same names, as PNG.
+    Images: JPEG and PNG records are copied as they are stored; raw pixels and planes become PNG. Each class becomes a folder; float
+    labels go to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a
+    name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names.
 
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
-        to: of images: "imagefolder" (None stands for it), as above, or "webdataset": tars, see `fastdata.images.webdataset`. Of
-            tokens: "nanogpt" (None stands for it), "llmc" or "megatron", see `export_tokens`. Of arrays: "npy". Of a table:
+        to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset": tars, see
+            `fastdata.images.webdataset`. Tokens: "nanogpt", "llmc" or "megatron", see `export_tokens`. Arrays: "npy". Tables:
             "parquet".
-        size: which variant; None: the largest.
-        shard_size: of tars: bytes that none of them exceeds; None: 1 GB.
-        val_fraction: to "nanogpt": how much of the tokens, the last ones, goes to val.bin; 0: nothing; None: 0.1.
+        size: the variant; None: the largest.
+        shard_size: the largest size of a tar in bytes; None: 1 GB.
+        val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
         tick: called with 1 for each sample.
 
     Returns:
-        The number of samples; of tokens, of files.
+        The number of samples; for tokens, of files.
 
     Raises:
-        StoreError: it can't be written, or the format can't hold it.
-        ValueError: a wrong argument, or one for another format.
+        StoreError: the files cannot be written, or the format cannot hold the samples.
+        ValueError: an argument is wrong, or belongs to another format.
     """
     store, root = Store(path, kind=None), Path(out)
-    kind, format = store.kind, to or store.kind.exports[0]
+    kind = store.kind
+    format = to or kind.exports[0]
     if format not in kind.exports:
         raise ValueError(f"--to is {to!r}, but {path} holds {kind.name}, which go to {', '.join(kind.exports)}")
     options = {"shard_size": shard_size, "val_fraction": val_fraction}

@@ -1,4 +1,4 @@
-"""The files of a store: which names are its own, their checksums, and writing them so that they are whole or absent."""
+"""The files of a store: their names, their checksums, and atomic writes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ __all__ = [
     "FileSum",
     "file_sum",
     "has_foreign",
+    "is_store",
     "is_variant",
     "own_files",
     "own_folders",
@@ -33,7 +34,7 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
-WORK = "work"  # the plan and finished shards' tables, while a store is being made
+WORK = "work"  # holds the plan and the tables of finished shards while a store is made
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class FileSum:
 
 
 def shard_file(variant: str, shard: int) -> str:
-    """Where a shard lies inside its store."""
+    """Return the path of a shard inside its store."""
     return f"{variant}/shard-{shard:05d}.mdb"
 
 
 def file_sum(path: Path) -> FileSum:
-    """Size and xxh3-128 of a file, read in blocks."""
+    """Compute the size and xxh3-128 of a file, reading it in blocks."""
     digest, size = xxhash.xxh3_128(), 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -62,9 +63,15 @@ def file_sum(path: Path) -> FileSum:
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
 
 
+def is_store(folder: Path) -> bool:
+    """Return whether a folder has the manifest of a store. Other programs also write files of that name."""
+    manifest = folder / MANIFEST
+    return manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes()
+
+
 @cache
 def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What the kinds of these names call variants, and the files of a store."""
+    """Return patterns for the names of variants and of files in stores of these kinds."""
     found = [kinds.find(name) for name in known]
     variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
@@ -72,30 +79,26 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     return re.compile(variant), re.compile(files)
 
 
-def _variant() -> re.Pattern[str]:
-    return _patterns(tuple(kinds.names()))[0]
-
-
 def is_variant(name: str) -> bool:
-    """Whether a variant may be called so."""
-    return bool(_variant().fullmatch(name))
+    """Return whether a variant may have this name."""
+    return bool(_patterns(tuple(kinds.names()))[0].fullmatch(name))
 
 
 def own_files(root: Path) -> list[Path]:
-    """The files in a folder that only preparing makes there, by their names; the manifest first."""
+    """Return the files in a folder whose names only prep writes, the manifest first."""
     own = _patterns(tuple(kinds.names()))[1]
     found = [path for path in _entries(root) if own.fullmatch(path.relative_to(root).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
 def own_folders(root: Path) -> list[Path]:
-    """The folders that preparing makes in a store."""
+    """Return the folders in a store that prep makes."""
     folders = (path for path in root.iterdir() if path.name == WORK or is_variant(path.name))
     return [path for path in folders if path.is_dir() and not path.is_symlink()]
 
 
 def has_foreign(root: Path) -> bool:
-    """Whether a folder holds anything that preparing does not make."""
+    """Return whether a folder holds anything that prep does not make."""
     return not set(_entries(root)) <= {*own_files(root), *own_folders(root)}
 
 
@@ -104,7 +107,7 @@ def _entries(root: Path) -> list[Path]:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file so that it is either whole or absent; if `durable`, also after a power cut."""
+    """Write a small file so that it is either complete or absent; if `durable`, also after a power failure."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
@@ -119,7 +122,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, durable."""
+    """Flush the bytes of a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""The manifest and the per-sample table of a store: what docs/format.md specifies, read and written.
+"""The manifest and the per-sample table of a store, as docs/format.md specifies them.
 
-The manifest is the commit point. It is written last; a folder without one is not a store yet.
+The manifest is the commit point. It is written last; a folder without one is not yet a store.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant, shard_file
+from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant
 
 __all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "read_manifest", "sample_columns"]
 
 MAJOR = 1
 VERSION = "1.0"
-MASK = "mask-"  # before the names of variants that hold masks
-NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # what torch holds
+MASK = "mask-"  # the prefix of the names of variants that hold masks
+NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # that torch has
 IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 
 @dataclass(frozen=True)
 class Labels:
-    """kind: "class" (int32, an index into names), "vector" (float32, one per name), "integer" (of tables) or "none"."""
+    """What labels mean. kind: "class" (int32 index into names), "vector" (a float32 per name), "integer" (tables) or "none"."""
 
     kind: str
     names: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Form:
-    """What the records of a variant hold: the codec, channels, and a dtype by its name in numpy."""
+    """The contents of a variant's records: the codec, the number of channels, and the name of a numpy dtype."""
 
     codec: str
     channels: int
@@ -45,13 +45,18 @@ class Form:
 
 @dataclass(frozen=True)
 class Variant:
-    """One stored form of every sample, or of its mask. `size` is what `--size` asked for, None where images kept theirs.
-    records: in each shard, where these are not the samples. originals: of codec "original", how many records are the bytes of
-    the files that were prepared."""
+    """One stored form of every sample, or of its mask.
+
+    Attributes:
+        size: the value of `--size`; None if images kept their size.
+        form: made by the kind from (codec, channels, dtype).
+        records: the number in each shard, if it differs from that of samples.
+        originals: for codec "original", how many records are the unchanged bytes of a source file.
+    """
 
     name: str
     size: int | None
-    form: Any  # what its kind makes of (codec, channels, dtype)
+    form: Any
     shards: tuple[FileSum, ...]
     records: tuple[int, ...] | None = None
     originals: int | None = None
@@ -63,7 +68,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is in a store and how it was made. sections: what its kind says of it, by name."""
+    """What a store contains and how it was made. sections: the entries of its kind, by name."""
 
     num_samples: int
     num_rejects: int
@@ -87,20 +92,17 @@ class Manifest:
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def section(self, name: str) -> Any:
-        """Return what its kind says under this name; None: nothing."""
+        """Return a section of its kind; None if there is no such section."""
         return self.sections.get(name)
 
-    def shard_path(self, root: Path, variant: Variant, shard: int) -> Path:
-        return root / shard_file(variant.name, shard)
-
     def shard_records(self, variant: Variant) -> tuple[int, ...]:
-        """How many records the shards of a variant hold."""
+        """Return the number of records in each shard of a variant."""
         return self.shard_samples if variant.records is None else variant.records
 
 
 def sample_columns(labels: Labels, variants: Iterable[str], own: Sequence[Any], each: Sequence[tuple[str, str]]) -> np.dtype[Any]:
-    """Return a row of samples.npy with a label: `source`, the place in the list of inputs; columns of a kind's own; and some for
-    each variant."""
+    """Return the dtype of a row of samples.npy: `source` (the index of the input), `label`, the columns `own` of the kind, and
+    the (name, dtype) in `each` for every variant."""
     label: Any = ("label", "<f4", (len(labels.names),)) if labels.kind == "vector" else ("label", "<i4")
     return np.dtype([("source", "<u8"), label, *own, *((f"{v}/{name}", dtype) for v in variants for name, dtype in each)])
 
@@ -109,8 +111,8 @@ def read_manifest(root: Path) -> Manifest:
     """Read and check a store's manifest.
 
     Raises:
-        StoreError: there is no store, or it is not finished.
-        FormatError: the manifest is damaged, or of a newer version than this reader knows.
+        StoreError: there is no store, or it is unfinished.
+        FormatError: the manifest is damaged, or has a newer version than this reader knows.
     """
     try:
         raw = (root / MANIFEST).read_bytes()
@@ -132,7 +134,7 @@ def read_manifest(root: Path) -> Manifest:
 
 def _absent(root: Path) -> StoreError:
     if (root / WORK).is_dir():
-        return StoreError(f"{root} is not finished; run the same fastdata-prep command again, it goes on where it stopped")
+        return StoreError(f"{root} is not finished; run the same fastdata-prep command again to continue where it stopped")
     if not root.exists():
         return StoreError(f"no store at {root}: there is no such folder; make one with fastdata-prep SOURCE {root}")
     if not root.is_dir():
@@ -151,7 +153,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     try:
         kind = kinds.find(name)
     except (KeyError, ImportError):
-        raise FormatError(f"the store holds {name}, which this fastdata can't read; use a newer one") from None
+        raise FormatError(f"the store holds {name}, which this fastdata cannot read; use a newer one") from None
     shard_samples = counted(body["shard_samples"])
     labels = Labels(entry(body["labels"]["kind"], str), tuple(entry(name, str) for name in entry(body["labels"]["names"], list)))
     if labels.kind not in kind.labels:
@@ -181,14 +183,14 @@ def _parse(body: dict[str, Any]) -> Manifest:
 
 
 def entry(value: Any, kind: type) -> Any:
-    """Return a value that has to be of this very JSON type; numbers are counts."""
+    """Return a value of the manifest after checking that it has this exact type; numbers must not be negative."""
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         raise TypeError(f"found {value!r:.80}, expected a {kind.__name__}")
     return value
 
 
 def counted(values: Any) -> tuple[int, ...]:
-    """Return a list of counts."""
+    """Return a list of counts as a tuple, checked as `entry` does."""
     return tuple(entry(n, int) for n in entry(values, list))
 
 
@@ -203,7 +205,7 @@ def _variant(found: dict[str, Any], num_shards: int, kind: kinds.Kind) -> Varian
         raise ValueError(f"a variant cannot be called {name!r}")
     form = kind.form(codec, entry(channels, int), dtype, mask=name.startswith(MASK))
     if form is None:
-        raise FormatError(f"the store has records of {found['form']}, which this fastdata can't read; use a newer one")
+        raise FormatError(f"the store has records of {found['form']}, which this fastdata cannot read; use a newer one")
     shards = tuple(_sum(s) for s in entry(found["shards"], list))
     if len(shards) != num_shards:
         raise ValueError(f"variant {name} lists {len(shards)} shards, the store has {num_shards}")

@@ -1,4 +1,4 @@
-"""info: what a store holds and how it was made, as plain values, and as lines for people."""
+"""What a store holds and how it was made, as plain values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from fastdata.machine import free_memory
+from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
 __all__ = ["store_facts"]
 
 
 def store_facts(store: Store) -> dict[str, Any]:
-    """Everything that `fastdata info` tells of a store, as values that JSON holds.
+    """Return everything that `fastdata info` reports, as JSON values.
 
-    Keys of every kind: `path`, `format`, `kind`, `samples`, `labels`, `rejected` (count by reason), `variants`, `memory` (bytes
-    that a RAMDataset of each size holds), `free_memory` (bytes, of this machine), `options`, `libraries`, `fingerprint`. Besides
-    what its kind adds: `masks`, `tokens`, `arrays` or `table`.
+    Keys for every kind: `path`, `format`, `kind`, `samples`, `labels`, `rejected` (count by reason), `variants`, `memory` (bytes
+    that a RAMDataset of each size takes), `free_memory` (bytes, of this machine), `options`, `libraries`, `fingerprint`. A kind
+    adds its own: `masks`, `tokens`, `arrays` or `table`.
     """
     manifest, kind = store.manifest, store.kind
     facts: dict[str, Any] = {
@@ -28,7 +29,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         "samples": len(store),
         "labels": _labels(store),
         "rejected": dict(Counter(reject["reason"] for reject in store.rejects()).most_common()),
-        "variants": [_variant(store, k) for k in range(len(manifest.variants))],
+        "variants": [_variant(store, variant) for variant in manifest.variants],
         "memory": list(kind.memory(store)),
         "free_memory": free_memory(),
         "options": manifest.options,
@@ -61,12 +62,11 @@ def _labels(store: Store) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """A number as JSON holds it, which has none that is not finite."""
+    """Return a JSON number; None if the value is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
-def _variant(store: Store, number: int) -> dict[str, Any]:
-    variant = store.manifest.variants[number]
+def _variant(store: Store, variant: Variant) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": variant.name,
         "size": variant.size,

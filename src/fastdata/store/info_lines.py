@@ -1,4 +1,4 @@
-"""What `fastdata info` prints of a store."""
+"""The lines that `fastdata info` prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKSUM = re.compile(r"[0-9a-f]{32,}")
 
 
 def info_lines(store: Store) -> Iterator[str]:
-    """What is in a store and how it was made."""
+    """Yield the lines on what a store contains and how it was made."""
     facts = store_facts(store)
     yield from store.kind.lines(facts)
     yield f"  memory: {_memory(facts, store.kind.held_by)}"
@@ -29,12 +29,13 @@ def info_lines(store: Store) -> Iterator[str]:
 
 
 def listed(items: Iterable[str]) -> str:
-    """The first of them."""
-    found = list(items)
-    return ", ".join(found[:MOST]) + (f", and {len(found) - MOST} more (--json lists all)" if len(found) > MOST else "")
+    """Join the first items, and say how many more there are."""
+    names = list(items)
+    return ", ".join(names[:MOST]) + (f", and {len(names) - MOST} more (--json lists all)" if len(names) > MOST else "")
 
 
 def label_lines(labels: Facts, what: str) -> Iterator[str]:
+    """Yield the lines on labels. what: the plural for samples, such as "images"."""
     if labels["kind"] == "class":
         counts = [entry["samples"] for entry in labels["classes"]]
         line = "  classes: " + listed(f"{entry['name']} {entry['samples']}" for entry in labels["classes"])
@@ -53,16 +54,17 @@ def label_lines(labels: Facts, what: str) -> Iterator[str]:
 
 
 def spread(low: int, high: int, what: str) -> str:
-    """Such as "3 images" or "1 to 2 images"."""
+    """Format a range of counts, such as "3 images" or "1 to 2 images"."""
     return number_of(low, what.removesuffix("s")) if low == high else f"{low} to {high} {what}"
 
 
 def span(low: str, high: str) -> str:
+    """Format a range, such as "3" or "1 to 2"."""
     return low if low == high else f"{low} to {high}"
 
 
 def _memory(facts: Facts, held_by: str) -> str:
-    """What holding the store takes, of how much."""
+    """Say how much memory holding the store takes, and how much is free."""
     parts = []
     for entry in facts["memory"]:
         part = human_bytes(entry["bytes"])
@@ -73,7 +75,7 @@ def _memory(facts: Facts, held_by: str) -> str:
 
 
 def _options(options: Facts) -> Iterator[str]:
-    """Names and values; without those that are not set, and without checksums."""
+    """Yield names and values, without options that are not set and without checksums."""
     for name, value in options.items():
         if value is True:
             yield name

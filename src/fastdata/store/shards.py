@@ -1,8 +1,8 @@
-"""LMDB shards: one writer, and readers that survive fork, pickling and a second open of the same file.
+"""LMDB shards: a writer, and readers that survive forks, pickling and opening a file twice.
 
-What shaped this file (py-lmdb 3.0): one process may open a file only once; an environment must not be used across a fork; a
-buffer must not outlive its environment; LMDB checks nothing of what it reads. So environments live in a registry per process,
-a forked child drops what it inherited, and sizes are compared with the manifest before a file is opened.
+LMDB has limits (py-lmdb 3.0): a process may open a file only once; an environment must not be used after a fork; a buffer must not
+outlive its environment; nothing that is read is checked. So each process has a registry of environments, a forked child drops the
+ones it inherits, and sizes are compared with the manifest before a file is opened.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,19 @@ from fastdata.store.files import FileSum, file_sum
 
 __all__ = ["ShardReader", "ShardWriter", "key"]
 
-MAP_BYTES = 1 << 40  # address space, not disk. Part of the file's bytes, so the same for every shard ever written
-COMMIT_BYTES = 32 << 20  # part of the file's bytes too: how much one transaction holds in memory
+MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change
+COMMIT_BYTES = 32 << 20  # held in memory by one transaction. It determines the bytes of the file, so it must never change
 
 
 def key(index: int) -> bytes:
-    """The key of a shard's record: its place in the shard, 8 bytes big-endian, so that order of keys is order of samples."""
+    """Return the key of a record: its index in the shard, 8 bytes big-endian, so that keys sort as records do."""
     return index.to_bytes(8, "big")
 
 
 class ShardWriter:
-    """Writes one shard to a temporary file; `finish` moves it to its place, where it survives the process, but not a power cut.
+    """Writes one shard to a temporary file. `finish` moves it into place; it then survives the process, but not a power failure.
 
-    The same records give the same bytes: appended in order, committed at fixed amounts, in a map of fixed size.
+    The same records give the same bytes: they are appended in order, committed at fixed amounts, in a map of fixed size.
     """
 
     def __init__(self, temporary: Path) -> None:
@@ -76,11 +77,11 @@ class ShardWriter:
 
     def _failed(self, error: lmdb.Error) -> StoreError:
         free = shutil.disk_usage(self._path.parent).free
-        why = os.strerror(errno.ENOSPC) if free < 1 << 20 else str(error)  # LMDB calls a full disk an input/output error
+        why = os.strerror(errno.ENOSPC) if free < 1 << 20 else str(error)  # LMDB reports a full disk as an input/output error
         return StoreError(f"cannot write {self._path}: {why}; {free} bytes are free there")
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Remove the temporary file."""
         self._env.close()
         self._path.unlink(missing_ok=True)
 
@@ -95,7 +96,7 @@ class _Env:
 
 _lock = threading.Lock()
 _envs: dict[tuple[int, int], _Env] = {}
-_forks = 0  # how many forks lie between this process and the first: a reader that remembers another number starts afresh
+_forks = 0  # forks between the first process and this one: a reader from before the last fork opens its shards again
 
 
 def _after_fork() -> None:
@@ -103,7 +104,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     _forks += 1
     for entry in _envs.values():
-        entry.env.close()  # the child's own mapping and descriptor; the parent's stay
+        entry.env.close()  # closes the child's mapping and descriptor, not the parent's
     _envs.clear()
 
 
@@ -127,52 +128,51 @@ def _open(path: Path) -> tuple[tuple[int, int], _Env]:
         return where, _envs[where]
 
 
-def _allow_files(held: int) -> None:
-    """Each open shard holds a descriptor. Usual limits allow 1,024 where the system would allow many more."""
+def _allow_files(count: int) -> None:
+    """Raise the limit of open files: each open shard needs one, and the usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if held + 64 > soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else held + 65_536, hard))
+    if count + 64 > soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else count + 65_536, hard))
 
 
-def _release(held: dict[int, tuple[tuple[int, int], _Env]], forks: int) -> None:
+def _release(shards: dict[int, tuple[tuple[int, int], _Env]], forks: int) -> None:
     if forks != _forks:
         return
     with _lock:
-        for where, entry in held.values():
+        for where, entry in shards.values():
             entry.users -= 1
             if entry.users == 0 and _envs.pop(where, None) is not None:
                 entry.env.close()
 
 
 class ShardReader:
-    """Random access to the records of one variant. Cheap to make; a shard is opened when first read. Pickles as its paths.
+    """Random access to the records of one variant. A shard is opened when it is first read. Pickling keeps only the paths.
 
     Args:
-        paths: of the shards, in order.
-        counts: samples in each.
-        sizes: bytes of each file, as the manifest has them: a shorter file would kill the process that maps it.
+        paths: the shards, in order.
+        counts: the number of records in each.
+        sizes: the size of each file in bytes, from the manifest: mapping a shorter file would kill the process.
     """
 
     def __init__(self, paths: Sequence[Path], counts: Sequence[int], sizes: Sequence[int]) -> None:
-        self._paths, self._sizes = list(paths), list(sizes)
-        self._starts = [0]
-        for count in counts:
-            self._starts.append(self._starts[-1] + count)
+        self._paths = list(paths)
+        self._sizes = list(sizes)
+        self._starts = [0, *accumulate(counts)]
         self._reset()
 
     def _reset(self) -> None:
-        self._held: dict[int, tuple[tuple[int, int], _Env]] = {}
+        self._opened: dict[int, tuple[tuple[int, int], _Env]] = {}
         self._opening = threading.Lock()
-        self._local = threading.local()  # a read transaction serves one thread
+        self._local = threading.local()  # each thread needs its own read transactions
         self._forks = _forks
-        self._finalizer = weakref.finalize(self, _release, self._held, _forks)
+        self._finalizer = weakref.finalize(self, _release, self._opened, _forks)
         self._finalizer.atexit = False
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     def get(self, index: int) -> memoryview:
-        """The bytes of a record. The view is valid while this reader lives: decode it, or copy it, at once."""
+        """Return the bytes of a record. The view is valid as long as this reader: decode or copy it at once."""
         if self._forks != _forks:
             self._finalizer.detach()
             self._reset()
@@ -190,21 +190,21 @@ class ShardReader:
         return record
 
     def count(self, shard: int) -> int:
-        """How many records LMDB finds in a shard."""
+        """Return the number of records that LMDB finds in a shard."""
         self._begin(shard)
-        return int(self._held[shard][1].env.stat()["entries"])
+        return int(self._opened[shard][1].env.stat()["entries"])
 
     def _begin(self, shard: int) -> Any:
         if not 0 <= shard < len(self._paths):
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
         path = self._paths[shard]
         with self._opening:
-            if shard not in self._held:
+            if shard not in self._opened:
                 check_size(path, self._sizes[shard])
-                self._held[shard] = _open(path)
+                self._opened[shard] = _open(path)
         if not hasattr(self._local, "txns"):
             self._local.txns = {}
-        txn = self._held[shard][1].env.begin(buffers=True)
+        txn = self._opened[shard][1].env.begin(buffers=True)
         self._local.txns[shard] = txn
         return txn
 
@@ -217,7 +217,7 @@ class ShardReader:
 
 
 def check_size(path: Path, size: int) -> None:
-    """Raise unless a file is there and as long as the manifest says."""
+    """Raise an error unless a file exists and has the size that the manifest says."""
     try:
         found = path.stat().st_size
     except OSError as error:

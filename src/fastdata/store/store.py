@@ -1,4 +1,4 @@
-"""Store: a finished store, opened. Everything that reads one goes through here."""
+"""The class through which everything reads a finished store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import NAMES, REJECTS, SAMPLES
+from fastdata.store.files import NAMES, REJECTS, SAMPLES, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.shards import ShardReader, check_size
 
@@ -25,16 +25,16 @@ class Store:
 
     Args:
         path: the folder.
-        kind: what it has to hold; None: anything.
+        kind: the kind of data it must hold; None: any.
 
     Attributes:
-        path: the folder.
-        manifest: what is in it and how it was made.
-        kind: of data, which answers for what is particular to it.
-        samples: the table of samples, one row each (docs/format.md), mapped from disk, read-only; of a table, empty.
+        path: the folder, absolute.
+        manifest: what it contains and how it was made.
+        kind: its kind of data.
+        samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table.
 
     Raises:
-        StoreError: there is no finished store at `path`, or it holds something else.
+        StoreError: there is no finished store at `path`, or it holds another kind.
         FormatError: its version is newer, or a file is missing, cut short or damaged.
     """
 
@@ -53,16 +53,16 @@ class Store:
             check_size(self.path / name, total.bytes)
         for variant in self.manifest.variants:
             for shard, total in enumerate(variant.shards):
-                check_size(self.manifest.shard_path(self.path, variant, shard), total.bytes)
+                check_size(self.path / shard_file(variant.name, shard), total.bytes)
 
     def _load_samples(self) -> Array:
         want = self.kind.samples_dtype(self.manifest.labels, [v.name for v in self.manifest.variants])
         try:
             samples: Array = np.load(self.path / SAMPLES, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
-        except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
+        except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
             raise FormatError(f"{self.path / SAMPLES} is damaged: {error}") from None
         if not isinstance(samples, np.ndarray):
-            raise FormatError(f"{self.path / SAMPLES} is not an array of numpy's")
+            raise FormatError(f"{self.path / SAMPLES} is not a numpy array")
         if samples.dtype != want or samples.shape != (self.manifest.num_samples,):
             raise FormatError(
                 f"{self.path / SAMPLES} holds {samples.shape} {samples.dtype}, the manifest says {len(self)} x {want}"
@@ -77,7 +77,11 @@ class Store:
         return f"Store({str(self.path)!r}: {len(self)} samples, variants {sizes})"
 
     def variant(self, size: int | None = None, *, mask: bool = False) -> Variant:
-        """The stored variant of a size, of the images or of their masks; None: the largest."""
+        """Return the variant of images, or of masks, with this size; None: the largest.
+
+        Raises:
+            StoreError: there is no such size, or there are no masks.
+        """
         variants = [v for v in self.manifest.variants if v.is_mask == mask]
         if not variants:
             raise StoreError(f"{self.path} has no masks; prepare it with --masks FOLDER")
@@ -90,32 +94,31 @@ class Store:
         raise StoreError(f"{self.path} has no size {size}; it has {found}")
 
     def reader(self, variant: Variant) -> ShardReader:
-        """Access to the records of a variant."""
-        paths = [self.manifest.shard_path(self.path, variant, k) for k in range(len(variant.shards))]
+        """Open the records of a variant."""
+        paths = [self.path / shard_file(variant.name, k) for k in range(len(variant.shards))]
         return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards])
 
     def names(self) -> list[str]:
-        """The source name of each sample; of tokens, of each input. Bytes that are not UTF-8 are kept as Python does for file
-        names (surrogateescape)."""
+        """Return the source name of each sample; for tokens, of each input. They are decoded as file names (surrogateescape)."""
         names = self._lines(NAMES, str)
         if len(names) != len(self) and self.kind.named:
             raise FormatError(f"{self.path / NAMES} has {len(names)} names, the manifest says {len(self)}")
         return names
 
     def rejects(self) -> list[dict[str, Any]]:
-        """Every input that was left out: {"source", "name", "reason", "detail"}."""
-        found = self._lines(REJECTS, dict)
-        kinds = {"source": int, "name": str, "reason": str, "detail": str}
-        if any(type(reject.get(key)) is not kind for reject in found for key, kind in kinds.items()):
-            raise FormatError(f"{self.path / REJECTS} is damaged: a line lacks one of {', '.join(kinds)}")
-        return found
+        """Return the inputs that were rejected, as dicts with `source`, `name`, `reason` and `detail`."""
+        rejects = self._lines(REJECTS, dict)
+        types = {"source": int, "name": str, "reason": str, "detail": str}
+        if any(type(reject.get(key)) is not kind for reject in rejects for key, kind in types.items()):
+            raise FormatError(f"{self.path / REJECTS} is damaged: a line lacks one of {', '.join(types)}")
+        return rejects
 
     def _lines(self, name: str, kind: type) -> list[Any]:
         try:
             with (self.path / name).open("rb") as file:
-                found = [json.loads(line) for line in file]
+                lines = [json.loads(line) for line in file]
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{self.path / name} is damaged: {error}") from None
-        if not all(type(line) is kind for line in found):
+        if not all(type(line) is kind for line in lines):
             raise FormatError(f"{self.path / name} is damaged: a line is not a {kind.__name__}")
-        return found
+        return lines

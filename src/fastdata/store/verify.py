@@ -1,4 +1,4 @@
-"""verify: is a store still what was written? Names the shard and the sample that are not."""
+"""Check that a store still has the bytes that were written, and name the shards and samples that do not."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Tick = Callable[[int], None]
 
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = lambda size: None) -> Iterator[str]:
-    """Check a store and yield a line for each thing that is wrong.
+    """Check a store and yield a line for each problem.
 
-    Quick: the manifest, the tables, the size of every shard, and that LMDB finds as many records as it should.
-    In full, also every byte of every shard; where a shard of images or arrays differs, the checksum of each of its samples.
+    A quick check covers the manifest, the tables, the size of every shard, and the number of records in each. A full check also
+    reads every byte of every shard. If a shard of images or arrays differs, it checks each of its samples.
 
     Args:
         path: the store.
-        quick: leave the bytes of the shards unread.
-        tick: called with the bytes of each shard when it is done.
+        quick: do not read the bytes of the shards.
+        tick: called with the size in bytes of each shard that is done.
     """
     root = Path(path)
     try:
@@ -42,25 +42,23 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
     except FastDataError as error:
         yield str(error)
         return
-    sound = True
-    for problem in _check_files(root, manifest):
-        sound = False
-        yield problem
+    problems = list(_check_files(root, manifest))
+    yield from problems
     for variant in manifest.variants:
-        look_into = []
+        inspect = []
         for shard, total in enumerate(variant.shards):
-            where = manifest.shard_path(root, variant, shard)
+            where = root / shard_file(variant.name, shard)
             if not where.is_file() or where.stat().st_size != total.bytes:
                 found = f"has {where.stat().st_size} bytes, the manifest says {total.bytes}" if where.is_file() else "is missing"
                 yield f"{where} {found}"
             elif quick:
-                look_into.append(shard)
+                inspect.append(shard)
             elif file_sum(where) != total:
                 yield f"{where} is not what was written: its checksum differs"
-                if sound:
-                    look_into.append(shard)
+                if not problems:
+                    inspect.append(shard)
             tick(total.bytes)
-        yield from _walk_apart(root, manifest, variant, look_into, full=not quick)
+        yield from _inspect(root, manifest, variant, inspect, "quick" if quick else "full")
 
 
 def _check_files(root: Path, manifest: Manifest) -> Iterator[str]:
@@ -71,53 +69,44 @@ def _check_files(root: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{root / name} is not what was written: its size or checksum differs"
 
 
-def _walk_apart(root: Path, manifest: Manifest, variant: Variant, shards: list[int], *, full: bool) -> Iterator[str]:
-    """Read shards that may be damaged in a process of its own: LMDB follows what a bad page says, and may crash."""
+def _inspect(root: Path, manifest: Manifest, variant: Variant, shards: list[int], how: str) -> Iterator[str]:
+    """Yield the problems of shards. `walk` reads them in another process, which LMDB may crash on a damaged page."""
     kind = manifest.kind, kinds.home(manifest.kind)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     while shards:
-        command = [
-            sys.executable,
-            "-c",
-            WALK,
-            str(root),
-            variant.name,
-            ",".join(map(str, shards)),
-            "full" if full else "quick",
-            *kind,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-        at = shards[0]
+        arguments = str(root), variant.name, ",".join(map(str, shards)), how, *kind
+        done = subprocess.run([sys.executable, "-c", WALK, *arguments], capture_output=True, text=True, env=env, check=False)
+        shard = shards[0]
         for line in done.stdout.splitlines():
-            at, problem = json.loads(line)
+            shard, problem = json.loads(line)
             if problem:
-                yield f"{root / shard_file(variant.name, at)}: {problem}"
+                yield f"{root / shard_file(variant.name, shard)}: {problem}"
         if not done.returncode:
             return
         end = signal.Signals(-done.returncode).name if done.returncode < 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
-        yield f"{root / shard_file(variant.name, at)}: its structure is damaged ({end})"
-        shards = shards[shards.index(at) + 1 :]  # go on behind the one that ended the process
+        yield f"{root / shard_file(variant.name, shard)}: its structure is damaged ({end})"
+        shards = shards[shards.index(shard) + 1 :]  # continue after the shard that ended the process
 
 
 class _Damaged(Store):
-    """A store whose other shards may be damaged too."""
+    """A store of which any shard may be damaged."""
 
     def _check_sizes(self) -> None:
         pass
 
 
 def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: str) -> None:
-    """Print what is wrong with the records of some shards ("3,7"), as JSON pairs of shard and problem; an empty one before each."""
+    """Print the problems of some shards ("3,7") as JSON pairs of shard and problem; an empty problem announces a shard."""
     kinds.register(kind, home)
     manifest = read_manifest(Path(path))
     variant = next(v for v in manifest.variants if v.name == variant_name)
     for shard in map(int, shards.split(",")):
-        _say(shard, "")
-        where, count = manifest.shard_path(Path(path), variant, shard), manifest.shard_records(variant)[shard]
-        reader = ShardReader([where], [count], [variant.shards[shard].bytes])
+        _report(shard, "")
+        count = manifest.shard_records(variant)[shard]
+        reader = ShardReader([Path(path) / shard_file(variant_name, shard)], [count], [variant.shards[shard].bytes])
         if (found := reader.count(0)) != count:
-            _say(shard, f"it has {found} records, the manifest says {count}")
-        if how == "full" and kinds.find(manifest.kind).checksums:  # the others have sums of whole shards only
+            _report(shard, f"it has {found} records, the manifest says {count}")
+        if how == "full" and kinds.find(manifest.kind).checksums:  # other kinds have checksums of whole shards only
             _check_records(_Damaged(path, kind=None), f"{variant_name}/xxh3", shard, reader)
 
 
@@ -130,12 +119,12 @@ def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -
             for k in records:
                 digest.update(reader.get(k))
         except FastDataError as error:
-            _say(shard, f"sample {row} ({names[row]!r}): {error}")
+            _report(shard, f"sample {row} ({names[row]!r}): {error}")
             continue
         if digest.intdigest() != int(store.samples[column][row]):
-            _say(shard, f"sample {row} ({names[row]!r}) is not what was written: its checksum differs")
+            _report(shard, f"sample {row} ({names[row]!r}) is not what was written: its checksum differs")
 
 
-def _say(shard: int, problem: str) -> None:
+def _report(shard: int, problem: str) -> None:
     sys.stdout.write(json.dumps([shard, problem]) + "\n")
-    sys.stdout.flush()  # the next record may take the process down
+    sys.stdout.flush()  # the next record may crash the process
