@@ -223,12 +223,12 @@ def test_all_sizes_are_in_memory_and_within_max_bytes():
     sizes = {size: sum(image.nbytes for image in whole(store(), size)) for size in (64, 96)}
     held = RAMDataset(store(), size=(96, 64))
     for size, total in sizes.items():
-        one = held.with_size(size)._images.held
+        one = held.with_size(size)._images.records
         assert len(one) == 42 and one.bytes.nbytes == total
         one.bytes[:] = size
         assert (held.with_size(size)[5][0] == size).all()
     part = RAMDataset(store(), size=(96, 64), max_bytes=sum(sizes.values()) // 2)
-    counts = {len(part.with_size(size)._images.held) for size in sizes}
+    counts = {len(part.with_size(size)._images.records) for size in sizes}
     assert len(counts) == 1 and 10 < counts.pop() < 30
     assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
 

@@ -1,4 +1,4 @@
-"""Images held in memory."""
+"""The dataset of images held in memory."""
 
 from __future__ import annotations
 
@@ -38,26 +38,28 @@ class RAMImages(RAMDataset, ImageDataset):
         sources: list[Sequence[StoreImages | FileImages]]
         found: Masks | None = None
         if isinstance(source, str | os.PathLike):
-            images = [StoreImages(source, one) for one in _several(size)]
+            sizes = _check_sizes(size)
+            images = [StoreImages(source, one) for one in sizes]
             sources = [images]
             if masks and images[0].store.manifest.section("masks"):
-                beside = [StoreImages(source, one, mask=True) for one in _several(size)]
-                sources, found = [images, beside], Masks.of(images[0], beside[0], ignore_index)
+                mask_images = [StoreImages(source, one, mask=True) for one in sizes]
+                sources.append(mask_images)
+                found = Masks.of(images[0], mask_images[0], ignore_index)
         else:
             if size is not None:
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
             sources = [[FileImages(source, targets)]]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        held = into_memory(sources, decoded=decoded, max_bytes=max_bytes)
-        super().__init__(held[0], View(crop, hflip, vflip, transform), found and replace(found, source=held[1]))
+        loaded = into_memory(sources, decoded=decoded, max_bytes=max_bytes)
+        super().__init__(loaded[0], View(crop, hflip, vflip, transform), found and replace(found, source=loaded[1]))
 
 
-def _several(size: int | Sequence[int] | None) -> list[int | None]:
-    """The sizes to hold.
+def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:
+    """Return the sizes to hold.
 
     Raises:
-        ValueError: there are none, or one comes twice.
+        ValueError: if there is no size, or one twice.
     """
     sizes: list[int | None] = [*size] if isinstance(size, Sequence) else [size]
     if not sizes or len(set(sizes)) < len(sizes):
