@@ -16,7 +16,7 @@ from PIL import Image
 from fastdata.errors import CodecError
 from fastdata.images import jpeg
 from fastdata.images.form import PixelFormat
-from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval, segment_lengths
+from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.images.jpeg_cut import cut_jpeg
 from fastdata.images.pixels import Window, decode_window, encode_record
 from support import Array, picture
@@ -134,8 +134,9 @@ def test_only_the_cells_that_a_box_touches_are_kept() -> None:
     found = cut_jpeg(data, 33, 49, 14, 30)  # and a pixel more on each side, for the colours
     assert found is not None
     assert (found.top, found.left, found.height, found.width) == (32, 48, 16, 32)
-    lengths = segment_lengths(data)
-    assert lengths is not None
+    index = read_index(data)
+    assert index is not None
+    lengths, _ = index
     scan = found.data.tobytes().split(b"\xff\xda")[1][10 + 2 :]
     assert len(scan) == int(lengths.reshape(10, 10)[2, 3:5].sum())
     higher = cut_jpeg(data, 32, 49, 14, 30)

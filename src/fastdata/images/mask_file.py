@@ -29,8 +29,8 @@ def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, m
         max_pixels: as for `SourceImage`.
 
     Raises:
-        CodecError: as SourceImage, and: not-png (most other formats are lossy, or stretch values), colors (the mask has colours, but
-            there is no table), unknown-color, range (a value needs more bits).
+        CodecError: as SourceImage, and: not-png (most other formats are lossy, or stretch values), colors (there are colours and
+            no table), unknown-color, range (a value needs more bits).
     """
     image = SourceImage(data, max_pixels=max_pixels)
     header = image.header
