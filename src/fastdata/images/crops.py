@@ -231,13 +231,14 @@ class RandomCrop(_Cut):
         places = shapes + 2 * self.padding - self.sides(shapes.shape[1]) + 1
         if places.size and places.min() < 1:
             shape = shapes[int(places.min(axis=1).argmin())].tolist()
-            image = len(shape) == 2
-            what = "an image" if image else "an array"
-            found = " x ".join(map(str, reversed(shape) if image else shape))
+            if len(shape) == 2:
+                what = f"an image of {shape[1]} x {shape[0]} pixels"
+                remedy = "RandomResizedCrop, or prepare with a larger --size or --upscale"
+            else:
+                what = f"an array of {' x '.join(map(str, shape))}"
+                remedy = "a smaller crop, or CenterCrop, which pads by itself"
             raise LoaderError(
-                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what} of {found}"
-                + (" pixels: use more padding, RandomResizedCrop, or prepare with a larger --size or --upscale" if image else "")
-                + ("" if image else ": use more padding, a smaller crop, or CenterCrop, which pads by itself")
+                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what}: use more padding, {remedy}"
             )
         return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
 

@@ -119,12 +119,8 @@ def _read_header(data: bytes) -> Header:
     except (struct.error, IndexError):
         raise CodecError("the file ends inside its header", "truncated") from None
     if header is None:
-        raise _unknown(data)
+        name = next((name for pattern, name in KNOWN_UNSUPPORTED if pattern.match(data)), None)
+        raise CodecError("the content is no image format that is known here", "not-an-image") if name is None else unsupported(name)
     if header.height <= 0 or header.width <= 0:
         raise CodecError(f"the header says {header.height} x {header.width} pixels", "undecodable")
     return header
-
-
-def _unknown(data: bytes) -> CodecError:
-    name = next((name for pattern, name in KNOWN_UNSUPPORTED if pattern.match(data)), None)
-    return CodecError("the content is no image format that is known here", "not-an-image") if name is None else unsupported(name)

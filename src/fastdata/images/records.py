@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -20,7 +21,7 @@ from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
 
-__all__ = ["FileImages", "Images", "MemoryImages", "StoreImages", "into_memory"]
+__all__ = ["FileImages", "Images", "StoreImages", "hold"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -82,8 +83,62 @@ class Images(Protocol):
         """Return the same images in another stored size."""
 
 
-class StoreImages:
-    """One stored size of a store's images, or of their masks."""
+class _Holdable(ABC):
+    """Images of which the first can be held in shared memory, as encoded bytes or as pixels.
+
+    Attributes:
+        records: the images in memory; None: all are on disk.
+        decoded: whether these are pixels.
+    """
+
+    form: PixelFormat
+    jpegs: bool
+    indexed: bool
+    records: InMemoryRecords | None = None
+    decoded = False
+
+    def hold(self, nbytes: Array, decoded: bool) -> None:
+        """Load the first images, which take these bytes in memory."""
+        decoded = decoded and not self.form.planes  # planes are stored decoded
+        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img")
+        self.decoded = decoded
+        self.jpegs = self.jpegs and not decoded
+        self.indexed = self.indexed and not decoded
+
+    def get(self, index: int) -> memoryview:
+        if self.records is not None and index < len(self.records):
+            return self.records.get(index)
+        return self._read(index)
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+        if self.decoded and self.records is not None and index < len(self.records):
+            heights, widths = self.sides(np.array([index]))
+            pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
+            return (Region(pixels),)
+        return self._decode(index, data, window, scratch)
+
+    def _pixels(self, index: int) -> Array:
+        heights, widths = self.sides(np.array([index]))
+        window = Window(0, 0, int(heights[0]), int(widths[0]))
+        (region,) = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
+        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+
+    @abstractmethod
+    def sides(self, ids: Array) -> tuple[Array, Array]: ...
+
+    @abstractmethod
+    def _read(self, index: int) -> memoryview: ...
+
+    @abstractmethod
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions: ...
+
+
+class StoreImages(_Holdable):
+    """One stored size of a store's images, or of their masks.
+
+    Attributes:
+        by_size: the same images in each stored size that is in memory; empty: they are on disk.
+    """
 
     def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False) -> None:
         self.store = Store(path)
@@ -97,6 +152,7 @@ class StoreImages:
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.samples[f"{self.variant.name}/{side}"] for side in ("height", "width"))
+        self.by_size: dict[int | None, StoreImages] = {}
         self._names: list[str] | None = None
 
     @property
@@ -109,10 +165,10 @@ class StoreImages:
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
 
-    def get(self, index: int) -> memoryview:
+    def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         h, w = int(self._height[index]), int(self._width[index])
         try:
             return decode_window(data, self.form, h, w, window, scratch)
@@ -130,19 +186,30 @@ class StoreImages:
         return self._names[index]
 
     def with_size(self, size: int | None) -> StoreImages:
-        return StoreImages(self.store.path, size, mask=self.mask)
+        if not self.by_size:
+            return StoreImages(self.store.path, size, mask=self.mask)
+        stored = self.store.variant(size, mask=self.mask).size
+        if stored not in self.by_size:
+            known = [str(size) for size in self.by_size if size is not None]
+            raise StoreError(
+                f"size {stored or size} is not held in memory, only {', '.join(known) or 'the own size of the images'}: make a "
+                f"RAMDataset(..., size=({', '.join([*known, str(stored)])})), which holds all of them, or use LMDBDataset"
+            )
+        return self.by_size[stored]
 
-    def __getstate__(self) -> tuple[Path, int | None, bool, str]:
-        return self.store.path, self.size, self.mask, self.store.manifest.fingerprint
+    def __getstate__(self) -> tuple[Any, ...]:
+        held = self.records, self.decoded, self.jpegs, self.indexed, self.by_size
+        return self.store.path, self.size, self.mask, self.store.manifest.fingerprint, held
 
-    def __setstate__(self, state: tuple[Path, int | None, bool, str]) -> None:
-        path, size, mask, fingerprint = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        path, size, mask, fingerprint, held = state
         self.__init__(path, size, mask=mask)  # type: ignore[misc]
+        self.records, self.decoded, self.jpegs, self.indexed, self.by_size = held
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
-class FileImages:
+class FileImages(_Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = PixelFormat("file", 3, "uint8")
@@ -162,8 +229,8 @@ class FileImages:
         sides = SharedArray((len(self.paths), 4), np.int64)
         with progress_bar("reading headers", len(self.paths), "img") as bar:
             for k, path in enumerate(self.paths):
-                data = self._read(path)
-                image = self._parse(path, data)
+                data = _read_file(path)
+                image = _parse(path, data)
                 sides.array[k] = image.height, image.width, len(data), getattr(image.header, "plain", False)
                 bar.update()
         self._sides = sides
@@ -173,7 +240,7 @@ class FileImages:
         return self._targets.array
 
     @property
-    def sizes(self) -> Array:
+    def nbytes(self) -> Array:
         """The size of each file in bytes."""
         return self._sides.array[:, 2]
 
@@ -187,12 +254,12 @@ class FileImages:
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._sides.array[ids, 0], self._sides.array[ids, 1]
 
-    def get(self, index: int) -> memoryview:
-        return memoryview(self._read(self.paths[index]))
+    def _read(self, index: int) -> memoryview:
+        return memoryview(_read_file(self.paths[index]))
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         try:
-            return (Region(self._parse(self.paths[index], bytes(data)).decode()),)
+            return (Region(_parse(self.paths[index], bytes(data)).decode()),)
         except CodecError as error:
             raise StoreError(
                 f"{self.paths[index]} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out"
@@ -200,7 +267,7 @@ class FileImages:
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
         height, width, _, plain = self._sides.array[index].tolist()
-        return _whole_jpeg(data, height, width, window, cut) if plain else None
+        return _whole_jpeg(data, height, width, window, cut) if plain and self.jpegs else None
 
     def name(self, index: int) -> str:
         return self.paths[index]
@@ -208,17 +275,19 @@ class FileImages:
     def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")
 
-    def _read(self, path: str) -> bytes:
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}; leave it out of the list") from None
 
-    def _parse(self, path: str, data: bytes) -> SourceImage:
-        try:
-            return SourceImage(data)
-        except CodecError as error:
-            raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
+def _read_file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}; leave it out of the list") from None
+
+
+def _parse(path: str, data: bytes) -> SourceImage:
+    try:
+        return SourceImage(data)
+    except CodecError as error:
+        raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
 
 
 def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: bool) -> Cut | None:
@@ -230,9 +299,7 @@ def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: 
     return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None
 
 
-def into_memory(
-    sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None
-) -> list[MemoryImages]:
+def hold(sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None) -> None:
     """Load sources into memory: as many of the first samples as fit, the same number of each source.
 
     Args:
@@ -240,106 +307,24 @@ def into_memory(
         decoded: hold pixels instead of encoded bytes.
         max_bytes: limit for all sources together; None: everything must fit.
 
-    Returns:
-        The first source of each list, in memory. Its `sizes` has the others.
-
     Raises:
         StoreError: if it does not fit into free memory.
     """
-    nbytes = [[_sizes(source, decoded) for source in alike] for alike in sources]
-    count = how_many(np.sum([size for alike in nbytes for size in alike], axis=0), max_bytes, "LMDBDataset")
-    loaded = []
-    for alike, each in zip(sources, nbytes, strict=True):
-        copies = [MemoryImages(source, size[:count], decoded) for source, size in zip(alike, each, strict=True)]
-        by_size = {
-            source.variant.size: images for source, images in zip(alike, copies, strict=True) if isinstance(source, StoreImages)
-        }
-        for images in copies:
-            images.sizes = by_size
-        loaded.append(copies[0])
-    return loaded
+    nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
+    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes, "LMDBDataset")
+    for alike, sizes in zip(sources, nbytes, strict=True):
+        by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
+        for source, each in zip(alike, sizes, strict=True):
+            source.hold(each[:count], decoded)
+            if isinstance(source, StoreImages):
+                source.by_size = by_size
 
 
-def _sizes(source: StoreImages | FileImages, decoded: bool) -> Array:
+def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
     """Return the bytes that each image takes in memory."""
     if decoded:
         heights, widths = source.sides(np.arange(len(source)))
         return np.asarray(source.form.nbytes(heights * widths))
     if isinstance(source, FileImages):
-        return source.sizes
+        return source.nbytes
     return np.asarray(source.store.samples[f"{source.variant.name}/bytes"]).astype(np.int64)
-
-
-class MemoryImages:
-    """A source whose first images are held once in shared memory; the others are read from `source`.
-
-    Args:
-        source: the images.
-        sizes: bytes of each image to hold.
-        decoded: hold pixels instead of encoded bytes.
-
-    Attributes:
-        records: the images in memory.
-        sizes: the same images in each stored size that is in memory, by size.
-    """
-
-    def __init__(self, source: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
-        self.source = source
-        self.form = source.form
-        self.decoded = decoded and not source.form.planes  # planes are stored decoded
-        self.jpegs = source.jpegs and not self.decoded
-        self.indexed = source.indexed and not self.decoded
-        self.records = InMemoryRecords(sizes, self._pixels if self.decoded else source.get, "img")
-        self.sizes: dict[int | None, MemoryImages] = {}
-
-    def _pixels(self, index: int) -> Array:
-        heights, widths = self.source.sides(np.array([index]))
-        window = Window(0, 0, int(heights[0]), int(widths[0]))
-        (region,) = self.source.decode(index, self.source.get(index), window, lambda size: np.empty(size, np.uint8))
-        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
-
-    @property
-    def place(self) -> str:
-        return self.source.place
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def labels(self) -> Labels:
-        return self.source.labels
-
-    @property
-    def targets(self) -> Array:
-        return self.source.targets
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    def with_size(self, size: int | None) -> MemoryImages:
-        if isinstance(self.source, FileImages):
-            return self.source.with_size(size)
-        stored = self.source.store.variant(size, mask=self.source.mask).size
-        if stored not in self.sizes:
-            known = [str(size) for size in self.sizes if size is not None]
-            raise StoreError(
-                f"size {stored or size} is not held in memory, only {', '.join(known) or 'the own size of the images'}: make a "
-                f"RAMDataset(..., size=({', '.join([*known, str(stored)])})), which holds all of them, or use LMDBDataset"
-            )
-        return self.sizes[stored]
-
-    def sides(self, ids: Array) -> tuple[Array, Array]:
-        return self.source.sides(ids)
-
-    def get(self, index: int) -> memoryview:
-        return self.records.get(index) if index < len(self.records) else self.source.get(index)
-
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
-        if not self.decoded or index >= len(self.records):
-            return self.source.decode(index, data, window, scratch)
-        heights, widths = self.source.sides(np.array([index]))
-        pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
-        return (Region(pixels),)
-
-    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
-        return self.source.jpeg(index, data, window, cut=cut) if self.jpegs else None

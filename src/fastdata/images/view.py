@@ -98,13 +98,9 @@ class View:
         """
         boxes, flips = self.draw(u, heights, widths, planes=planes)
         shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
-        windows = self._windows(boxes, np.array(shapes[:1] if self._one_shape else shapes), heights, widths)
+        one_shape = self.crop is not None and self.crop.shape is not None
+        windows = self._windows(boxes, np.array(shapes[:1] if one_shape else shapes), heights, widths)
         return list(map(Sample, zip(*boxes.T.tolist(), strict=True), windows, shapes, zip(*flips.T.tolist(), strict=True)))
-
-    @property
-    def _one_shape(self) -> bool:
-        """Whether all outputs have the same shape for any images."""
-        return self.crop is not None and self.crop.shape is not None
 
     def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
         """Return the pixels of the largest output. `sides` returns all heights and widths; it is called only if they matter."""
