@@ -71,7 +71,8 @@ def _summary(store: Store, what: str, variant: Variant, shown: int) -> str:
 
 def _label(store: Store, index: int) -> str:
     """Return the class, or the float labels with their names."""
-    labels, label = store.manifest.labels, store.samples["label"][index]
+    labels = store.manifest.labels
+    label = store.samples["label"][index]
     if labels.kind == "class":
         return labels.names[int(label)] if 0 <= label < len(labels.names) else "no class"
     return ", ".join(f"{name} {v:.4g}" for name, v in zip(labels.names, label, strict=True)) if labels.kind == "vector" else ""

@@ -146,19 +146,18 @@ def _unpacked(packed: bytes) -> Array | None:
     return lengths
 
 
-def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False, fast: bool = False) -> Array:
+def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Array:
     """Decode a JPEG with libjpeg-turbo's accurate transform, equal to Pillow bit for bit.
 
     Args:
         data: an encoded JPEG.
         gray: return [H, W, 1] instead of RGB [H, W, 3]; uint8.
-        fast: use a faster, less exact transform and upsampling of colours.
 
     Raises:
         CodecError: if the bytes are damaged.
     """
     try:
-        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB", fastdct=fast, fastupsample=fast)
+        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB")
     except ValueError as error:
         raise CodecError(f"damaged JPEG: {error}") from None
     return pixels
@@ -176,8 +175,9 @@ def decode_jpeg_into(
 
     Args:
         scratch: returns flat uint8 memory of at least a number of bytes.
-        data, gray, fast: as for `decode_jpeg`.
+        data, gray: as for `decode_jpeg`.
         size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up.
+        fast: use a faster, less exact transform and upsampling of colours.
 
     Returns:
         [H, W, 1], or RGBA [H, W, 4] with a meaningless last channel. On x86, libjpeg-turbo stores the end of a row of RGB slowly

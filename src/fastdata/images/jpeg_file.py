@@ -134,7 +134,8 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
     """
     if _too_many_scans(data, header):
         raise CodecError(f"a JPEG of more than {MAX_SCANS} scans", "too-large")
-    mended, warning = data, ""
+    mended = data
+    warning = ""
     for _ in range(3):  # unchanged; mended; mended of filler that another oddity hid
         try:
             return simplejpeg.decode_jpeg(mended, **options)  # type: ignore[no-any-return]

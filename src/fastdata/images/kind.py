@@ -18,7 +18,10 @@ __all__ = ["KIND", "ImageKind", "typed_masks"]
 class ImageKind(Kind):
     """Photos and other pictures, each with a label, a class mask, or neither."""
 
-    name, says, item, reader = "images", "images", "image", "LMDBDataset"
+    name = "images"
+    says = "images"
+    item = "image"
+    reader = "LMDBDataset"
     adopts = "a sequence of images"
     options = ImageOptions
     shards = "fastdata.images.shards"

@@ -71,7 +71,8 @@ def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
     order = np.argsort(table, kind="stable")
     ordered = table[order]
     classes = np.empty(len(pixels), np.min_scalar_type(len(colors) - 1))
-    count, found = 0, None
+    count = 0
+    found = None
     for start in range(0, len(pixels), BAND):
         band = pixels[start : start + BAND]
         codes = _code(band)

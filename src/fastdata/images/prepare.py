@@ -123,7 +123,7 @@ def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = 
         image = source.decode(
             at_least=at_least, gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
         )
-    made: dict[int | None, Record] = {}
+    records: dict[int | None, Record] = {}
     larger = image  # the previous size, if at least twice this one: nearly as exact, with far fewer pixels to average
     for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
         halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # -1 allows for rounding
@@ -133,13 +133,13 @@ def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = 
             resized = center(resized, size)
         height, width = resized.shape[:2]
         if original is not None and (height, width) == (source.height, source.width):
-            made[size] = Record(data, height, width, original=True)
+            records[size] = Record(data, height, width, original=True)
             continue
         if options.codec == "yuv420":
             height, width = even(height), even(width)
-        made[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
+        records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
     masks = [] if mask is None else _masks(mask, options, (source.height, source.width), shapes)
-    return [made[size] for size in options.sizes] + masks
+    return [records[size] for size in options.sizes] + masks
 
 
 def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:
@@ -157,10 +157,11 @@ def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape])
     if mask.shape != image:
         (h, w), (height, width) = mask.shape, image
         raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")
-    classes, made = count_classes(mask), []
+    classes = count_classes(mask)
+    records = []
     for size, shape in zip(options.sizes, shapes, strict=True):
         resized = resize_mask(mask, shape)
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
-        made.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
-    return made
+        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
+    return records

@@ -96,7 +96,8 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
             try:
                 regions = batch.decode(gray=images.form.channels == 1, scratch=scratch)
             except CodecError:  # one of them is damaged: decoding each alone tells which
-                regions, alone = [], [*alone, *batch.places]
+                regions = []
+                alone += batch.places
             timing.decode_s += perf_counter() - started
             for k, region in regions:
                 yield k, (region,)

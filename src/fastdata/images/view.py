@@ -54,13 +54,12 @@ class View:
         for name, value in (("hflip", self.hflip), ("vflip", self.vflip)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
-        if self.crop is not None and not isinstance(self.crop, Crop):
-            raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
         if self.crop is not None:
+            if not isinstance(self.crop, Crop):
+                raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
             self.crop.sides(2)
             if self.crop.resizes and self.crop.reaches_outside:
                 raise ValueError(f"{self.crop} has resizes and reaches_outside, but boxes beyond the image cannot be resized")
-
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
 
