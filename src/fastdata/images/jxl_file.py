@@ -81,7 +81,7 @@ def _codestream(data: bytes) -> bytes:
 
 
 class _Bits:
-    """Reads numbers from bytes, low bits first."""
+    """A reader of numbers from bytes, low bits first."""
 
     def __init__(self, data: bytes) -> None:
         self._value = int.from_bytes(data, "little")

@@ -60,17 +60,17 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
         found = re.fullmatch(r"(?P<before>.*?)\b(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})(?P<after>(?:[\s,;].*)?)", line.strip())
         if found is None:
             if line.strip() and (number > 1 or re.search(r"\d", line)):
-                raise PrepError(f"{path}, line {number}: {line.strip()!r:.80} is no line of red, green, blue (0 to 255) and a name")
+                raise PrepError(f"{path}, line {number}: {line.strip()!r:.80} is not red, green, blue (0 to 255) and a name")
             continue
         if re.search(r"\b\d+\b", f"{found['before']} {found['after']}"):
             raise PrepError(
-                f"{path}, line {number}: {line.strip()!r:.80} has more than three numbers: red, green, blue and a name only"
+                f"{path}, line {number}: {line.strip()!r:.80} has more than three numbers, expected red, green, blue and a name"
             )
         red, green, blue = (int(found[k]) for k in (2, 3, 4))
         if max(red, green, blue) > 255:
-            raise PrepError(f"{path}, line {number}: a colour is from 0 to 255")
+            raise PrepError(f"{path}, line {number}: colours are from 0 to 255")
         if (red, green, blue) in colors:
-            raise PrepError(f"{path}, line {number}: the colour of line {colors.index((red, green, blue)) + 1} again")
+            raise PrepError(f"{path}, line {number}: repeats the colour of line {colors.index((red, green, blue)) + 1}")
         colors.append((red, green, blue))
         names.append(f"{found['before']} {found['after']}".strip(" \t,;") or str(len(names)))
     if not colors:

@@ -25,7 +25,7 @@ class Planes(NamedTuple):
     chroma: Array
 
 
-BLACK = (0, 128)  # of luma and chroma
+BLACK = (0, 128)  # values of luma and chroma
 COLORS = np.array([[-0.168735892, -0.331264108, 0.5, 128], [0.5, -0.418687589, -0.081312411, 128]])  # Cb and Cr of RGB 1
 
 

@@ -172,9 +172,9 @@ def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Arr
     faults = {"has no pixels": (height < 1) | (width < 1)}
     if not crop.reaches_outside:
         outside = (top < 0) | (left < 0) | (top + height > heights) | (left + width > widths)
-        faults["reaches beyond the image, and reaches_outside is False"] = outside
+        faults["reaches beyond the image, but reaches_outside is False"] = outside
     if not crop.resizes and crop.shape is not None:
-        faults["has not the size of the output, and resizes is False"] = (boxes[:, 2:] != crop.shape).any(axis=1)
+        faults["does not have the size of the output, but resizes is False"] = (boxes[:, 2:] != crop.shape).any(axis=1)
     for fault, where in faults.items():
         if where.any():
             k = int(where.argmax())
