@@ -360,7 +360,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
     (tmp_path / "work").mkdir()
     wrong(StoreError, "is not finished; run the same fastdata-prep command again", lambda: RAMDataset(tmp_path))
     wrong(ValueError, "targets go with a list of files; a store has its own", lambda: RAMDataset(path, [1, 2]))
-    wrong(ValueError, r"targets are int64 \(3,\); expected 42 int classes", lambda: RAMDataset(files, [1, 2, 3]))
+    wrong(ValueError, r"targets are int64 \(3,\), expected 42 int classes", lambda: RAMDataset(files, [1, 2, 3]))
     wrong(ValueError, r"targets are float64 \(42,\)", lambda: RAMDataset(files, [0.5] * 42))
     wrong(ValueError, "targets are <U1", lambda: RAMDataset(files, ["a"] * 42))
     wrong(ValueError, "size is 64, but image files have their own size", lambda: RAMDataset(files, size=64))

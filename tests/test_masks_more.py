@@ -123,7 +123,7 @@ def test_images_alone_from_a_store_with_masks():
 
 
 def test_masks_without_labels_are_no_store_of_labelled_images():
-    with pytest.raises(StoreError, match=r"masks and no labels.*-1: MaskDataset.*RAMDataset\(masks=False\)"):
+    with pytest.raises(StoreError, match=r"masks and no labels.*-1: use MaskDataset.*RAMDataset\(masks=False\)"):
         LMDBDataset(masked())
 
 
