@@ -96,7 +96,7 @@ def test_auto_of_images_that_can_not_be_decoded(tmp_path):
     pytest.importorskip("nvidia.dali")
     (tmp_path / "a.jpg").write_bytes(encode(picture(0, 60, 80))[:3000])
     dataset = RAMDataset([tmp_path / "a.jpg"], crop=CenterCrop(40))
-    with Loader(dataset, 1, num_workers=0, backend="auto") as loader, pytest.raises(Exception, match="can't be decoded"):
+    with Loader(dataset, 1, num_workers=0, backend="auto") as loader, pytest.raises(Exception, match="cannot be decoded"):
         list(loader)
     assert loader.backend == "torch" and "could not be measured: StoreError" in loader.backend_reason
 

@@ -192,7 +192,7 @@ def test_what_does_not_go_together():
         first + MaskDataset(masked((2, 300), palette="".join(f"{k} {k} {k} class{k}\n" for k in range(7))))
     with pytest.raises(ValueError, match="--mask-bits"):
         first + MaskDataset(masked((1, 30), bits=16), ignore_index=255)
-    with pytest.raises(ValueError, match="one of the datasets has masks, the other has none"):
+    with pytest.raises(ValueError, match="only one of the datasets has masks"):
         first + LMDBDataset(store())
     with pytest.raises(ValueError, match="one of the datasets has masks"):
         LMDBDataset(store()) + first

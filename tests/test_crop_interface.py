@@ -173,7 +173,7 @@ class Wrong(Crop):
         ),
         ({"box": (25, 0, 8, 8)}, "reaches beyond the image"),
         ({"box": (0, 0, 0, 8)}, "which has no pixels"),
-        ({"resizes": False}, "has not the size of the output, and resizes is False"),
+        ({"resizes": False}, "does not have the size of the output, but resizes is False"),
         ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
         ({"box": (0.0, 0.0, 8.0, 8.0)}, r"gave float64 \[1, 4\]"),
         ({"shape": None}, "Wrong has no shape of its own, so it needs a method shapes"),
@@ -223,12 +223,12 @@ def test_all_sizes_are_in_memory_and_within_max_bytes():
     sizes = {size: sum(image.nbytes for image in whole(store(), size)) for size in (64, 96)}
     held = RAMDataset(store(), size=(96, 64))
     for size, total in sizes.items():
-        one = held.with_size(size)._images.held
+        one = held.with_size(size)._images.records
         assert len(one) == 42 and one.bytes.nbytes == total
         one.bytes[:] = size
         assert (held.with_size(size)[5][0] == size).all()
     part = RAMDataset(store(), size=(96, 64), max_bytes=sum(sizes.values()) // 2)
-    counts = {len(part.with_size(size)._images.held) for size in sizes}
+    counts = {len(part.with_size(size)._images.records) for size in sizes}
     assert len(counts) == 1 and 10 < counts.pop() < 30
     assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
 

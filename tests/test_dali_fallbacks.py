@@ -129,7 +129,7 @@ def test_what_nothing_can_decode_is_the_same_error(damage, tmp_path, monkeypatch
         with Loader(dataset, 2, **backend) as loader:
             batches = iter(loader)
             seen = [next(batches).ids.tolist() for _ in range(3)]
-            with pytest.raises(StoreError, match=r"g\.jpg can't be decoded") as caught:
+            with pytest.raises(StoreError, match=r"g\.jpg cannot be decoded") as caught:
                 next(batches)
             told.append((seen, str(caught.value), loader.state_dict()))
             until(lambda: not threads() - before)  # though the error is still held

@@ -360,18 +360,18 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
     (tmp_path / "work").mkdir()
     wrong(StoreError, "is not finished; run the same fastdata-prep command again", lambda: RAMDataset(tmp_path))
     wrong(ValueError, "targets go with a list of files; a store has its own", lambda: RAMDataset(path, [1, 2]))
-    wrong(ValueError, r"targets are int64 \(3,\); 42 files need as many", lambda: RAMDataset(files, [1, 2, 3]))
+    wrong(ValueError, r"targets are int64 \(3,\), expected 42 int classes", lambda: RAMDataset(files, [1, 2, 3]))
     wrong(ValueError, r"targets are float64 \(42,\)", lambda: RAMDataset(files, [0.5] * 42))
     wrong(ValueError, "targets are <U1", lambda: RAMDataset(files, ["a"] * 42))
     wrong(ValueError, "size is 64, but image files have their own size", lambda: RAMDataset(files, size=64))
     wrong(ValueError, "max_bytes is -1, but must not be negative", lambda: RAMDataset(path, max_bytes=-1))
     (tmp_path / "notes.txt").write_text("hello")
     wrong(StoreError, "notes.txt is not a usable image: .*; leave it out", lambda: RAMDataset([*files[:2], tmp_path / "notes.txt"]))
-    wrong(StoreError, "gone.png can't be read: No such file or directory", lambda: RAMDataset([tmp_path / "gone.png"]))
+    wrong(StoreError, "gone.png cannot be read: No such file or directory", lambda: RAMDataset([tmp_path / "gone.png"]))
     cut = tmp_path / "cut.jpg"
     whole_file = encode(picture(0, 64, 64), ".jpg")
     cut.write_bytes(whole_file[: len(whole_file) // 2])
-    wrong(StoreError, "cut.jpg (can't be decoded|is not a usable image): .*; leave it out", lambda: RAMDataset([cut])[0])
+    wrong(StoreError, "cut.jpg (cannot be decoded|is not a usable image): .*; leave it out", lambda: RAMDataset([cut])[0])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -379,7 +379,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
     ("crop", "match"),
     [
         (None, r"images of one size, but .* \d+ x \d+, .*: give the dataset a crop, .*, or prepare with --resize crop --upscale$"),
-        (Resize(32), r"keeps the aspect; use Resize\(\(height, width\)\) or CenterCrop"),
+        (Resize(32), r"keeps the aspect ratio; use Resize\(\(height, width\)\) or CenterCrop"),
         (RandomCrop(90), r"RandomCrop\(90, padding=0\) does not fit into an image of \d+ x \d+ pixels: use more padding"),
     ],
 )

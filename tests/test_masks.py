@@ -118,12 +118,12 @@ def test_palettes(text, tmp_path):
     ("text", "says"),
     [
         ("", "has no line of red, green, blue"),
-        ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' is no line"),
+        ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' is not red, green, blue"),
         ("class 1 0 0 0\n", "line 1: 'class 1 0 0 0' has more than three numbers"),
         ("id,r,g,b,name\n1,128,0,0,plane\n", "line 2: .* has more than three numbers"),
         ("r,g,b,a,name\n1,2,3,255,bg\n", "line 2: .* has more than three numbers"),
-        ("0 0 256 a\n", "line 1: a colour is from 0 to 255"),
-        ("0 0 0 a\n1 1 1 b\n0 0 0 c\n", "line 3: the colour of line 1 again"),
+        ("0 0 256 a\n", "line 1: colours are from 0 to 255"),
+        ("0 0 0 a\n1 1 1 b\n0 0 0 c\n", "line 3: repeats the colour of line 1"),
     ],
 )
 def test_wrong_palettes(text, says, tmp_path):

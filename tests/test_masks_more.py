@@ -72,8 +72,8 @@ def test_memory_gives_images_and_masks_as_the_disk_does(codec, decoded, share):
     total = whole_bytes(path, decoded)
     most = None if share is None else int(share * total)
     disk, ram = MaskDataset(path, **options), RAMDataset(path, decoded=decoded, max_bytes=most, **options)
-    held = [source.held.bytes.size for source in (ram._images, ram._masks.source)]
-    assert len(ram._images.held) == len(ram._masks.source.held)
+    held = [source.records.bytes.size for source in (ram._images, ram._masks.source)]
+    assert len(ram._images.records) == len(ram._masks.source.records)
     if share == 0.5:
         assert 0.35 * total < sum(held) <= most and min(held) > 0
     else:
@@ -107,7 +107,7 @@ def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
     copy = pickle.loads(data := pickle.dumps(subset))
     assert isinstance(copy, RAMDataset) and len(data) < 4000 and copy.ignore_index == 7
     assert all(map(torch.equal, copy[0], ram[3])) and ram[3][1][0, 0] == 7
-    copy._masks.source.held.bytes[:] = 9
+    copy._masks.source.records.bytes[:] = 9
     assert (ram.with_crop(None)[2][1] == 9).all(), "one memory, not a copy of it"
     disk = MaskDataset(masked())
     assert (ram.class_pixels, ram.classes, ram.targets.tolist()) == (disk.class_pixels, disk.classes, disk.targets.tolist())
@@ -123,7 +123,7 @@ def test_images_alone_from_a_store_with_masks():
 
 
 def test_masks_without_labels_are_no_store_of_labelled_images():
-    with pytest.raises(StoreError, match=r"masks and no labels.*-1: MaskDataset.*RAMDataset\(masks=False\)"):
+    with pytest.raises(StoreError, match=r"masks and no labels.*-1: use MaskDataset.*RAMDataset\(masks=False\)"):
         LMDBDataset(masked())
 
 

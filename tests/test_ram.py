@@ -33,7 +33,7 @@ def test_it_equals_the_store_bit_for_bit_whatever_is_held(codec, decoded, share)
     path, options = store(codec), {"crop": RandomResizedCrop(40), "hflip": 0.5}
     total = stored_bytes(store("rgb") if decoded else path)
     ram = RAMDataset(path, decoded=decoded, max_bytes=None if share is None else int(share * total), **options)
-    held = len(ram._images.held)
+    held = len(ram._images.records)
     assert held == {0: 0, 1: COUNT, None: COUNT}.get(share, held) and (share != 0.5 or 10 < held < 32)
     disk = LMDBDataset(path, **options)
     assert np.array_equal(ram.read_batch(range(COUNT), seed=1, epoch=1)[0], disk.read_batch(range(COUNT), seed=1, epoch=1)[0])
@@ -100,8 +100,8 @@ def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
 
 def test_a_damaged_record_is_named_when_it_is_decoded():
     dataset = RAMDataset(store("jpeg"))
-    start = dataset._images.held.ends[5]
-    dataset._images.held.bytes[start : start + 200] = 0
+    start = dataset._images.records.ends[5]
+    dataset._images.records.bytes[start : start + 200] = 0
     with pytest.raises(FormatError, match=r"sample 5 of .*: .*; run fastdata verify"):
         dataset[5]
 
@@ -223,7 +223,7 @@ def main(method, *paths):
     go.set()
     for worker in workers:
         worker.join()
-    print(json.dumps([held, int(dataset._images.held.ends[-1])]))
+    print(json.dumps([held, int(dataset._images.records.ends[-1])]))
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
@@ -241,9 +241,9 @@ def test_four_processes_hold_the_bytes_once(method):
 
 def test_the_crop_of_a_held_image_leaves_it_as_it_is():
     dataset = RAMDataset(store(), decoded=True, crop=CenterCrop(20), hflip=1, transform=lambda p: p.__imul__(0))
-    before = dataset._images.held.bytes.copy()
+    before = dataset._images.records.bytes.copy()
     assert dataset[0][0].sum() == 0
-    np.testing.assert_array_equal(dataset._images.held.bytes, before)
+    np.testing.assert_array_equal(dataset._images.records.bytes, before)
     images = LMDBDataset(store())._images
     raw = images.decode(0, images.get(0), Window(0, 0, 1, 1), lambda n: np.empty(n, np.uint8))[0].pixels
     with pytest.raises(ValueError, match="read-only"):

@@ -312,7 +312,7 @@ def test_the_error_of_a_worker_surfaces(tmp_path):
     dataset = RAMDataset(copies, max_bytes=0)
     copies[5].unlink()
     for workers in (0, 2):
-        with loader(dataset, num_workers=workers) as mine, pytest.raises((CodecError, fastdata.StoreError), match="can't be read"):
+        with loader(dataset, num_workers=workers) as mine, pytest.raises((CodecError, fastdata.StoreError), match="cannot be read"):
             next(iter(mine))
 
 

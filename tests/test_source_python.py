@@ -133,7 +133,7 @@ def test_what_can_t_be_prepared(tmp_path: Path) -> None:
     refused(PrepError, "the label of item 0 is a complex", [(IMAGES[0], 1j)], out)
     refused(PrepError, "no images|nothing", [], out)
     refused(ValueError, "labels has 3 entries for 5 images; give one for each", IMAGES, out, labels=[1, 2, 3])
-    refused(ValueError, "of images in Python it is a sequence, one label for each", IMAGES, out, labels="labels.csv")
+    refused(ValueError, "for images in Python must be a sequence of one label each", IMAGES, out, labels="labels.csv")
     refused(ValueError, "out is None, but a sequence of images has no name: name the store", IMAGES, None)
     refused(TypeError, "source is a int, but must be a path, a DataFrame, or a sequence of images", 3, out)
     refused(TypeError, "source is a generator, but must be a path", (image for image in IMAGES), out)

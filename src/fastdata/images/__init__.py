@@ -1,1 +1,1 @@
-"""Bytes to pixels and back: JPEG on a restart grid, raw and PNG records, and whatever image a user has."""
+"""Images: JPEG records on a restart grid, other codecs, and image files of any format."""

@@ -1,7 +1,7 @@
-"""Boxes of several JPEGs, decoded as one.
+"""Decode boxes of several JPEGs as one JPEG.
 
-Cells of the restart grid are independent of each other, and the cuts of a batch share their tables. So those of equal width can
-stand below each other in one JPEG: the decoder starts once for all of them, and stays in its own loops.
+Cells of the restart grid are independent of each other, and the cuts of a batch share their tables. So cells of equal width can
+be stacked in one JPEG: the decoder starts once for all of them, and stays in its inner loops.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.images.jpeg import MAX_SIDE, decode_jpeg_into
-from fastdata.images.jpeg_cut import Cells, find_cells, joined
+from fastdata.images.jpeg_cut import Cells, find_cells, join_cells
 from fastdata.images.pixels import LEAST_SHRUNK, Region, Window
 
 __all__ = ["JpegBatch", "jpeg_batches"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_PIXELS = 500_000  # of a batch, as decoded: more would leave the cache before they are used
+MOST_PIXELS = 500_000  # of a decoded batch: more would be evicted from the cache before they are used
 
 
 class JpegBatch(NamedTuple):
-    """Cells of one grid, width and scale. places: which of the records each belongs to."""
+    """Cells of one grid, width and scale. places: the record that each belongs to."""
 
     shrink: int
     fast: bool
@@ -31,33 +31,35 @@ class JpegBatch(NamedTuple):
     cells: list[Cells]
 
     def decode(self, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
-        """(place, pixels that hold its window), [H, W, 1 or 4], in memory of `scratch`, both as for `decode_jpeg_into`.
+        """Decode to (place, region that contains its window) pairs, [H, W, 1 or 4], in memory of `scratch`; see `decode_jpeg_into`.
 
         Raises:
-            CodecError: the bytes of one of them are damaged.
+            CodecError: if the bytes of one of them are damaged.
         """
-        times, below = self.shrink, sum(cells.end for cells in self.cells[:-1])
-        size = -(-(below + self.cells[-1].height) // times), -(-self.cells[0].width // times)
-        pixels = decode_jpeg_into(scratch, joined(self.cells), size, gray=gray, fast=self.fast)
-        found, top = [], 0
+        shrink = self.shrink
+        above = sum(cells.end for cells in self.cells[:-1])
+        size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)
+        pixels = decode_jpeg_into(scratch, join_cells(self.cells), size, gray=gray, fast=self.fast)
+        regions = []
+        top = 0
         for place, cells in zip(self.places, self.cells, strict=True):
-            found.append((place, Region(pixels[top : top - (-cells.height // times)], cells.top, cells.left, times)))
-            top += cells.end // times
-        return found
+            regions.append((place, Region(pixels[top : top - (-cells.height // shrink)], cells.top, cells.left, shrink)))
+            top += cells.end // shrink
+        return regions
 
 
 def jpeg_batches(
     records: Sequence[memoryview], sizes: Sequence[tuple[int, int]], windows: Sequence[Window]
 ) -> tuple[list[JpegBatch], list[int]]:
-    """JPEG records of which a part is wanted, to be decoded together; and the places of those that are better decoded alone.
+    """Group JPEG records of which a part is needed into batches. Also return the places of those to decode alone.
 
     Args:
-        records: JPEGs; those with the index of docs/format.md can be.
-        sizes: (height, width) that each should have.
-        windows: what is wanted of each, perhaps nothing.
+        records: JPEGs; those with the index of docs/format.md can be batched.
+        sizes: the (height, width) that each should have.
+        windows: the part of each that is needed; may be empty.
     """
     batches: list[JpegBatch] = []
-    open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # and the rows that each still takes
+    open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in
     alone = []
     for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
         part = window.height > 0 and window.width > 0 and window[2:4] != size
@@ -69,7 +71,8 @@ def jpeg_batches(
         kind = (cells.grid.before, cells.grid.after, cells.width, shrink, window.fast, place if cells.bounded else None)
         batch, room = open_batches.get(kind, (None, 0))
         if batch is None or cells.end > room:
-            batch, room = JpegBatch(shrink, window.fast, [], []), min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
+            batch = JpegBatch(shrink, window.fast, [], [])
+            room = min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
             batches.append(batch)
         batch.places.append(place)
         batch.cells.append(cells)

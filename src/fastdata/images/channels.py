@@ -1,7 +1,7 @@
-"""Pixels as image files store them, and the arithmetic from there to what is asked for.
+"""Pixels as image files store them, and their conversion to the requested form.
 
-Files differ in depth, channels, alpha and orientation. Each format hands over a `Pixels`; everything after that is here and
-the same for all. Rounding is to nearest everywhere, in integers, so results do not depend on the machine.
+Files differ in depth, channels, alpha and orientation. Each format returns a `Pixels`; everything after that is here and the same
+for all. All rounding is to nearest, in integers, so results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Pixels(NamedTuple):
 
 
 def imdecode(data: bytes) -> Array:
-    """OpenCV's pixels as they are stored: grey, BGR or BGRA."""
+    """Decode with OpenCV to pixels as stored: grey, BGR or BGRA."""
     try:
         decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
@@ -38,7 +38,7 @@ def imdecode(data: bytes) -> Array:
 
 
 def from_cv2(decoded: Array) -> Pixels:
-    """What `imdecode` returned, in RGB and with alpha apart."""
+    """Convert what `imdecode` returned to RGB and separate alpha."""
     if decoded.ndim == 2:
         return Pixels(decoded)
     if decoded.shape[2] == 4:
@@ -47,7 +47,7 @@ def from_cv2(decoded: Array) -> Pixels:
 
 
 def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
-    """The colours of uint8 `indices`; entries beyond the palette are black, entries beyond `alpha` opaque."""
+    """Look up the colours of uint8 `indices`; entries beyond the palette are black, entries beyond `alpha` opaque."""
     if not palette:
         raise CodecError("the image has no palette", "undecodable")
     colors = np.frombuffer(palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)
@@ -56,13 +56,13 @@ def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
 
 
 def cmyk_to_rgb(absent: Array) -> Array:
-    """RGB of [H, W, 4] amounts of light that each ink lets through (that is, inverted CMYK): the product with K, as Pillow."""
+    """Convert inverted CMYK [H, W, 4], the light that each ink lets through, to RGB: the product with K, as Pillow."""
     light = _wide(absent[..., :3]) * _wide(absent[..., 3:])
     return _over(light, 8 * absent.dtype.itemsize).astype(absent.dtype)
 
 
 def flatten(pixels: Pixels, background: tuple[int, int, int]) -> Array:
-    """`pixels` composited on `background` (0 to 255), in the depth of the source."""
+    """Composite `pixels` on `background` (0 to 255), in the depth of the source."""
     color, alpha, premultiplied = pixels
     if alpha is None:
         return color
@@ -83,14 +83,14 @@ def _wide(array: Array) -> Array:
 
 
 def _over(total: Array, depth: int) -> Array:
-    """round(total / (2**depth - 1)) for unsigned totals up to (2**depth - 1)**2, without a division."""
+    """Return round(total / (2**depth - 1)) for unsigned totals up to (2**depth - 1)**2, without a division."""
     total = total + (1 << (depth - 1))
     quotient: Array = (total + (total >> depth)) >> depth
     return quotient
 
 
 def to_channels(color: Array, gray: bool) -> Array:
-    """Grey or RGB."""
+    """Convert to grey or RGB."""
     if gray and color.ndim == 3:
         return cv2.cvtColor(color, cv2.COLOR_RGB2GRAY)
     if not gray and color.ndim == 2:
@@ -99,7 +99,7 @@ def to_channels(color: Array, gray: bool) -> Array:
 
 
 def to_bits(color: Array, bits: int) -> Array:
-    """uint8 or uint16, so that black stays black and white stays white."""
+    """Convert to uint8 or uint16; black stays black and white stays white."""
     if 8 * color.dtype.itemsize == bits:
         return color
     if bits == 16:
@@ -108,7 +108,7 @@ def to_bits(color: Array, bits: int) -> Array:
 
 
 def upright(color: Array, orientation: int) -> Array:
-    """`color` with EXIF orientation 1 to 8 undone; no copy for 1."""
+    """Undo EXIF orientation 1 to 8; no copy for 1."""
     if orientation >= 5:
         color = color.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):

@@ -1,6 +1,6 @@
-"""What Pillow would read wrongly and say nothing: looked for in the bytes of a file before Pillow sees them.
+"""Checks for what Pillow would silently read wrongly, made on a file's bytes before Pillow reads them.
 
-Each check raises a `CodecError`, or a `struct.error` or `IndexError` where the file ends inside of what it looks at.
+Each check raises a `CodecError`, or a `struct.error` or `IndexError` where the file ends inside what it reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["CHECKS"]
 
 NUMBER = rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,9})"
 PNM = re.compile(rb"P[1-6]" + 3 * NUMBER)
-SIZ = b"\xff\x4f\xff\x51"  # how a codestream of JPEG 2000 begins
+SIZ = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 codestream
 SOT, EOC = 0xFF90, 0xFFD9
 JP2_COLORS = re.compile(
     rb"colr(?:\x01..\0\0\0[\x0c\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S
@@ -24,10 +24,10 @@ JP2_COLORS = re.compile(
 
 
 def check_pnm(data: bytes) -> None:
-    """The last number of a text may be a part of one. Of colours with more than 8 bits Pillow keeps 8."""
+    """Reject texts whose last number may be cut, and colours of more than 8 bits, of which Pillow keeps 8."""
     if data[1:2] in b"23" and data[-1:].isdigit():
         raise CodecError("the PNM ends with a digit, and may have lost others: a text ends with white space", "truncated")
-    if data[1:2] in b"123" and data.count(b"#") > 1000:  # Pillow's time grows with their square
+    if data[1:2] in b"123" and data.count(b"#") > 1000:  # Pillow's time is quadratic in them
         raise unsupported("PNM with more than a thousand comments")
     found = PNM.match(data)
     if data[1:2] in b"36" and found and int(found[3]) > 255:
@@ -35,20 +35,20 @@ def check_pnm(data: bytes) -> None:
 
 
 def check_sun(data: bytes) -> None:
-    """Pillow skips no padding inside of runs, takes no palette for single bits, and others see the padding of 32 bits elsewhere."""
+    """Reject what Pillow misreads: padding inside runs, palettes for single bits. Readers disagree on the padding of 32 bits."""
     width, _, bits, _, kind, _, palette = struct.unpack_from(">7I", data, 4)
     if kind > 3 or bits not in (1, 8, 24) or palette > 768 or (palette and bits != 8) or (kind == 2 and -(-width * bits // 8) % 2):
         raise unsupported(f"Sun raster of type {kind} with {bits} bits, {width} columns and {palette} bytes of palette")
 
 
 def check_sgi(data: bytes) -> None:
-    """Of 16 bits Pillow keeps 8."""
+    """Reject 16 bits, of which Pillow keeps 8."""
     if data[3] != 1:
         raise unsupported("SGI image of more than 8 bits")
 
 
 def check_jp2(data: bytes) -> None:
-    """OpenJPEG leaves tiles black that a file lacks. Pillow cuts the bits of deep colours off, and guesses what channels are."""
+    """Reject missing tiles, which OpenJPEG leaves black; deep colours, which Pillow truncates; and channels of unclear meaning."""
     start = max(data.find(SIZ), 0)
     kind, width, height, left, top, tile_width, tile_height, tile_left, tile_top, components = struct.unpack_from(
         ">2H8IH", data, start + 4
@@ -64,7 +64,7 @@ def check_jp2(data: bytes) -> None:
         raise CodecError("the JPEG 2000 file says two sizes", "undecodable")
     if b"colr" in head and not JP2_COLORS.search(head):
         raise unsupported("JPEG 2000 with colours other than RGB, grey and CMYK")
-    if b"pclr" in head:  # Pillow lets equal entries fall together
+    if b"pclr" in head:  # Pillow merges equal entries
         raise unsupported("JPEG 2000 with a palette")
     if b"cdef" in head and not _channels_in_order(head, components):
         raise unsupported("JPEG 2000 with these kinds of channels")
@@ -72,7 +72,7 @@ def check_jp2(data: bytes) -> None:
 
 
 def _channels_in_order(head: bytes, components: int) -> bool:
-    """Whether the channel definitions are the colours in their order and, behind them, straight alpha."""
+    """Return whether the channel definitions are the colours in order, then straight alpha."""
     start = head.index(b"cdef") + 4
     size = struct.unpack_from(">H", head, start)[0]
     found = sorted(struct.iter_unpack(">HHH", head[start + 2 : start + 2 + 6 * size]))
@@ -81,8 +81,9 @@ def _channels_in_order(head: bytes, components: int) -> bool:
 
 
 def _check_tiles(stream: bytes, tiles: int) -> None:
-    """Every tile-part has to end where the next or the end of the codestream begins, and no tile may be lacking."""
-    at, seen = 2, set[int]()
+    """Check that each tile-part ends where the next or the end of the codestream begins, and that no tile is missing."""
+    at = 2
+    seen = set[int]()
     while (marker := struct.unpack_from(">H", stream, at)[0]) != SOT:
         if marker < 0xFF00 or marker == EOC:
             raise CodecError("the header of the JPEG 2000 codestream is damaged", "undecodable")

@@ -1,4 +1,4 @@
-"""Several sources one after another, so that a concatenation of datasets keeps the fast path."""
+"""Several sources one after another, which keeps the fast path for concatenated datasets."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from fastdata.images.pixels import Window
 from fastdata.images.records import Images, Regions, Scratch
 from fastdata.shared_memory import SharedArray
 
-__all__ = ["JoinedImages"]
+__all__ = ["ConcatImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class JoinedImages:
-    """The images of several sources, as one.
+class ConcatImages:
+    """The images of several sources, as one source.
 
     Args:
-        parts: sources, each with the rows of it that count, in order; None: all of them.
+        parts: sources, each with the rows of it to use, in order; None: all rows.
 
     Raises:
-        ValueError: their labels, channels, dtypes or layouts differ.
+        ValueError: if their labels, channels, dtypes or layouts differ.
     """
 
     def __init__(self, parts: Sequence[tuple[Images, SharedArray | None]]) -> None:
         self._parts = list(parts)
         first = self._parts[0][0]
-        self.form, self.labels = first.form, first.labels
+        self.form = first.form
+        self.labels = first.labels
         for images, _ in self._parts[1:]:
             same = replace(images.form, codec=first.form.codec) == first.form and images.form.planes == first.form.planes
             if images.labels != first.labels or not same:
@@ -42,7 +43,7 @@ class JoinedImages:
                 )
         counts = [len(images) if rows is None else len(rows.array) for images, rows in self._parts]
         self._starts = np.cumsum([0, *counts]).tolist()
-        self._targets: Array | None = None  # made once in each process, not sent to it
+        self._targets: Array | None = None  # made once per process, and not pickled
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_targets": None}
@@ -101,8 +102,8 @@ class JoinedImages:
         images, local = self._find(index)
         return images.name(local)
 
-    def with_size(self, size: int | None) -> JoinedImages:
-        return JoinedImages([(images.with_size(size), rows) for images, rows in self._parts])
+    def with_size(self, size: int | None) -> ConcatImages:
+        return ConcatImages([(images.with_size(size), rows) for images, rows in self._parts])
 
 
 def _described(images: Images) -> str:

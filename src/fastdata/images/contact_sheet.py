@@ -1,4 +1,4 @@
-"""The contact sheet of images, and of what else has a picture for each sample."""
+"""Contact sheets of images, and of other kinds with a picture for each sample."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ from fastdata.words import human_bytes, number_of
 __all__ = ["draw_images", "draw_tiles"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Pictures = Callable[[int], tuple[list[Array], str]]  # of a sample: RGB pixels, its mask's after its own, and what to say of them
+Pictures = Callable[[int], tuple[list[Array], str]]  # from an index: RGB pixels, then those of its mask, and a note for the caption
 
 TILE, LINE = 144, 17
 COLUMNS, ROWS = 8, 6
-KEY, SWATCH = 24, 16  # of the legend: a line, and a patch of colour
-LEGEND = 24  # classes of masks that are named
+KEY, SWATCH = 24, 16  # of the legend: height of a line, side of a colour patch
+LEGEND = 24  # most mask classes in the legend
 
 
 def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) -> tuple[Canvas, int, str]:
-    """Draw pictures with their captions below them, and a legend of the masks. what: of the variant, for the line at the top."""
-    legend, across = _legend(store), COLUMNS // 2 if store.manifest.section("masks") else COLUMNS
-    count, lines = min(len(store), across * ROWS), 1 if store.manifest.labels.kind == "none" else 2
-    rows, tall, wide = max(1, -(-count // across)), TILE + lines * LINE + 2 * GAP, TILE * (COLUMNS // across) + GAP
+    """Draw pictures with captions below, and a legend of the masks. what: text about the variant, for the line at the top."""
+    legend = _legend(store)
+    names = store.names()
+    across = COLUMNS // 2 if store.manifest.section("masks") else COLUMNS
+    count = min(len(store), across * ROWS)
+    lines = 1 if store.manifest.labels.kind == "none" else 2
+    rows = max(1, -(-count // across))
+    tall = TILE + lines * LINE + 2 * GAP
+    wide = TILE * (COLUMNS // across) + GAP
     below = TITLE + rows * tall
-    canvas, names = Canvas(across * wide + GAP, below + -(-len(legend) // COLUMNS) * KEY), store.names()
+    canvas = Canvas(across * wide + GAP, below + -(-len(legend) // COLUMNS) * KEY)
     for place in range(count):
         index = place * len(store) // count
         x, y = GAP + place % across * wide, TITLE + place // across * tall
-        found, note = pictures(index)
-        for k, pixels in enumerate(found):
+        images, note = pictures(index)
+        for k, pixels in enumerate(images):
             canvas.box(x + k * TILE, y, TILE, TILE, PALE)
             canvas.picture(x + k * TILE, y, TILE, TILE, pixels, smooth=not k)
         if lines == 2:
@@ -46,26 +51,28 @@ def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) ->
         x, y = GAP + k % COLUMNS * (TILE + GAP), below + k // COLUMNS * KEY
         canvas.box(x, y, SWATCH, SWATCH, color)
         canvas.text(x + SWATCH + 6, y + 13, text, width=TILE - SWATCH - 6)
-    return canvas, count, _said(store, what, variant, count)
+    return canvas, count, _summary(store, what, variant, count)
 
 
-def _said(store: Store, what: str, variant: Variant, shown: int) -> str:
-    """The line below the store's name."""
-    manifest, masks = store.manifest, store.manifest.section("masks")
-    said = [number_of(len(store), store.kind.item)]
+def _summary(store: Store, what: str, variant: Variant, shown: int) -> str:
+    """Return the line below the store's name."""
+    manifest = store.manifest
+    masks = manifest.section("masks")
+    parts = [number_of(len(store), store.kind.item)]
     if manifest.labels.kind == "class":
-        said.append(number_of(len(manifest.labels.names), "class"))
+        parts.append(number_of(len(manifest.labels.names), "class"))
     if masks is not None:
-        said.append(f"masks of {number_of(sum(1 for count in masks.pixels.values() if count), 'class')}")
-    said.append(what)
+        parts.append(f"masks of {number_of(sum(1 for count in masks.pixels.values() if count), 'class')}")
+    parts.append(what)
     if len(store):
-        said.append(f"{human_bytes(float(store.samples[f'{variant.name}/bytes'].mean()))} each")
-    return ", ".join(said) + ("" if shown == len(store) else f"; {shown} of them, evenly spaced")
+        parts.append(f"{human_bytes(float(store.samples[f'{variant.name}/bytes'].mean()))} each")
+    return ", ".join(parts) + ("" if shown == len(store) else f"; {shown} of them, evenly spaced")
 
 
 def _label(store: Store, index: int) -> str:
-    """The class, or the float labels with their names."""
-    labels, label = store.manifest.labels, store.samples["label"][index]
+    """Return the class, or the float labels with their names."""
+    labels = store.manifest.labels
+    label = store.samples["label"][index]
     if labels.kind == "class":
         return labels.names[int(label)] if 0 <= label < len(labels.names) else "no class"
     return ", ".join(f"{name} {v:.4g}" for name, v in zip(labels.names, label, strict=True)) if labels.kind == "vector" else ""
@@ -82,12 +89,13 @@ def _pictures(store: Store, size: int | None) -> Pictures:
     readers = [store.reader(variant) for variant in variants]
 
     def pictures(index: int) -> tuple[list[Array], str]:
-        row, found = store.samples[index], []
+        row = store.samples[index]
+        images = []
         for variant, reader in zip(variants, readers, strict=True):
             height, width = (int(row[f"{variant.name}/{side}"]) for side in ("height", "width"))
             pixels = decode_record(reader.get(index), variant.form, height, width)
-            found.append(class_colors(1 << 8 * pixels.itemsize)[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
-        return found, ""
+            images.append(class_colors(1 << 8 * pixels.itemsize)[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
+        return images, ""
 
     return pictures
 
@@ -98,12 +106,13 @@ def _rgb8(pixels: Array) -> Array:
 
 
 def _legend(store: Store) -> Sequence[tuple[tuple[int, int, int], str]]:
-    """Colours of the commonest classes of masks, and names or numbers with their shares, in the order of the classes."""
+    """Return the colours of the commonest mask classes, with names or numbers and shares, in class order."""
     masks = store.manifest.section("masks")
     if masks is None:
         return []
     pixels = {int(k): count for k, count in masks.pixels.items() if count}
     common = sorted(sorted(pixels, key=lambda k: -pixels[k])[:LEGEND])
-    colors, total = class_colors(1 << 16), max(1, sum(pixels.values()))
+    colors = class_colors(1 << 16)
+    total = max(1, sum(pixels.values()))
     names = dict(enumerate(masks.names))
     return [(tuple(colors[k].tolist()), f"{k} {names.get(k, '')} {pixels[k] / total:.1%}".replace("  ", " ")) for k in common]

@@ -1,6 +1,6 @@
-"""Crops: which box of an image becomes a sample. Boxes of a whole batch are drawn at once, with torchvision's rules.
+"""Crops: the box of an image that becomes a sample. The boxes of a batch are drawn at once, by torchvision's rules.
 
-A box is (top, left, height, width) in pixels of the stored image; where it reaches beyond the image, the sample is zero.
+A box is (top, left, height, width) in pixels of the stored image. Pixels beyond the image are zero.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ __all__ = ["CenterCrop", "Crop", "RandomCrop", "RandomResizedCrop", "Resize"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Size = int | tuple[int, ...]
 
-TRIES = 10  # torchvision's, before it falls back to the centre
+TRIES = 10  # as torchvision, before the fallback to the centre
 
 
 @dataclass(frozen=True, repr=False)
 class Crop:
-    """Which box of an image becomes a sample. The crops of this package are of this class; derive your own from it.
+    """The box of an image that becomes a sample. The crops of this package derive from this class; derive your own from it.
 
-    Of a crop of your own, `boxes` says which box each image of a batch has, and `draws` how many random numbers that takes. What
-    else it says is true of every such crop, or narrows it down so that it can be made on a device. A box is (top, left, height,
+    Your own crop defines `boxes`, which returns the box of each image of a batch, and `draws`, the count of random numbers that it
+    needs. The other attributes have defaults that fit every crop; override them to allow faster paths. A box is (top, left, height,
     width) in pixels of the stored image.
 
     Args:
-        size: of the output, (height, width), or one number for both.
+        size: (height, width) of the output, or one number for both.
 
     Attributes:
-        draws: random numbers that a sample needs.
-        resizes: whether a box may have another size than the output, and is resized then. Of a crop that says False, which only
-            cuts, the images can stay on a device: `Loader(resident=...)`.
-        reaches_outside: whether a box may reach beyond the image, where samples are black, and masks `ignore_index`. Such a crop
-            can't resize.
-        shape: (height, width) of the output; None: it depends on the box, and `shapes` says how.
+        draws: how many random numbers a sample needs.
+        resizes: whether a box may differ in size from the output and is then resized. If False, the crop only cuts, and the images
+            can stay on the device: `Loader(resident=...)`.
+        reaches_outside: whether a box may reach beyond the image, where samples are black and masks are `ignore_index`. Such a crop
+            cannot resize.
+        shape: (height, width) of the output; None: it depends on the box, and `shapes` returns it.
         antialias, fast: as for RandomResizedCrop.
 
     Example:
@@ -56,7 +56,7 @@ class Crop:
     size: Size
 
     draws: ClassVar[int] = 0
-    any_axes: ClassVar[bool] = False  # whether it cuts arrays too, by `starts`
+    any_axes: ClassVar[bool] = False  # whether it also crops arrays with any number of axes, through `starts`
     antialias = True
     fast = False
 
@@ -79,7 +79,7 @@ class Crop:
         return height, width
 
     def sides(self, axes: int) -> tuple[int, ...]:
-        """Of the output, along so many axes."""
+        """Return the side of the output along each of `axes` axes."""
         sides = (self.size,) * axes if isinstance(self.size, int) else self.size
         if len(sides) != axes:
             raise ValueError(
@@ -88,20 +88,20 @@ class Crop:
         return sides
 
     def starts(self, u: Array, shapes: Array) -> Array:
-        """Where the boxes of a batch begin: int64 [n, axes] from uniform numbers [axes, n] and shapes [n, axes]; not resized."""
+        """Return where boxes that are not resized begin, int64 [n, axes], from uniform numbers [axes, n] and shapes [n, axes]."""
         raise NotImplementedError
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        """The boxes of a batch, int64 [n, 4].
+        """Return the boxes of a batch, int64 [n, 4].
 
         Args:
             u: independent uniform numbers in [0, 1), float64 [draws, n].
-            heights, widths: of the images, int64 [n].
+            heights, widths: the sides of the images, int64 [n].
         """
         raise NotImplementedError
 
     def shapes(self, boxes: Array) -> list[tuple[int, int]]:
-        """(height, width) of the output of each box."""
+        """Return the (height, width) of each box's output."""
         shape = self.shape
         if shape is None:
             raise NotImplementedError(f"{type(self).__name__} has no shape of its own, so it needs a method shapes")
@@ -114,15 +114,15 @@ class Crop:
 
 @dataclass(frozen=True, repr=False)
 class RandomResizedCrop(Crop):
-    """A box of random area and aspect ratio, resized to `size`: torchvision.transforms.RandomResizedCrop.
+    """A box of random area and aspect ratio, resized to `size`, as torchvision.transforms.RandomResizedCrop.
 
     Args:
-        size: of the output, (height, width), or one number for both.
-        scale: share of the image's area, lower and upper bound.
-        ratio: width / height, lower and upper bound; its logarithm is uniform.
-        antialias: average the pixels that a smaller output leaves out (triangle filter), as torchvision's default does;
-            False: plain bilinear, quicker where a crop shrinks, with aliasing.
-        fast: libjpeg-turbo's quicker transform and chroma upsampling: about 1 code off on average, up to 80 at chroma edges.
+        size: (height, width) of the output, or one number for both.
+        scale: lower and upper bound of the box's share of the image's area.
+        ratio: lower and upper bound of width / height; its logarithm is uniform.
+        antialias: average the pixels that a smaller output would skip (triangle filter), as torchvision does by default; False:
+            plain bilinear, which is faster where a crop shrinks, but aliases.
+        fast: use libjpeg-turbo's faster transform and chroma upsampling, about 1 code off on average, up to 80 at chroma edges.
     """
 
     _: KW_ONLY
@@ -154,25 +154,17 @@ class RandomResizedCrop(Crop):
         return boxes
 
     def _fallback(self, heights: Array, widths: Array) -> Array:
-        """The largest centred box whose ratio is within bounds."""
+        """Return the largest centred boxes whose ratio is within bounds."""
         shape = widths / heights
         w = np.where(shape > self.ratio[1], np.rint(heights * self.ratio[1]).astype(np.int64), widths)
         h = np.where(shape < self.ratio[0], np.rint(widths / self.ratio[0]).astype(np.int64), heights)
-        h, w = np.maximum(h, 1), np.maximum(w, 1)  # torchvision would fail here, at an image one pixel wide
+        h, w = np.maximum(h, 1), np.maximum(w, 1)  # torchvision fails here on an image one pixel wide
         return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
 
 
 @dataclass(frozen=True, repr=False)
-class CenterCrop(Crop):
-    """The centre of the image, not resized: torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
-
-    Args:
-        size: of the output, (height, width), or one number for both; of arrays, one number for each axis, or for all.
-        fast: as for RandomResizedCrop.
-    """
-
-    _: KW_ONLY
-    fast: bool = False
+class _Cut(Crop):
+    """A crop of `size` that is not resized."""
 
     any_axes: ClassVar[bool] = True
 
@@ -180,31 +172,44 @@ class CenterCrop(Crop):
     def resizes(self) -> bool:
         return False
 
-    @property
-    def reaches_outside(self) -> bool:
-        return True
-
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         starts = self.starts(u, np.stack([heights, widths], axis=1))
         return np.concatenate([starts, np.broadcast_to(self.sides(2), starts.shape)], axis=1)
 
+
+@dataclass(frozen=True, repr=False)
+class CenterCrop(_Cut):
+    """The centre of the image, not resized, as torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
+
+    Args:
+        size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
+        fast: as for RandomResizedCrop.
+    """
+
+    _: KW_ONLY
+    fast: bool = False
+
+    @property
+    def reaches_outside(self) -> bool:
+        return True
+
     def starts(self, u: Array, shapes: Array) -> Array:
         sides = np.array(self.sides(shapes.shape[1]))
-        # torchvision pads a smaller image first, the odd pixel below and to the right
+        # as torchvision, which pads a smaller image first, the odd pixel at the bottom and right
         return np.where(shapes < sides, -((sides - shapes) // 2), np.rint((shapes - sides) / 2).astype(np.int64))
 
 
 @dataclass(frozen=True, repr=False)
-class RandomCrop(Crop):
-    """A box of `size` at a random place, not resized: torchvision.transforms.RandomCrop.
+class RandomCrop(_Cut):
+    """A box of `size` at a random place, not resized, as torchvision.transforms.RandomCrop.
 
     Args:
-        size: of the output, (height, width), or one number for both; of arrays, one number for each axis, or for all.
-        padding: zeros on each side of the image that the box may reach into.
+        size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
+        padding: zeros added to each side of the image, which the box may include.
         fast: as for RandomResizedCrop.
 
     Raises:
-        LoaderError: when a sample is made of a padded image that is smaller than the box.
+        LoaderError: when a sample is made of an image that is smaller than the box, padding included.
     """
 
     _: KW_ONLY
@@ -212,7 +217,6 @@ class RandomCrop(Crop):
     fast: bool = False
 
     draws: ClassVar[int] = 2
-    any_axes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,38 +224,31 @@ class RandomCrop(Crop):
             raise ValueError(f"RandomCrop: padding is {self.padding!r}, but must be a number of pixels, 0 or more")
 
     @property
-    def resizes(self) -> bool:
-        return False
-
-    @property
     def reaches_outside(self) -> bool:
         return self.padding > 0
-
-    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        starts = self.starts(u, np.stack([heights, widths], axis=1))
-        return np.concatenate([starts, np.broadcast_to(self.sides(2), starts.shape)], axis=1)
 
     def starts(self, u: Array, shapes: Array) -> Array:
         places = shapes + 2 * self.padding - self.sides(shapes.shape[1]) + 1
         if places.size and places.min() < 1:
             shape = shapes[int(places.min(axis=1).argmin())].tolist()
-            image = len(shape) == 2
-            what = "an image" if image else "an array"
-            found = " x ".join(map(str, reversed(shape) if image else shape))
+            if len(shape) == 2:
+                what = f"an image of {shape[1]} x {shape[0]} pixels"
+                remedy = "RandomResizedCrop, or prepare with a larger --size or --upscale"
+            else:
+                what = f"an array of {' x '.join(map(str, shape))}"
+                remedy = "a smaller crop, or CenterCrop, which pads by itself"
             raise LoaderError(
-                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what} of {found}"
-                + (" pixels: use more padding, RandomResizedCrop, or prepare with a larger --size or --upscale" if image else "")
-                + ("" if image else ": use more padding, a smaller crop, or CenterCrop, which pads by itself")
+                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what}: use more padding, {remedy}"
             )
         return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
 
 
 @dataclass(frozen=True, repr=False)
 class Resize(Crop):
-    """The whole image, resized: torchvision.transforms.Resize.
+    """The whole image, resized, as torchvision.transforms.Resize.
 
     Args:
-        size: (height, width), or one number for the short side; the long side then keeps the aspect.
+        size: (height, width), or one number for the short side; the long side then keeps the aspect ratio.
         antialias, fast: as for RandomResizedCrop.
     """
 

@@ -1,4 +1,4 @@
-"""Image datasets: an index becomes a compact tensor and its target."""
+"""Image datasets: map an index to a compact tensor and its target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.timing import Allocate, Timing
-from fastdata.images.concat import JoinedImages
+from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
 from fastdata.images.encoded import EncodedBatch
 from fastdata.images.masks import Masks
@@ -27,39 +27,42 @@ __all__ = ["ImageDataset"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _of_view(name: str) -> Any:
-    """A part of the view. It may be set at any time, to what the constructor takes: a Loader's next batch has it."""
+def _view_property(name: str) -> Any:
+    """Return a property for a part of the view. Setting it takes what the constructor takes."""
 
-    def put(dataset: Any, value: Any) -> None:
-        dataset.view = dataset._fitting(replace(dataset.view, **{name: value}))
+    def set_value(dataset: Any, value: Any) -> None:
+        dataset.view = dataset._check_view(replace(dataset.view, **{name: value}))
 
-    return property(lambda dataset: getattr(dataset.view, name), put)
+    return property(lambda dataset: getattr(dataset.view, name), set_value)
 
 
 class ImageDataset(SlotDataset):
-    """Images with targets, which are labels or masks; `fastdata.images.stored` says where they come from.
+    """Images with labels or masks as targets; `fastdata.images.stored` has the constructors.
 
-    `ds[i]` is (image, target): uint8 or uint16 [C, H, W], RGB or one channel; and an int class, a float32 vector, or -1 without
-    labels; or the image's mask, uint8 or uint16 [H, W]. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows of luma, then rows
-    of Cb and Cr side by side at half the resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
+    `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel. The target is an int class, a float32
+    vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W]. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows
+    of luma, then rows of Cb and Cr side by side at half the resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
 
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
 
     Attributes:
-        classes: names of the classes, or of the columns of float targets; with masks, of their classes, where a palette told them.
-        class_pixels: with masks, dict of class: pixels, in the order of the classes, counted in all masks of the store, also those
-            that a subset leaves out, as they were before preparing. `class_weights()` makes the weights of a loss of them.
-        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
+        classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
+        class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
+            before preparing, also those outside a subset. `class_weights()` turns them into loss weights.
+        targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         view: crop, flips and transform.
+        crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new value.
+            Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks or emits planes.
     """
 
     channels_last = True
 
     def __init__(self, images: Images, view: View, masks: Masks | None = None) -> None:
         super().__init__()
-        self._images, self._masks = images, masks
-        self.view = self._fitting(view)
+        self._images = images
+        self._masks = masks
+        self.view = self._check_view(view)
 
     @property
     def _all(self) -> Images:
@@ -80,12 +83,12 @@ class ImageDataset(SlotDataset):
 
     @property
     def ignore_index(self) -> int | None:
-        """With masks, the class of pixels outside of the image."""
+        """The class of pixels outside the image; None without masks."""
         return self._masks.ignore_index if self._masks else None
 
     @property
     def large_targets(self) -> bool:
-        """Whether targets lie in memory that is allocated as images' is."""
+        """Whether targets, like images, are written to memory from `allocate`."""
         return self._masks is not None
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
@@ -93,7 +96,7 @@ class ImageDataset(SlotDataset):
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plan = self._plan(row[None], u)
         (pixels,) = render_each(self._images, self.view, row[None], plan, before_transform=self._seed_by_torch)
-        target = self._targets_of(row[None], plan, np.empty, None)[0]
+        target = self._read_targets(row[None], plan, np.empty, None)[0]
         return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
     def read_batch(
@@ -106,102 +109,89 @@ class ImageDataset(SlotDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Array, Array]:
-        """A batch as the Loader takes it.
+        """Return a batch for the Loader: images and targets.
 
-        Images [n, H, W, C], or planes [n, H * 3/2, W, 1]; and targets, int64 [n] or float32 [n, columns], or masks [n, H, W].
+        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]. Targets are int64 [n], float32 [n, columns], or masks [n, H, W].
 
-        `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
-        the memory for the images, then for masks; `timing` is added to.
+        `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
+        `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
         """
-        keys, rows, plan = self._planned(indices, seed, epoch, repeats)
+        keys, rows, plan = self._plan_batch(indices, seed, epoch, repeats)
         if self.view.transform is None:
             images = render_batch(self._images, self.view, rows, plan, allocate, timing)
-        else:  # a transform that draws random numbers draws the same for the same (seed, epoch, sample)
+        else:
             seeds = loose_seeds(seed, epoch, keys)
             with lent_generators() as reseed:
 
-                def begin(k: int) -> None:
+                def seed_sample(k: int) -> None:
                     reseed(seeds[k])
                     self._seed_own(seeds[k])
 
-                samples = render_each(self._images, self.view, rows, plan, timing, begin)
+                samples = render_each(self._images, self.view, rows, plan, timing, seed_sample)
             images = stack(samples, allocate)
-        return images, self._targets_of(rows, plan, allocate, timing)
+        return images, self._read_targets(rows, plan, allocate, timing)
 
     def _seed_own(self, seed: int) -> None:
-        """Seed the generators that a transform owns."""
+        """Seed the generators that the transform owns."""
         if self.view.user is not None:
             self.view.user.seed(seed)
 
     def _seed_by_torch(self, _: int) -> None:
-        """Seed them from torch's generator, which differs between the workers of torch's DataLoader."""
+        """Seed the transform's generators from torch's, which differs between the workers of torch's DataLoader."""
         if self.view.user is not None and self.view.user.has_generators:
             self._seed_own(int(torch.randint(1 << 62, (), device="cpu")))
 
-    @property
-    def transform(self) -> Transform | None:
-        """A function of your own, as LMDBDataset takes it. It may be set at any time: a Loader's next batch has it.
-
-        Raises, when it is set:
-            TypeError: it can't be called.
-            ValueError: the dataset has masks, or emits planes.
-        """
-        return self.view.transform
-
-    @transform.setter
-    def transform(self, transform: Transform | None) -> None:
-        self.view = self._fitting(replace(self.view, transform=transform))
-
-    crop: Any = _of_view("crop")
-    hflip: Any = _of_view("hflip")
-    vflip: Any = _of_view("vflip")
+    crop: Any = _view_property("crop")
+    hflip: Any = _view_property("hflip")
+    vflip: Any = _view_property("vflip")
+    transform: Any = _view_property("transform")
 
     @property
     def channels(self) -> int:
-        """Of an image as it is decoded: 3, or 1."""
+        """Channels of a decoded image: 3 or 1."""
         return self._images.form.channels
 
     def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None, cut: bool) -> EncodedBatch:
-        """The batch that `read_batch` makes of the same arguments, before it is decoded; without masks and transforms.
+        """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
 
-        cut: JPEGs hold no more than the boxes need. They are valid while this dataset lives.
+        With `cut`, JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
         """
-        _, rows, plan = self._planned(indices, seed, epoch, repeats)
+        _, rows, plan = self._plan_batch(indices, seed, epoch, repeats)
         return EncodedBatch(self._images, self.view, rows, plan, cut=cut)
 
     def no_jpegs(self) -> str | None:
-        """Why `encode_batch` is of no use; None: it is of use."""
+        """Return why `encode_batch` cannot be used; None: it can."""
         if self._masks is not None:
-            return "it has masks, which go with the images"
+            return "it has masks, which must be cropped with the images"
         if self.view.transform is not None:
             return "it has a transform, which takes decoded images"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
-    def _planned(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[Sample]]:
-        """What names the samples of a batch to the random numbers, their rows, and what becomes of them."""
+    def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[Sample]]:
+        """Return the keys of a batch's random numbers, its rows, and its plan."""
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
         return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.view.draws))
 
     def draw(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> tuple[Array, Array]:
-        """The boxes, int64 [n, 4], and flips, bool [n, 2], that `read_batch` cuts and makes with the same arguments."""
+        """Return the boxes, int64 [n, 4], and flips, bool [n, 2], that `read_batch` uses for the same arguments."""
         keys = repeated(self._keys(indices), repeats)
         sides = self._images.sides(keys & ROW_MASK)
         return self.view.draw(uniforms(seed, epoch, keys, self.view.draws), *sides, planes=self._images.form.planes)
 
     def _plan(self, rows: Array, u: Array) -> list[Sample]:
-        """What becomes of images, and of their masks, with these uniform numbers."""
+        """Plan the images, and their masks, from uniform numbers."""
         return self.view.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
 
-    def _targets_of(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Array:
-        """What goes with the images of a batch; `allocate` is for targets as large as images."""
+    def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Array:
+        """Return the targets of a batch. Masks are written to memory from `allocate`."""
         if self._masks is None:
             return self._images.targets[rows]
         return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
 
     @property
     def codec(self) -> str:
-        """How the images are held: "jpeg", "rgb", ..."""
+        """The codec of the stored images: "jpeg", "rgb", ..."""
         return self._images.form.codec
 
     @property
@@ -210,32 +200,32 @@ class ImageDataset(SlotDataset):
         return self._images.form.planes
 
     def sides(self) -> tuple[Array, Array]:
-        """Heights and widths of the stored images, int64 [n] each."""
+        """Return the heights and widths of the stored images, int64 [n] each."""
         return self._images.sides(self.rows(np.arange(len(self))))
 
     def sample_bytes(self) -> int:
-        """Bytes of the largest sample, before a transform."""
+        """Return the bytes of the largest sample, before a transform."""
         pixels = self.view.most_pixels(self.sides)
         return int(self._images.form.nbytes(pixels) + (self._masks.source.form.nbytes(pixels) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:
-        """The same samples from another stored size, as a dataset of the same kind."""
+        """Return the same samples from another stored size, as a dataset of the same kind."""
         return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
 
     def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
-        """The same samples with another crop, other flips and another transform: what a validation set needs after `split`."""
-        return self._like(view=self._fitting(View(crop, hflip, vflip, transform)))
+        """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
+        return self._like(view=self._check_view(View(crop, hflip, vflip, transform)))
 
     def with_crop_size(self, side: int) -> Any:
         if self.view.crop is None:
             raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
-        return self._like(view=self._fitting(replace(self.view, crop=replace(self.view.crop, size=side))))
+        return self._like(view=self._check_view(replace(self.view, crop=replace(self.view.crop, size=side))))
 
     def __add__(self, other: Any) -> Any:
-        """This dataset and another one after it, on the fast path, with masks too; other datasets through torch's `ConcatDataset`.
+        """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.
 
         Raises:
-            ValueError: their crops, flips, labels, classes or kinds of pixels differ, or one alone has masks.
+            ValueError: if their crops, flips, labels, classes or kinds of pixels differ, or only one has masks.
         """
         if not isinstance(other, ImageDataset):
             return super().__add__(other)
@@ -244,12 +234,12 @@ class ImageDataset(SlotDataset):
         rows = [None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK) for d in (self, other)]
         masks = [d._masks for d in (self, other) if d._masks is not None]
         if len(masks) == 1:
-            raise ValueError("one of the datasets has masks, the other has none: a batch of both can't be made")
-        joined = JoinedImages([(self._images, rows[0]), (other._images, rows[1])])
-        return ImageDataset(joined, self.view, Masks.joined(list(zip(masks, rows, strict=True))) if masks else None)
+            raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
+        images = ConcatImages([(self._images, rows[0]), (other._images, rows[1])])
+        return ImageDataset(images, self.view, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None)
 
-    def _fitting(self, view: View) -> View:
-        """The view, if samples of these images can be made with it."""
+    def _check_view(self, view: View) -> View:
+        """Return the view, or raise ValueError if it does not suit these images."""
         if self._masks and view.transform is not None:
             raise ValueError(
                 "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
@@ -266,10 +256,10 @@ class ImageDataset(SlotDataset):
         return view
 
     def __repr__(self) -> str:
-        kind, images = self._images.labels.kind, self._images
+        kind = self._images.labels.kind
         if self._masks is not None:
             classes = f"masks of {len(self._masks.counts())} classes"
         else:
             classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
-        count = counted_of(len(self), len(images), "images")
-        return in_one_line(self, count, classes, images.form.codec, *self.view.parts(), images.place)
+        count = counted_of(len(self), len(self._images), "images")
+        return in_one_line(self, count, classes, self.codec, *self.view.parts(), self._images.place)

@@ -1,4 +1,4 @@
-"""A batch of images before decoding, for a decoder that takes whole batches of JPEGs."""
+"""Batches of images before decoding, for decoders that take whole batches of JPEGs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class EncodedBatch:
-    """JPEGs, and what becomes of each.
+    """A batch of JPEGs, and the plan of their samples.
 
     Attributes:
-        plan: what becomes of each image.
-        jpegs: of each, the bytes that hold its window, and where these stand in the image; None: only `render` can make it.
+        plan: the plan for each image.
+        jpegs: for each image, a JPEG that contains its window, and its place in the image; None: only `render` can decode it.
         targets: int64 [n] or float32 [n, columns].
         shape: [H, W, C] of each sample.
 
     Raises:
-        LoaderError: samples of one batch would have several shapes.
+        LoaderError: if the samples would have several shapes.
     """
 
     def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], *, cut: bool) -> None:
-        self._images, self._view, self._rows, self.plan = images, view, rows, plan
+        self._images = images
+        self._view = view
+        self._rows = rows
+        self.plan = plan
         shapes = {sample.shape for sample in plan}
         if len(shapes) > 1:
             raise view.unequal(shapes)
@@ -46,5 +49,5 @@ class EncodedBatch:
         return self._images.jpeg(row, self._images.get(row), window, cut=cut) if inside else None
 
     def render(self, places: Sequence[int], timing: Timing) -> Array:
-        """Some samples of the batch, [n, H, W, C], as `read_batch` makes them."""
+        """Return some samples of the batch, [n, H, W, C], as `read_batch` makes them."""
         return render_batch(self._images, self._view, self._rows[list(places)], [self.plan[k] for k in places], np.empty, timing)

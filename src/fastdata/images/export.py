@@ -1,22 +1,38 @@
-"""export of images: files in class folders."""
+"""Export a store of images as image files in class folders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from fastdata.images.export_files import ENDINGS, as_file
+from fastdata.images.pixels import decode_record, encode_record
 from fastdata.store.class_folders import make_folders, place_of, unused, write_labels
+from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
-__all__ = ["write_folders"]
+__all__ = ["ENDINGS", "as_file", "write_folders"]
+
+ENDINGS = {"jpeg": ".jpg", "original": ".jpg", "png": ".png", "rgb": ".png", "yuv420": ".png"}
+
+
+def as_file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
+    """Return a record as an ordinary image file: JPEG and PNG unchanged, raw pixels and planes as PNG."""
+    if variant.form.jpegs or variant.form.codec == "png":
+        return bytes(record)
+    row = store.samples[index]
+    pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
+    return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
 
 
 def write_folders(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
-    """Write every image, and its mask, as a file; float labels go to labels.csv."""
-    variant, names, masked = store.variant(size), store.names(), store.manifest.section("masks") is not None
+    """Write every image, and its mask, as a file. Float labels go to labels.csv."""
+    variant = store.variant(size)
+    names = store.names()
+    masked = store.manifest.section("masks") is not None
     places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
-    readers, taken, written = [store.reader(v) for v in places.values()], set[str](), []
+    readers = [store.reader(v) for v in places.values()]
+    taken = set[str]()
+    written = []
     for folder in places:
         make_folders(store, root / folder)
     for k, name in enumerate(names):

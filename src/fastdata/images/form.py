@@ -1,4 +1,4 @@
-"""How pixels are stored: codec, channels and dtype."""
+"""The form in which pixels are stored: codec, channels and dtype."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.images.options import CODECS
 from fastdata.store.format import Form
 
-__all__ = ["CODECS", "PixelFormat"]
+__all__ = ["PixelFormat"]
 
 
 @dataclass(frozen=True)
 class PixelFormat(Form):
-    """What the records of a variant hold: the codec, 1 or 3 channels, "uint8" or "uint16"."""
+    """The records of a variant: the codec, 1 or 3 channels, "uint8" or "uint16"."""
 
     @property
     def jpegs(self) -> bool:
@@ -24,13 +23,13 @@ class PixelFormat(Form):
 
     @property
     def planes(self) -> bool:
-        """Whether samples are planes, one of luma and one of colours, and not [H, W, C]."""
+        """Whether samples are a plane of luma and one of colours, instead of [H, W, C]."""
         return self.codec == "yuv420"
 
     def shape(self, height: int, width: int) -> tuple[int, int, int]:
-        """Of a sample: [H, W, C]; of planes, which lie one behind the other, [H * 3/2, W, 1]. Their sides are even."""
+        """Return a sample's shape: [H, W, C], or [H * 3/2, W, 1] for planes, one after the other. Their sides are even."""
         return (height * 3 // 2, width, 1) if self.planes else (height, width, self.channels)
 
     def nbytes(self, pixels: Any) -> Any:
-        """Of a sample of that many pixels (an int, or an array of them)."""
+        """Return the bytes of a sample of that many pixels (an int, or an array of them)."""
         return pixels * 3 // 2 if self.planes else pixels * (self.channels * np.dtype(self.dtype).itemsize)

@@ -1,8 +1,7 @@
-"""What every image format has in common: a header that says the size, and a way from there to the pixels.
+"""What all image formats share: a header with the size, and a method that decodes the pixels.
 
-Also the tags of a TIFF directory, because EXIF is one and stands in JPEG, PNG and WebP too. Nothing here trusts a length or
-an offset: damaged bytes give a `CodecError` or, where Python says it more simply, a `struct.error` or `IndexError` that
-`SourceImage` turns into one.
+This module also reads the tags of TIFF directories, because EXIF is one and occurs in JPEG, PNG and WebP too. Lengths and offsets
+are never trusted: damaged bytes raise a `CodecError`, or a `struct.error` or `IndexError` that `SourceImage` turns into one.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ INTEGERS = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 16: "Q", 17:
 
 @dataclass(frozen=True, kw_only=True)
 class Header(ABC):
-    """What a file says before its pixels. `height` and `width` are as stored, before `orientation` (as in EXIF).
+    """What a file declares before its pixels.
 
-    `deep`: it has more than 8 bits, though `pixels` may give 8.
+    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: the file has more than 8 bits, but `pixels` may
+    return 8.
     """
 
     format: str
@@ -38,21 +38,21 @@ class Header(ABC):
 
     @abstractmethod
     def pixels(self, data: bytes) -> Pixels:
-        """The pixels of the file `data`, as stored; raises `CodecError` (truncated, unsupported, undecodable)."""
+        """Decode the file `data` to its pixels as stored; raises `CodecError` (truncated, unsupported, undecodable)."""
 
 
 def unsupported(what: str) -> CodecError:
-    """The error for an image that is whole, but of a kind that is not read here."""
+    """Return the error for an intact image of a kind that is not read here."""
     return CodecError(f"{what} is not supported; convert the image to PNG or JPEG", "unsupported")
 
 
 def read_tags(block: bytes, wanted: Collection[int]) -> Tags:
-    """Those integer tags that are `wanted` and not empty, from the first directory of a TIFF or BigTIFF block."""
+    """Return the integer tags that are `wanted` and not empty, from the first directory of a TIFF or BigTIFF block."""
     return next(directories(block, wanted), {})
 
 
 def directories(block: bytes, wanted: Collection[int]) -> Iterator[Tags]:
-    """The same of each directory in the chain, which is each page of a TIFF."""
+    """Yield such tags for each directory in the chain, that is for each page of a TIFF."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
         raise CodecError("neither II nor MM", "undecodable")
@@ -83,7 +83,7 @@ def directories(block: bytes, wanted: Collection[int]) -> Iterator[Tags]:
 
 
 def exif_orientation(block: bytes) -> int:
-    """Orientation, 1 to 8, from the TIFF block in EXIF; 1 when it is absent or damaged, as in image viewers."""
+    """Return the orientation, 1 to 8, from EXIF's TIFF block; 1 if it is absent or damaged, as in image viewers."""
     try:
         turn = read_tags(block, (ORIENTATION,)).get(ORIENTATION, (1,))[0]
     except (CodecError, struct.error):

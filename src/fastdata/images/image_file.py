@@ -1,9 +1,9 @@
-"""Any image a user has, as upright pixels.
+"""Read any image file as upright pixels.
 
-`SourceImage` reads the header of encoded bytes, refuses what is no image, too large or damaged, and decodes the rest: JPEG with
-libjpeg-turbo, PNG and WebP with OpenCV, all others with Pillow. The content decides, never a file name.
-Embedded ICC profiles are ignored: values are taken as they are stored. CMYK JPEG counts as inverted with and without an
-Adobe marker, as image viewers do. Of animations and multi-page files the first picture counts; it alone has to be complete.
+`SourceImage` reads the header of encoded bytes, rejects what is no image, too large or damaged, and decodes the rest: JPEG with
+libjpeg-turbo, PNG and WebP with OpenCV, all others with Pillow. The content decides the format, never the file name.
+Embedded ICC profiles are ignored: values are taken as stored. CMYK JPEG counts as inverted with and without an Adobe marker, as in
+image viewers. Only the first picture of animations and multi-page files is used; it alone has to be complete.
 """
 
 from __future__ import annotations
@@ -43,23 +43,28 @@ KNOWN_UNSUPPORTED = (
 
 
 class SourceImage:
-    """An encoded image as found in the wild."""
+    """An encoded image of any format.
+
+    Attributes:
+        format: "jpeg", "png", "webp", "tiff", "jxl", "heif", or Pillow's name of the plugin, such as "gif", "bmp" or "jpeg2k".
+        height, width: upright, that is after EXIF orientation.
+    """
 
     format: str
     height: int
     width: int
 
     def __init__(self, data: bytes, *, max_pixels: int = 1 << 28) -> None:
-        """Reads the header only.
+        """Read the header only.
 
-        `format` is "jpeg", "png", "webp", "tiff", "jxl", "heif", or as Pillow calls its plugin, such as "gif", "bmp" or "jpeg2k".
-        `height` and `width` are upright, that is after EXIF orientation. Raises `CodecError`: empty, not-an-image, too-large
-        (more than `max_pixels`, decided before decoding), truncated, unsupported, undecodable.
+        Raises:
+            CodecError: empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported, undecodable.
         """
         header = _read_header(data)
         if header.height * header.width > max_pixels:
             raise CodecError(f"{header.height} x {header.width} pixels is more than {max_pixels}", "too-large")
-        self._data, self.header = data, header
+        self._data = data
+        self.header = header
         self.format = header.format
         self.height, self.width = _turned((header.height, header.width), header.orientation)
 
@@ -72,14 +77,18 @@ class SourceImage:
         background: tuple[int, int, int] = (255, 255, 255),
         scratch: Array | None = None,
     ) -> Array:
-        """Upright, C-contiguous [H, W, 3] RGB, or [H, W] when `gray`: uint8, or uint16 when `bits` is 16.
+        """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W].
 
-        `at_least` = (height, width), upright: a JPEG may come back scaled by 1/2, 1/4 or 1/8 with both sides still
-        that large; (0, 0) means full size. Alpha is composited on `background` (RGB, 0 to 255). 16-bit sources become
-        8 bits as round(x / 257), 8-bit sources become 16 bits as x * 257; what has more than 8 bits and is only read with 8 is
-        refused for 16. Grey of colour is Rec. 601 luma.
-        `scratch`, a C-contiguous uint8 array, saves a JPEG the fresh memory: when it is large enough the result may be
-        a view of it, valid until it is used again. Raises `CodecError`: truncated, unsupported, undecodable.
+        Args:
+            at_least: upright (height, width). A JPEG may be scaled by 1/2, 1/4 or 1/8 both sides still that large; (0, 0): never.
+            gray: return Rec. 601 luma.
+            bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Deeper
+                files that are only read with 8 bits are rejected for 16.
+            background: RGB, 0 to 255, on which alpha is composited.
+            scratch: C-contiguous uint8 memory for decoding a JPEG. If it is large enough, the result may be a view of it.
+
+        Raises:
+            CodecError: truncated, unsupported, undecodable.
         """
         if bits not in (8, 16):
             raise ValueError(f"bits must be 8 or 16, not {bits}")
@@ -97,7 +106,7 @@ class SourceImage:
 
 
 def _turned(size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """From (height, width) as stored to upright, or back."""
+    """Convert (height, width) from stored to upright, or back."""
     return size[::-1] if orientation >= 5 else size
 
 
@@ -110,12 +119,8 @@ def _read_header(data: bytes) -> Header:
     except (struct.error, IndexError):
         raise CodecError("the file ends inside its header", "truncated") from None
     if header is None:
-        raise _unknown(data)
+        name = next((name for pattern, name in KNOWN_UNSUPPORTED if pattern.match(data)), None)
+        raise CodecError("the content is no image format that is known here", "not-an-image") if name is None else unsupported(name)
     if header.height <= 0 or header.width <= 0:
         raise CodecError(f"the header says {header.height} x {header.width} pixels", "undecodable")
     return header
-
-
-def _unknown(data: bytes) -> CodecError:
-    name = next((name for pattern, name in KNOWN_UNSUPPORTED if pattern.match(data)), None)
-    return CodecError("the content is no image format that is known here", "not-an-image") if name is None else unsupported(name)

@@ -1,4 +1,4 @@
-"""What `fastdata info` tells of images; of arrays too, where they have labels and masks as images do."""
+"""The facts and lines of `fastdata info` for images, and for arrays' labels and masks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def mask_facts(masks: Masks | None) -> Facts:
-    """Return the classes of masks, and how many pixels each has."""
+    """Return the classes of masks, with pixel counts."""
     if masks is None:
         return {}
     names = dict(enumerate(masks.names))
@@ -35,7 +35,7 @@ def mask_facts(masks: Masks | None) -> Facts:
 
 
 def image_facts(store: Store, variant: Variant) -> Facts:
-    """Return the least and the largest sides of a variant, and the bytes of its records."""
+    """Return the smallest and largest sides of a variant, and the bytes of its records."""
     facts: Facts = {}
     if len(store):
         height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
@@ -44,17 +44,17 @@ def image_facts(store: Store, variant: Variant) -> Facts:
 
 
 def stored_bytes(store: Store, variants: list[Variant]) -> int:
-    """Add up the records of some variants."""
+    """Return the total bytes of the records of `variants`."""
     return sum(int(store.samples[f"{v.name}/bytes"].sum(dtype=np.int64)) for v in variants)
 
 
 def image_memory(store: Store) -> Iterator[Facts]:
-    """Yield what a RAMDataset of each size holds: bytes, and those of `decoded=True`."""
+    """Yield the bytes that a RAMDataset of each size holds, encoded and decoded."""
     for size in dict.fromkeys(variant.size for variant in store.manifest.variants):
-        held = [variant for variant in store.manifest.variants if variant.size == size]
-        pixels = (store.samples[f"{v.name}/height"].astype(np.int64) * store.samples[f"{v.name}/width"] for v in held)
-        decoded = sum(int(v.form.nbytes(n).sum()) for v, n in zip(held, pixels, strict=True))
-        yield {"size": size, "bytes": stored_bytes(store, held), "decoded_bytes": decoded}
+        variants = [variant for variant in store.manifest.variants if variant.size == size]
+        pixels = (store.samples[f"{v.name}/height"].astype(np.int64) * store.samples[f"{v.name}/width"] for v in variants)
+        decoded = sum(int(v.form.nbytes(n).sum()) for v, n in zip(variants, pixels, strict=True))
+        yield {"size": size, "bytes": stored_bytes(store, variants), "decoded_bytes": decoded}
 
 
 def image_lines(facts: Facts) -> Iterator[str]:
@@ -77,12 +77,12 @@ def image_lines(facts: Facts) -> Iterator[str]:
 def head_lines(facts: Facts, item: str) -> Iterator[str]:
     """Yield the store and its labels."""
     labels = facts["labels"]
-    said = {
+    label_text = {
         "class": number_of(len(labels.get("classes", ())), "class"),
         "vector": f"float labels {', '.join(column['name'] for column in labels.get('columns', ()))}",
         "none": "no labels",
     }[labels["kind"]]
-    yield f"{facts['path']}: {number_of(facts['samples'], item)}, {said}, format {facts['format']}"
+    yield f"{facts['path']}: {number_of(facts['samples'], item)}, {label_text}, format {facts['format']}"
     yield from label_lines(labels, f"{item}s")
 
 
@@ -95,12 +95,12 @@ def mask_lines(facts: Facts) -> Iterator[str]:
 
 
 def files_of(variant: Facts) -> str:
-    """Return the size of a variant's shards."""
+    """Return the size and number of a variant's shards, as text."""
     return f"{human_bytes(variant['file_bytes'])} in {number_of(variant['shards'], 'shard')}"
 
 
 def described_each(variant: Facts, facts: Facts, item: str) -> str:
-    """Return the mean size of a record, at the end of a line."""
+    """Return the mean size of a record, as the end of a line."""
     if not facts["samples"]:
         return ""
     return f", {human_bytes(variant['record_bytes'] / facts['samples'])} {'a mask' if variant['mask'] else item}"

@@ -1,8 +1,7 @@
-"""JPEG records: baseline files whose entropy coder restarts on a grid, with an index of the segments inside.
+"""JPEG records: baseline files with restart markers on a grid, and an index of the segments between them.
 
 A restart marker after every `interval` MCUs makes each segment decodable by itself. The interval divides the row of MCUs, so the
-segments form a grid of cells, and a crop can be cut out of the compressed bytes. The lengths of the segments stand in APP9
-segments of the file, which every other decoder skips: the record stays an ordinary JPEG. Byte layout: docs/format.md.
+segments form a grid of cells, and a crop can be cut out of the compressed bytes. The lengths of the segments are in APP9
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ __all__ = [
     "read_index",
     "restart_interval",
     "scan_start",
-    "segment_lengths",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-INDEX_MARKER = 0xE9  # APP9: next to unused elsewhere
+INDEX_MARKER = 0xE9  # APP9: hardly used elsewhere
 INDEX_ID = b"fastdata\0"
 INDEX_HEAD = struct.Struct("<BHH")  # version, number of this chunk, number of chunks
 INDEX_VERSION = 1
-SEGMENT_HEAD = 4 + len(INDEX_ID) + INDEX_HEAD.size  # of a chunk: marker and length, then these
-LONG = np.dtype([("place", "<u4"), ("high", "<u2")])  # a length of 256 or more: which one, and what its low byte leaves out
-CHUNK_BYTES = 65_533 + 4 - SEGMENT_HEAD  # what one segment can hold
+SEGMENT_HEAD = 4 + len(INDEX_ID) + INDEX_HEAD.size  # of a chunk: marker, length, and these
+LONG = np.dtype([("place", "<u4"), ("high", "<u2")])  # a length of 256 or more: its segment, and its bits above the low byte
+CHUNK_BYTES = 65_533 + 4 - SEGMENT_HEAD  # capacity of one APP9 segment
 MIN_CELL = 16  # pixels; smaller cells cost more in markers than they save
 MAX_SIDE = 65_500  # libjpeg's own limit
 
 
 def restart_interval(width: int, mcu: int) -> int:
-    """The number of MCUs in a cell: the smallest divisor of the row of MCUs that makes at least 16 pixels.
+    """Return the MCUs in a cell: the smallest divisor of the row of MCUs that makes at least 16 pixels.
 
     Args:
         width: of the image, in pixels.
@@ -57,7 +55,7 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
     """Encode uint8 pixels, RGB [H, W, 3] (as 4:2:0) or grey [H, W], as a baseline JPEG on the restart grid.
 
     Raises:
-        CodecError: the image is larger than a JPEG can be.
+        CodecError: if the image is larger than a JPEG can be.
     """
     height, width = image.shape[:2]
     if max(height, width) > MAX_SIDE:
@@ -82,19 +80,19 @@ def _with_index(data: Array) -> bytes:
     marker = body[at + 1]
     ends = at[((marker >= 0xD0) & (marker <= 0xD7)) | (marker == 0xD9)] + 2
     lengths = np.diff(ends, prepend=0)
-    insert = 2 + 2 + int.from_bytes(head[4:6], "big")  # behind JFIF's APP0, which must stand first
+    insert = 2 + 2 + int.from_bytes(head[4:6], "big")  # after JFIF's APP0, which must come first
     return b"".join([head[:insert], _index_segments(lengths), data[insert:].tobytes()])
 
 
 def scan_start(data: bytes | memoryview, at: int) -> int:
-    """Where the entropy-coded data begins; `at` is where any segment of the header does."""
+    """Return where the entropy-coded data begins. `at` is the start of any segment of the header."""
     while data[at + 1] != 0xDA:
         at += 2 + (data[at + 2] << 8 | data[at + 3])
     return at + 2 + (data[at + 2] << 8 | data[at + 3])
 
 
 def _index_segments(lengths: Array) -> bytes:
-    """Most lengths fit into a byte; those that don't are listed behind. Two bytes each would make a photo about 1 % larger."""
+    """Pack the lengths as bytes, and list longer ones after them. Two bytes for each would make a photo about 1 % larger."""
     long = np.flatnonzero(lengths > 0xFF)
     rest = np.zeros(len(long), LONG)
     rest["place"], rest["high"] = long, lengths[long] >> 8
@@ -107,20 +105,15 @@ def _index_segments(lengths: Array) -> bytes:
     return b"".join(out)
 
 
-def segment_lengths(data: bytes | memoryview) -> Array | None:
-    """The bytes of each entropy-coded segment, int64, its closing marker (RSTm, or EOI for the last) included.
-
-    None without our index, or where it is damaged.
-    """
-    index = read_index(data)
-    return None if index is None else index[0]
-
-
 def read_index(data: bytes | memoryview) -> tuple[Array, int] | None:
-    """The lengths of the segments, and where the index ends."""
-    at, chunks = 2, list[bytes]()
+    """Return the bytes of each entropy-coded segment, int64, and where the index ends; None: it is absent or damaged.
+
+    A segment includes its closing marker: RSTm, or EOI for the last.
+    """
+    at = 2
+    chunks: list[bytes] = []
     while at + SEGMENT_HEAD <= len(data):
-        head = bytes(data[at : at + SEGMENT_HEAD])  # one copy costs less than a few looks at a memoryview
+        head = bytes(data[at : at + SEGMENT_HEAD])  # one copy is cheaper than several reads of a memoryview
         if head[0] != 0xFF or head[1] == 0xDA:
             return None
         end = at + 2 + (head[2] << 8 | head[3])
@@ -153,19 +146,18 @@ def _unpacked(packed: bytes) -> Array | None:
     return lengths
 
 
-def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False, fast: bool = False) -> Array:
+def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Array:
     """Decode a JPEG with libjpeg-turbo's accurate transform, equal to Pillow bit for bit.
 
     Args:
         data: an encoded JPEG.
-        gray: return [H, W, 1], else RGB [H, W, 3]; uint8.
-        fast: a quicker, less exact transform and upsampling of colours.
+        gray: return [H, W, 1] instead of RGB [H, W, 3]; uint8.
 
     Raises:
-        CodecError: the bytes are damaged.
+        CodecError: if the bytes are damaged.
     """
     try:
-        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB", fastdct=fast, fastupsample=fast)
+        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB")
     except ValueError as error:
         raise CodecError(f"damaged JPEG: {error}") from None
     return pixels
@@ -179,20 +171,21 @@ def decode_jpeg_into(
     gray: bool = False,
     fast: bool = False,
 ) -> Array:
-    """Decode a JPEG as `decode_jpeg` does, but into memory that is there, and perhaps at a smaller scale.
+    """Decode a JPEG as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
 
     Args:
-        scratch: gives flat uint8 memory of at least a number of bytes.
-        data, gray, fast: as for `decode_jpeg`.
+        scratch: returns flat uint8 memory of at least a number of bytes.
+        data, gray: as for `decode_jpeg`.
         size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up.
+        fast: use a faster, less exact transform and upsampling of colours.
 
     Returns:
-        [H, W, 1], or RGBA [H, W, 4], of which the last channel says nothing. On x86, libjpeg-turbo stores the end of a row of RGB
-        slowly where that is not the 32nd pixel, which can take a quarter longer, and pixels of four bytes are resized faster than
-        those of three (benchmarks/crops.py).
+        [H, W, 1], or RGBA [H, W, 4] with a meaningless last channel. On x86, libjpeg-turbo stores the end of a row of RGB slowly
+        unless it is the 32nd pixel, which can take a quarter longer, and pixels of four bytes are resized faster than those of
+        three (benchmarks/crops.py).
 
     Raises:
-        CodecError: the bytes are damaged, or have no such size.
+        CodecError: if the bytes are damaged, or have no such size.
     """
     height, width = size
     shape = height, width, 1 if gray else 4
@@ -207,7 +200,7 @@ def decode_jpeg_into(
 
 
 def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:
-    """(height, width), from the header."""
+    """Return (height, width) from the header."""
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
     except ValueError as error:

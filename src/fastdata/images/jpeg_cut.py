@@ -1,7 +1,7 @@
-"""Crop before decode: a box of a JPEG on the restart grid is cut out of its compressed bytes.
+"""Crop before decoding: cut a box of a JPEG on the restart grid out of its compressed bytes.
 
-The cells that a box touches, under a header with their height and width and with restart markers counted anew, are a JPEG by
-themselves. So all that lies outside of the box is never entropy-decoded, transformed or converted.
+The cells that a box touches form a JPEG of their own, with their height and width in the header and renumbered restart markers.
+So nothing outside them is entropy-decoded, transformed or converted.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 
 from fastdata.images.jpeg import read_index, scan_start
 
-__all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "joined"]
+__all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "join_cells"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 
 SOI = b"\xff\xd8"
 SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
-MARGIN = 1  # pixel: interpolated colours look at the next sample, half of which lies right beside the box
-NARROW = 5  # libjpeg upsamples pictures up to four pixels wide in another way
-MOST_GRIDS = 4096  # headers that are remembered, about 1 kB each
+MARGIN = 1  # pixel: interpolated colours depend on the next sample, half of which lies right next to the box
+NARROW = 5  # libjpeg upsamples images narrower than this in another way
+MOST_GRIDS = 4096  # cached headers, about 1 kB each
 RESTARTS = (0xD0 + np.arange(8)).astype(np.uint8)
 
 
 class Cut(NamedTuple):
-    """A JPEG of `height` and `width`, whose first pixel stands at (`top`, `left`) of the one that it was cut from."""
+    """A JPEG of `height` and `width`, whose first pixel is at (`top`, `left`) of the JPEG that it was cut from."""
 
     data: Array
     top: int
@@ -38,7 +38,7 @@ class Cut(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Of a header behind the index: its two parts, between which height and width belong, and the cells in pixels."""
+    """The header after the index, in two parts between which height and width belong, and the size of cells in pixels."""
 
     before: bytes
     after: bytes
@@ -50,12 +50,12 @@ class Grid(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The cells of a JPEG that hold a box: `height` x `width` pixels of it, the first at (`top`, `left`).
+    """The cells of a JPEG that contain a box: `height` x `width` pixels, the first at (`top`, `left`).
 
     Attributes:
         rows: the bytes of each row of cells.
         lengths: bytes of each cell, one row after another.
-        bounded: pixels of the box depend on the image ending above or below it: no cells of another image may stand there.
+        bounded: whether pixels of the box depend on the image ending above or below: no cells of another image may be there.
     """
 
     grid: Grid
@@ -69,29 +69,29 @@ class Cells(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the cells end, below: at `height`, but for the last row of cells of an image, which may reach beyond it."""
+        """The bottom of the cells: `height`, or more for an image's last row of cells, which may reach beyond it."""
         return len(self.rows) * self.grid.cell_height
 
 
 def find_cells(
     data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
 ) -> Cells | None:
-    """The fewest cells that decode, inside the box, to the very pixels that the whole JPEG decodes to.
+    """Return the fewest cells that decode, inside the box, to exactly the pixels of the whole JPEG.
 
     Args:
         data: a JPEG with the index of docs/format.md.
         top, left, height, width: the box, inside the image and not empty.
         of: (height, width) that the image should have.
-        exact: False: for a decoder that repeats samples of colour instead of interpolating them; a little smaller.
+        exact: False: for a decoder that repeats samples of colour instead of interpolating them; slightly fewer cells.
 
     Returns:
-        None: there is no index, or it, the box or `of` does not fit the file: decode the whole.
+        None if there is no index, or if it, the box or `of` does not fit the file: decode the whole.
     """
     index = read_index(data)
     if index is None:
         return None
-    lengths, at = index
-    grid, scan = _read_grid(data, at)
+    lengths, index_end = index
+    grid, scan = _read_grid(data, index_end)
     if grid is None or top + height > grid.height or left + width > grid.width:
         return None
     _, _, full_height, full_width, tall, wide, upsampled = grid
@@ -121,13 +121,13 @@ def find_cells(
     )
 
 
-def joined(pile: Sequence[Cells]) -> Array:
-    """A JPEG of cells of one grid and width, of which each stands at the `end` of the one before."""
-    first, last = pile[0], pile[-1]
-    height = sum(cells.end for cells in pile) - last.end + last.height
+def join_cells(parts: Sequence[Cells]) -> Array:
+    """Return a JPEG of cells of one grid and width, stacked vertically: each part starts at the `end` of the one before."""
+    first, last = parts[0], parts[-1]
+    height = sum(cells.end for cells in parts) - last.end + last.height
     head = b"".join((first.grid.before, _SIDES.pack(height, first.width), first.grid.after))
-    out = np.frombuffer(bytearray().join([head, *(row for cells in pile for row in cells.rows)]), np.uint8)
-    markers = np.concatenate([cells.lengths for cells in pile]).cumsum()
+    out = np.frombuffer(bytearray().join([head, *(row for cells in parts for row in cells.rows)]), np.uint8)
+    markers = np.concatenate([cells.lengths for cells in parts]).cumsum()
     markers += len(head) - 1
     out[markers] = RESTARTS[np.arange(len(markers)) & 7]
     out[-1] = EOI
@@ -137,18 +137,18 @@ def joined(pile: Sequence[Cells]) -> Array:
 def cut_jpeg(
     data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
 ) -> Cut | None:
-    """The cells that `find_cells` finds with the same arguments, as a JPEG; None where it finds none."""
+    """Return the cells that `find_cells` finds as a JPEG; None if it finds none."""
     cells = find_cells(data, top, left, height, width, of=of, exact=exact)
-    return cells and Cut(joined([cells]), cells.top, cells.left, cells.height, cells.width)
+    return cells and Cut(join_cells([cells]), cells.top, cells.left, cells.height, cells.width)
 
 
 _SIDES = struct.Struct(">HH")
 _grids: dict[bytes, Grid | None] = {}
-_lengths: set[int] = set()  # of the headers in `_grids`: one, for the images of one store
+_lengths: set[int] = set()  # of the headers in `_grids`: usually one, as the images of a store share it
 
 
 def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
-    """The grid, and where the scan begins; `at` is where the index ends. Images of a store share headers, so each is read once."""
+    """Return the grid, and where the scan begins, from `at`, the index's end. Headers are cached: a store's images share them."""
     for length in tuple(_lengths):
         found = _grids.get(bytes(data[at : at + length]))
         if found is not None:
@@ -167,7 +167,9 @@ def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
 
 
 def _parse(header: bytes) -> Grid | None:
-    at, frame, interval = 0, -1, 0
+    at = 0
+    frame = -1
+    interval = 0
     while at < len(header):
         if header[at + 1] == SOF0:
             frame = at
@@ -177,9 +179,9 @@ def _parse(header: bytes) -> Grid | None:
     if frame < 0 or not interval:
         return None
     height, width = _SIDES.unpack_from(header, frame + 5)
-    components, factors = header[frame + 9], header[frame + 11]  # the first component's; those of the others are 1
+    components, factors = header[frame + 9], header[frame + 11]  # the first component's; the others have 1
     across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
-    if (across, down) not in ((1, 1), (2, 2)):  # 4:4:4 or grey, 4:2:0: of others, neighbours matter at smaller scales too
+    if (across, down) not in ((1, 1), (2, 2)):  # 4:4:4 or grey, 4:2:0: with others, neighbours matter at smaller scales too
         return None
     return Grid(
         before=SOI + header[: frame + 5],

@@ -1,7 +1,7 @@
-"""JPEG from anywhere: scaled while decoding, CMYK, and strict about damage.
+"""Read JPEG files of any origin: scaled while decoding, CMYK too, and strictly about damage.
 
-libjpeg decodes nearly anything and only warns, so a broken photo would become training data unnoticed. Here every warning
-is an error, except for a few oddities that cameras and web servers produce and that cannot touch the pixels.
+libjpeg decodes nearly anything and only warns, so a broken photo would silently become training data. Here every warning is an
+error, except for a few oddities of cameras and web servers that cannot affect the pixels.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ END_OF_IMAGE = bytes([0xFF, EOI])
 FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})  # sequential and progressive, Huffman and arithmetic
 PROGRESSIVE = (0xC2, 0xCA)
 ODD_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF})  # lossless and hierarchical
-MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # what ends entropy-coded data
+MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # ends entropy-coded data
 FILLER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
-MAX_SCANS = 500  # a progressive file with more is made to burn time; real ones have about ten
+MAX_SCANS = 500  # real progressive files have about ten; more are made to waste time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ class JpegHeader(Header):
 
     @property
     def plain(self) -> bool:
-        """Whether other decoders make the same of it: they mend, invert and turn images in ways of their own."""
+        """Whether other decoders agree on the pixels: they mend, invert and rotate images in ways of their own."""
         return self.components in (1, 3) and self.orientation == 1 and not self.progressive
 
     def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Pixels:
-        """As `SourceImage.decode` describes; `least` is (height, width) as stored."""
+        """Decode as `SourceImage.decode` describes. `least` is (height, width) as stored."""
         den = self._scale(least)
         height, width = -(-self.height // den), -(-self.width // den)
         space, channels = ("CMYK", 4) if self.components == 4 else ("GRAY", 1) if gray else ("RGB", 3)
@@ -57,9 +57,9 @@ class JpegHeader(Header):
         return Pixels(cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded)
 
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
-        """RGB [H, W, 3], or grey [H, W]: what readers of records make of the file, if that is what `pixels` makes of it.
+        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do, if that equals what `pixels` returns.
 
-        None: it has to be turned, mended, or brought to other channels, or decoding it takes too long.
+        None: it must be rotated, mended, or converted to other channels, or takes too long to decode.
         """
         if self.orientation != 1 or self.components not in ((1,) if gray else (1, 3)) or _too_many_scans(data, self):
             return None
@@ -70,18 +70,21 @@ class JpegHeader(Header):
         return pixels[:, :, 0] if gray else pixels
 
     def _scale(self, least: tuple[int, int]) -> int:
-        """The largest of 1, 2, 4, 8 to divide by that keeps both sides at `least`."""
-        if max(least) <= 0 or max(self.height, self.width) <= 8:  # so small that other factors give the same size
+        """Return the largest divisor, of 1, 2, 4 and 8, that keeps both sides at `least`."""
+        if max(least) <= 0 or max(self.height, self.width) <= 8:  # in tiny images, several scales give the same size
             return 1
         return next((d for d in (8, 4, 2) if -(-self.height // d) >= least[0] and -(-self.width // d) >= least[1]), 1)
 
 
 def read_jpeg(data: bytes) -> JpegHeader:
-    """The header; an EXIF orientation is taken from the first EXIF segment."""
-    orientation, frame, progressive = 0, (0, 0, 0), False
+    """Read the header. The EXIF orientation is that of the first EXIF segment."""
+    orientation = 0
+    frame = (0, 0, 0)
+    progressive = False
     for marker, start, end in _segments(data):
         if marker in FRAMES:
-            frame, progressive = _frame(data, start + 4), marker in PROGRESSIVE
+            frame = _frame(data, start + 4)
+            progressive = marker in PROGRESSIVE
         elif marker in ODD_FRAMES:
             raise unsupported("lossless or hierarchical JPEG")
         elif marker == APP1 and not orientation and data.startswith(b"Exif\0\0", start + 4):
@@ -106,7 +109,7 @@ def _frame(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(marker, start, end) of each segment up to EOI. Entropy-coded data follows the end of SOS; junk may follow others."""
+    """Yield (marker, start, end) of each segment up to EOI. Entropy-coded data follows SOS; junk may follow other segments."""
     at = 0
     while found := MARKER.search(data, at):
         at = found.start()
@@ -125,14 +128,15 @@ def _buffer(scratch: Array | None, size: int) -> Array | None:
 
 
 def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
-    """Decodes without tolerating any warning, after mending what is known to be harmless.
+    """Decode without tolerating any warning, after mending known harmless faults.
 
-    libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage behind it.
+    libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage.
     """
     if _too_many_scans(data, header):
         raise CodecError(f"a JPEG of more than {MAX_SCANS} scans", "too-large")
-    mended, warning = data, ""
-    for _ in range(3):  # as it is; mended; mended of the filler that another oddity hid
+    mended = data
+    warning = ""
+    for _ in range(3):  # unchanged; mended; mended of filler that another oddity hid
         try:
             return simplejpeg.decode_jpeg(mended, **options)  # type: ignore[no-any-return]
         except ValueError as error:
@@ -151,10 +155,10 @@ def _too_many_scans(data: bytes, header: JpegHeader) -> bool:
 
 
 def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
-    """`data` without junk between segments, an unknown JFIF version, odd spectral parameters, filler before EOI, or a lack of EOI.
+    """Mend junk between segments, unknown JFIF versions, odd spectral parameters, filler before EOI, and a missing EOI.
 
-    Parameters are odd only in sequential files. EOI may be lacking behind the only scan of one, where a cut shows all the
-    same; a cut progressive file looks complete, so it stays as it is.
+    Parameters are odd only in sequential files. EOI may be missing after the only scan of one, where truncation is detected all the
+    same. A truncated progressive file looks complete, so it is not mended.
     """
     pieces: list[bytes] = []
     markers: list[int] = []
@@ -177,5 +181,5 @@ def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
 
 
 def _without_filler(scan: bytes, size: int) -> bytes:
-    """Filler is one repeated byte; other bytes that the decoder left over mean that it lost its place."""
+    """Remove filler, which is one repeated byte. Other leftover bytes mean that the decoder lost its place."""
     return scan[:-size] if len(set(scan[-size:])) == 1 else scan

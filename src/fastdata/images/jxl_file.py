@@ -1,4 +1,4 @@
-"""JPEG XL: the size is read here, since pillow-jxl-plugin decodes all at once; a JPEG that was packed without loss is unpacked."""
+"""Read JPEG XL: the size is parsed here, since pillow-jxl-plugin always decodes; losslessly packed JPEGs are unpacked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastdata.images.pillow_files import extra, strict
 __all__ = ["read_jxl"]
 
 RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-SIDES = (9, 13, 18, 30)  # bits of a side
+SIDES = (9, 13, 18, 30)  # bits that a side may have
 CHANNELS = {"I;16": 1, "L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 
 
@@ -25,7 +25,7 @@ class JxlHeader(Header):
     format: str = "jxl"
 
     def pixels(self, data: bytes) -> Pixels:
-        """Upright already, by libjxl."""
+        """Decode; libjxl returns upright pixels."""
         decoder = extra("pillow_jxl", "pillow-jxl-plugin", "JPEG XL").Decoder(num_threads=0)
         with strict("JPEG XL"):
             is_jpeg, about, raw, *_ = decoder(data)
@@ -45,7 +45,7 @@ def _split(raw: bytes, mode: str, height: int, width: int) -> Pixels:
 
 
 def read_jxl(data: bytes) -> JxlHeader:
-    """The header; height and width are upright."""
+    """Read the header; height and width are upright."""
     bits = _Bits(_codestream(data))
     small = bits.take(1)
 
@@ -56,17 +56,17 @@ def read_jxl(data: bytes) -> JxlHeader:
     ratio = bits.take(3)
     width = height * RATIOS[ratio - 1][0] // RATIOS[ratio - 1][1] if ratio else side()
     deep = False
-    if not bits.take(1):  # all of the rest as usual
+    if not bits.take(1):  # not all fields have their defaults
         extra_fields = bits.take(1)
-        if extra_fields and bits.take(3) >= 4:  # the turn, one less than in EXIF
+        if extra_fields and bits.take(3) >= 4:  # the orientation, one less than in EXIF
             height, width = width, height
-        if not (extra_fields and (bits.take(1) or bits.take(1) or bits.take(1))):  # another size, a preview, an animation
-            deep = bits.take(1) == 1 or bits.take(2) > 0  # floats; 8 bits, or more
+        if not (extra_fields and (bits.take(1) or bits.take(1) or bits.take(1))):  # intrinsic size, preview, animation
+            deep = bits.take(1) == 1 or bits.take(2) > 0  # floats, or more than 8 bits
     return JxlHeader(height=height, width=width, deep=deep)
 
 
 def _codestream(data: bytes) -> bytes:
-    """The beginning of the codestream, which may lie in boxes."""
+    """Return the start of the codestream, which may be in boxes."""
     at = 0
     while data[at : at + 2] != b"\xff\x0a":
         size, kind = struct.unpack_from(">I4s", data, at)
@@ -81,10 +81,11 @@ def _codestream(data: bytes) -> bytes:
 
 
 class _Bits:
-    """Numbers from bytes, low bits first."""
+    """A reader of numbers from bytes, low bits first."""
 
     def __init__(self, data: bytes) -> None:
-        self._value, self._left = int.from_bytes(data, "little"), 8 * len(data)
+        self._value = int.from_bytes(data, "little")
+        self._left = 8 * len(data)
 
     def take(self, count: int) -> int:
         self._left -= count

@@ -1,4 +1,4 @@
-"""Images, as a kind of data: what the rooms that serve every kind ask for."""
+"""Images as a kind of data: the interface that the kind-independent rooms use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ __all__ = ["KIND", "ImageKind", "typed_masks"]
 
 
 class ImageKind(Kind):
-    """Photos and other pictures, each with a label, with a mask of classes, or with neither."""
+    """Photos and other pictures, each with a label, a class mask, or neither."""
 
-    name, says, item, reader = "images", "images", "image", "LMDBDataset"
+    name = "images"
+    says = "images"
+    item = "image"
+    reader = "LMDBDataset"
     adopts = "a sequence of images"
     options = ImageOptions
     shards = "fastdata.images.shards"
@@ -29,23 +32,23 @@ class ImageKind(Kind):
     variants = r"(mask-)?(full|[0-9]+)"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Whatever no other kind claims."""
+        """Claim whatever no other kind claims."""
         return True
 
     def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
-        """Put a sequence of images into a file, with their labels."""
+        """Write a sequence of images, and their labels, to a temporary file."""
         from fastdata.sources.given import is_sequence
 
-        return _adopted(source, labels) if is_sequence(source) else None
+        return _temporary_file(source, labels) if is_sequence(source) else None
 
     def plan(self, source: StrPath, out: Path, options: ImageOptions, limit: int | None) -> Planned:
-        """List the images and decide what becomes of them."""
+        """List the images and plan what to store."""
         from fastdata.images.planning import plan_images
 
         return plan_images(source, options, limit)
 
     def notes(self, store: Any) -> Iterator[str]:
-        """Yield how many images are smaller than a size that was asked for."""
+        """Yield notes on images that are smaller than a requested size."""
         import numpy as np
 
         options = store.manifest.options
@@ -59,7 +62,7 @@ class ImageKind(Kind):
                     yield f"{count} of {number_of(len(store), 'image')} {(are if count > 1 else one).format(variant.size)}"
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Turn a manifest's options into those that are typed."""
+        """Turn a manifest's options into command-line options."""
         found = dict[str, Any]()
         for key, value in options.items():
             if key == "mask":
@@ -69,8 +72,9 @@ class ImageKind(Kind):
         return found
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Describe the records of a variant."""
-        from fastdata.images.form import CODECS, PixelFormat
+        """Return the format of a variant's records; None: it is unknown."""
+        from fastdata.images.form import PixelFormat
+        from fastdata.images.options import CODECS
 
         form = PixelFormat(codec, channels, dtype)
         known = codec in CODECS and channels in (1, 3) and dtype in ("uint8", "uint16")
@@ -90,7 +94,7 @@ class ImageKind(Kind):
         return samples_dtype(labels, variants)
 
     def described(self, manifest: Any) -> str:
-        """Say whether there are masks."""
+        """Describe the store's contents: images, with or without masks."""
         return "images with masks" if manifest.section("masks") else "images"
 
     def facts(self, store: Any) -> dict[str, Any]:
@@ -100,13 +104,13 @@ class ImageKind(Kind):
         return mask_facts(store.manifest.section("masks"))
 
     def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
-        """Return sides, and bytes of records."""
+        """Return the images' sides and the bytes of records."""
         from fastdata.images.info import image_facts
 
         return image_facts(store, variant)
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a RAMDataset of each size holds, decoded too."""
+        """Yield the memory that a RAMDataset of each size takes, also when decoded."""
         from fastdata.images.info import image_memory
 
         return image_memory(store)
@@ -118,13 +122,13 @@ class ImageKind(Kind):
         return image_lines(facts)
 
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw images, and their masks."""
+        """Draw a contact sheet of the images and their masks."""
         from fastdata.images.contact_sheet import draw_images
 
         return draw_images(store, size)
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
-        """Write image files in folders, or tars."""
+        """Write image files in class folders, or WebDataset tars."""
         from fastdata.images.export import write_folders
         from fastdata.images.webdataset import TAR_BYTES, write_tars
 
@@ -146,17 +150,17 @@ class ImageKind(Kind):
 
 
 @contextmanager
-def _adopted(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
+def _temporary_file(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
     from fastdata.sources.given import as_image_file
 
     if isinstance(labels, str | os.PathLike):
-        raise ValueError(f"labels is {labels}, but of images in Python it is a sequence, one label for each, or part of the items")
+        raise ValueError(f"labels is {labels}, but for images in Python must be a sequence of one label each, or in the items")
     with as_image_file(source, labels) as path:
         yield path, None
 
 
 def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
-    """Turn what a manifest says of masks into options that are typed."""
+    """Turn the masks' entry of a manifest's options into command-line options."""
     palette = [
         " ".join(map(str, [*color, name])) for color, name in zip(mask.get("colors", ()), mask.get("names", ()), strict=False)
     ]

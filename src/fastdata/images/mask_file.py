@@ -1,4 +1,4 @@
-"""A mask of classes, as a file holds it: indices of a palette, grey values, or colours that a table gives numbers to."""
+"""Read class masks from files: palette indices, grey values, or colours that a table maps to classes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["Color", "count_classes", "decode_mask"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
-BAND = 1 << 16  # pixels that are worked on at a time, where numpy needs tens of bytes for each
+BAND = 1 << 16  # pixels processed at a time, where numpy needs tens of bytes for each
 
 
 def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28) -> Array:
-    """The class of each pixel, uint8 or uint16 [H, W].
+    """Return the class of each pixel, uint8 or uint16 [H, W].
 
     Args:
-        data: a PNG file. Of a palette the indices count, not its colours; of 1, 2 and 4 bits the values 0, 1, 2 and so on.
-        colors: class k is colour k, RGB; empty: the values are the classes.
+        data: a PNG file. With a palette, the index is the class. With 1, 2 or 4 bits, values are 0, 1, 2 and so on.
+        colors: RGB colour k is class k; empty: the values are the classes.
         bits: 8 or 16.
         max_pixels: as for `SourceImage`.
 
     Raises:
-        CodecError: as SourceImage's; or not-png (most others are lossy, or stretch their values), colors (there are colours and no
-            table), unknown-color, range (a value needs more bits).
+        CodecError: as SourceImage, and: not-png (most other formats are lossy, or stretch values), colors (there are colours and
+            no table), unknown-color, range (a value needs more bits).
     """
     image = SourceImage(data, max_pixels=max_pixels)
     header = image.header
@@ -39,7 +39,7 @@ def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, m
     if header.orientation != 1:
         raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
     if colors:
-        values = _numbered(to_channels(header.pixels(data).color, gray=False), colors)  # without alpha: it is no class
+        values = _class_numbers(to_channels(header.pixels(data).color, gray=False), colors)  # alpha is no class
     else:
         values = _values(header.values(data))
     if values.max(initial=0) >> bits:
@@ -48,8 +48,9 @@ def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, m
 
 
 def count_classes(mask: Array) -> dict[int, int]:
-    """How many pixels of each class a mask has, uint8 or uint16, of the classes that it has."""
-    pixels, counts = mask.reshape(-1), np.zeros(1 << 8 * mask.dtype.itemsize, np.int64)
+    """Count the pixels of each class in a mask, uint8 or uint16. Absent classes are left out."""
+    pixels = mask.reshape(-1)
+    counts = np.zeros(1 << 8 * mask.dtype.itemsize, np.int64)
     for start in range(0, len(pixels), BAND):
         counts += np.bincount(pixels[start : start + BAND], minlength=len(counts))
     return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
@@ -57,32 +58,36 @@ def count_classes(mask: Array) -> dict[int, int]:
 
 def _values(values: Array) -> Array:
     if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
-        values = values[..., 0]  # grey, written as colours
+        values = values[..., 0]  # grey stored as RGB
     if values.ndim != 2:
         raise CodecError("the mask has colours: give the table of their classes with --palette FILE", "colors")
     return values
 
 
-def _numbered(rgb: Array, colors: tuple[Color, ...]) -> Array:
-    """The place of each pixel's colour in the table."""
-    table, pixels = _code(np.array(colors)), rgb.reshape(-1, 3)
+def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
+    """Return the index of each pixel's colour in the table."""
+    table = _code(np.array(colors))
+    pixels = rgb.reshape(-1, 3)
     order = np.argsort(table, kind="stable")
-    ordered, places = table[order], np.empty(len(pixels), np.min_scalar_type(len(colors) - 1))
-    count, found = 0, None
+    ordered = table[order]
+    classes = np.empty(len(pixels), np.min_scalar_type(len(colors) - 1))
+    count = 0
+    found = None
     for start in range(0, len(pixels), BAND):
         band = pixels[start : start + BAND]
         codes = _code(band)
         at = np.searchsorted(ordered, codes).clip(max=len(order) - 1)
-        places[start : start + BAND] = order[at]
+        classes[start : start + BAND] = order[at]
         unknown = band[ordered[at] != codes]
-        count, found = count + len(unknown), found or tuple(unknown[:1].reshape(-1).tolist())
+        count += len(unknown)
+        found = found or tuple(unknown[:1].reshape(-1).tolist())
     if count:
         raise CodecError(f"{count} pixels have colours that the palette lacks, such as {found}", "unknown-color")
-    return places.reshape(rgb.shape[:2])
+    return classes.reshape(rgb.shape[:2])
 
 
 def _code(rgb: Array) -> Array:
-    """A number for each colour, of 8 bits or of 16."""
+    """Return a number for each colour, of 8 or 16 bits per channel."""
     red, green, blue = np.moveaxis(rgb.astype(np.int64), -1, 0)
     code: Array = red << 32 | green << 16 | blue
     return code

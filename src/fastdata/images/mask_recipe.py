@@ -1,4 +1,4 @@
-"""Masks: what of a segmentation data set goes beside its images."""
+"""How masks of a segmentation data set are prepared: bits, palette and resizing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class MaskRecipe:
-    """How the files of masks are read: bits of a class; colours of the classes, if files hold colours, and the names of these."""
+    """How mask files are read.
+
+    Attributes:
+        bits: bits of a class, 8 or 16.
+        colors: the colour of each class, if files have colours.
+        names: the name of each class.
+    """
 
     bits: int = 8
     colors: tuple[Color, ...] = ()
@@ -37,12 +43,13 @@ class MaskRecipe:
 
 
 def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple[str, ...]]:
-    """Colours and names of classes 0, 1, 2 and so on: a line each, red, green, blue and a name, the name before or behind.
+    """Read the colours and names of classes 0, 1, 2 and so on from a text file.
 
-    Commas, tabs or spaces separate; a first line without numbers is a header.
+    Each line has red, green, blue and a name, before or after them, separated by commas, tabs or spaces. A first line without
+    numbers is a header.
 
     Raises:
-        PrepError: the file can't be read, a line is something else, or a colour stands twice.
+        PrepError: if the file cannot be read, a line is malformed, or a colour appears twice.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -53,17 +60,17 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
         found = re.fullmatch(r"(?P<before>.*?)\b(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})(?P<after>(?:[\s,;].*)?)", line.strip())
         if found is None:
             if line.strip() and (number > 1 or re.search(r"\d", line)):
-                raise PrepError(f"{path}, line {number}: {line.strip()!r:.80} is no line of red, green, blue (0 to 255) and a name")
+                raise PrepError(f"{path}, line {number}: {line.strip()!r:.80} is not red, green, blue (0 to 255) and a name")
             continue
         if re.search(r"\b\d+\b", f"{found['before']} {found['after']}"):
             raise PrepError(
-                f"{path}, line {number}: {line.strip()!r:.80} has more than three numbers: red, green, blue and a name only"
+                f"{path}, line {number}: {line.strip()!r:.80} has more than three numbers, expected red, green, blue and a name"
             )
         red, green, blue = (int(found[k]) for k in (2, 3, 4))
         if max(red, green, blue) > 255:
-            raise PrepError(f"{path}, line {number}: a colour is from 0 to 255")
+            raise PrepError(f"{path}, line {number}: colours are from 0 to 255")
         if (red, green, blue) in colors:
-            raise PrepError(f"{path}, line {number}: the colour of line {colors.index((red, green, blue)) + 1} again")
+            raise PrepError(f"{path}, line {number}: repeats the colour of line {colors.index((red, green, blue)) + 1}")
         colors.append((red, green, blue))
         names.append(f"{found['before']} {found['after']}".strip(" \t,;") or str(len(names)))
     if not colors:
@@ -72,5 +79,5 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
 
 
 def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:
-    """Classes can't be mixed: of each new pixel, the one that its middle lies in."""
+    """Resize a mask: each new pixel takes the class at its centre, since classes cannot be averaged."""
     return mask if mask.shape == shape else cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_NEAREST_EXACT)

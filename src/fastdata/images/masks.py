@@ -1,4 +1,4 @@
-"""The masks of a store's images, as a source beside that of the images."""
+"""The masks of a store's images, as a source next to that of the images."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError
-from fastdata.images.concat import JoinedImages
+from fastdata.images.concat import ConcatImages
 from fastdata.images.records import Images, StoreImages
 from fastdata.shared_memory import SharedArray
 
 __all__ = ["Masks", "by_class", "class_outside"]
 
-VOID = 255  # what public data sets of 8 bits give pixels that are not to be learnt
+VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Masks of classes, numbered as the images are that they belong to.
+    """Class masks, in the same order as their images.
 
     Attributes:
-        source: where they come from.
-        names: of the classes, where a palette told them.
-        stores: of each store, by its path, dict of class: pixels in all of its masks, as they were before preparing.
-        ignore_index: the class of pixels outside of an image.
+        source: the masks.
+        names: names of the classes, where a palette gave them.
+        stores: for each store, by path, a dict of pixel counts by class, in all of its masks as they were before preparing.
+        ignore_index: the class of pixels outside an image.
     """
 
     source: Images
@@ -37,26 +37,26 @@ class Masks:
 
     @classmethod
     def of(cls, images: StoreImages, source: StoreImages, ignore_index: int | None) -> Masks:
-        """The masks of images of a store. ignore_index: None: the largest class that their type holds.
+        """Return the masks of a store's images. ignore_index: None: the largest class that their dtype holds.
 
         Raises:
-            FormatError: they have other sizes than the images.
-            ValueError: such a mask can't hold `ignore_index`, or there are pixels of that class and nobody said so.
+            FormatError: if their sizes differ from the images'.
+            ValueError: if a mask cannot hold `ignore_index`, or it is the default and there are pixels of that class.
         """
         everything = np.arange(len(images))
         if images.form.planes or not all(map(np.array_equal, images.sides(everything), source.sides(everything))):
-            raise FormatError(f"{images.store.path}: its masks have not the sizes of its images; prepare it again")
-        told = source.store.manifest.section("masks")
-        names, pixels = (told.names, by_class(told.pixels)) if told else ((), {})
+            raise FormatError(f"{images.store.path}: the masks differ in size from the images; prepare the store again")
+        section = source.store.manifest.section("masks")
+        names, pixels = (section.names, by_class(section.pixels)) if section else ((), {})
         outside = class_outside(ignore_index, source.form.dtype, pixels, names)
         return cls(source, names, {source.store.path: pixels}, outside)
 
     @classmethod
-    def joined(cls, parts: Sequence[tuple[Masks, SharedArray | None]]) -> Masks:
-        """The masks of several sources, each with the rows of it that count; None: all of them.
+    def concat(cls, parts: Sequence[tuple[Masks, SharedArray | None]]) -> Masks:
+        """Concatenate the masks of several sources, each with the rows of it to use; None: all rows.
 
         Raises:
-            ValueError: their classes or dtypes differ.
+            ValueError: if their classes or dtypes differ.
         """
         first = parts[0][0]
         for masks, _ in parts[1:]:
@@ -66,16 +66,16 @@ class Masks:
                     remedy = "give both the same" if what == "ignore_index" else "prepare both with the same --palette"
                     raise ValueError(f"datasets whose masks have {what} {one!r} and {other!r} do not go together: {remedy}")
         stores = {path: pixels for masks, _ in parts for path, pixels in masks.stores.items()}
-        return replace(first, source=JoinedImages([(masks.source, rows) for masks, rows in parts]), stores=stores)
+        return replace(first, source=ConcatImages([(masks.source, rows) for masks, rows in parts]), stores=stores)
 
     @property
     def pixels(self) -> dict[int, int]:
-        """How many of each class there are, in the order of the classes."""
+        """Pixel counts by class, in class order."""
         classes = sorted({k for pixels in self.stores.values() for k in pixels})
         return {k: sum(pixels.get(k, 0) for pixels in self.stores.values()) for k in classes}
 
     def counts(self) -> dict[int, int]:
-        """The same, without the class that is ignored."""
+        """Return the pixel counts without the ignored class."""
         return {k: count for k, count in self.pixels.items() if k != self.ignore_index}
 
     def with_size(self, size: int | None) -> Masks:
@@ -83,21 +83,21 @@ class Masks:
 
 
 def by_class(pixels: Mapping[str, int]) -> dict[int, int]:
-    """What a manifest counts, in the order of the classes."""
+    """Return a manifest's pixel counts, in class order."""
     return dict(sorted((int(k), count) for k, count in pixels.items()))
 
 
 def class_outside(ignore_index: int | None, dtype: Any, pixels: Mapping[int, int], names: Sequence[str]) -> int:
-    """The class of what lies outside of an image.
+    """Return the class of pixels outside an image.
 
     Args:
-        ignore_index: what the user asked for; None: the largest that a mask holds.
+        ignore_index: the user's choice; None: the largest class that a mask holds.
         dtype: of the masks.
-        pixels: of each class.
-        names: of the classes.
+        pixels: pixel counts by class.
+        names: names of the classes.
 
     Raises:
-        ValueError: a mask can't hold it; or it is the default, and there are pixels of it that may be meant to be learnt.
+        ValueError: if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.
     """
     largest = int(np.iinfo(dtype).max)
     chosen = largest if ignore_index is None else ignore_index

@@ -1,4 +1,4 @@
-"""PNG and WebP: the header is read here, the pixels are OpenCV's."""
+"""Read PNG and WebP: headers here, pixels with OpenCV."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class PngHeader(Header):
         return Pixels(color, self._keyed(color) if alpha is None else alpha)
 
     def values(self, data: bytes) -> Array:
-        """The numbers that stand in the file: [H, W] indices of the palette, or grey; colours [H, W, C] as OpenCV gives them."""
+        """Return the numbers in the file: [H, W] palette indices or grey, or colours [H, W, C] as OpenCV returns them."""
         return self._unstretched(self._stored(data))
 
     @property
     def _step(self) -> int:
-        """What OpenCV multiplies grey of few bits by."""
+        """The factor by which OpenCV scales grey of fewer than 8 bits."""
         return 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
 
     def _unstretched(self, decoded: Array) -> Array:
         return decoded // self._step if self._step > 1 else decoded
 
     def _stored(self, data: bytes) -> Array:
-        """Decoded from a copy without ancillary chunks, so that gamma, animation and odd metadata play no part.
+        """Decode a copy without ancillary chunks, so that gamma, animation and odd metadata have no effect.
 
-        A palette PNG is declared grey in that copy: its indices come back; palette and transparency are applied afterwards.
+        The copy of a palette PNG is declared grey: it decodes to indices; palette and transparency are applied afterwards.
         """
         declared = GRAY if self.color_type == INDEXED else self.color_type
         head = struct.pack(">IIBBBBB", self.width, self.height, self.depth, declared, 0, 0, self.interlace)
@@ -65,7 +65,7 @@ class PngHeader(Header):
         return imdecode(PNG_SIGNATURE + b"".join(chunks))
 
     def _keyed(self, color: Array) -> Array | None:
-        """Alpha of a PNG in which one colour is transparent."""
+        """Return alpha for a PNG in which one colour is transparent."""
         width = 2 if self.color_type == GRAY else 6
         if len(self.transparency) < width:
             return None
@@ -80,14 +80,15 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def read_png(data: bytes) -> PngHeader:
-    """The header, with every chunk up to IEND found to be there."""
+    """Read the header, and check that every chunk up to IEND is complete."""
     if data[12:16] != b"IHDR":
-        struct.unpack_from("16x", data)  # a file that is too short is truncated
+        struct.unpack_from("16x", data)  # raises if the file is too short
         raise unsupported("PNG that does not start with IHDR")
     width, height, depth, color_type, _, _, interlace = struct.unpack_from(">IIBBBBB", data, 16)
     if depth not in PNG_DEPTHS.get(color_type, ()):
         raise CodecError(f"PNG colour type {color_type} with {depth} bits does not exist", "undecodable")
-    idat, bodies = list[slice](), dict[bytes, bytes]()
+    idat = list[slice]()
+    bodies = dict[bytes, bytes]()
     for kind, start, end in _png_chunks(data):
         if kind == b"IDAT":
             idat.append(slice(start, end))
@@ -126,11 +127,14 @@ class WebpHeader(Header):
 
 
 def read_webp(data: bytes) -> WebpHeader:
-    """The header; of an animation only a first frame that fills the picture can be used."""
+    """Read the header. Animations are accepted only if their first frame fills the picture."""
     end = 8 + _little(data, 4, 4)
     if end > len(data):
         raise CodecError(f"the WebP says {end} bytes, the file has {len(data)}", "truncated")
-    at, orientation, size, frames = 12, 1, (0, 0), 0
+    at = 12
+    orientation = 1
+    size = (0, 0)
+    frames = 0
     while at + 8 <= end:
         kind, length, body = data[at : at + 4], _little(data, at + 4, 4), at + 8
         if kind in (b"VP8X", b"VP8 ", b"VP8L") and size == (0, 0):
@@ -148,7 +152,7 @@ def read_webp(data: bytes) -> WebpHeader:
 
 
 def _webp_size(data: bytes, kind: bytes, body: int) -> tuple[int, int]:
-    """(height, width)."""
+    """Return (height, width)."""
     if kind == b"VP8X":
         return _little(data, body + 7, 3) + 1, _little(data, body + 4, 3) + 1
     if kind == b"VP8 ":

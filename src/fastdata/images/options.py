@@ -1,4 +1,4 @@
-"""What `fastdata-prep` can be asked for of images."""
+"""The options of `fastdata-prep` for images."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class ImageOptions(PairOptions, LabelOptions):
         "Side in pixels; may repeat. Default: each image keeps its own.", type="int", several=True, common=True
     )
     resize: str = option(
-        "What becomes SIZE: the short side, the long side, a centre square (crop), or both sides (stretch).",
+        "Which side becomes SIZE: the short one, the long one, that of a centre square (crop), or both (stretch).",
         "short",
         choices=RESIZE_MODES,
     )
     upscale: bool = option("Enlarge smaller images, which otherwise keep their size.", False)
     codec: str = option(
-        "How images are stored. On a restart grid (jpeg); bare pixels (rgb); png; or planes of luma and halved colours (yuv420; an "
-        "odd last row or column is repeated). original: JPEG files that need no change (sound, upright, of the wanted size and "
-        "channels) keep their bytes, with all that is in them, such as EXIF; others become jpeg.",
+        "How images are stored: jpeg (on a restart grid), rgb (raw pixels), png, or yuv420 (luma and half-resolution colours; an "
+        "odd last row or column is repeated). original: JPEG files that need no change (sound, upright, of the right size and "
+        "channels) keep their bytes, including metadata such as EXIF; other files become jpeg.",
         "jpeg",
         choices=CODECS,
         common=True,
     )
-    quality: int = option("Of JPEG, 1 to 100.", 90)
+    quality: int = option("JPEG quality, 1 to 100.", 90)
     gray: bool = option("Store one channel.", False)
-    bits: int = option("8, or 16 for uint16 pixels (codec rgb or png).", 8, choices=(8, 16))
-    background: tuple[int, int, int] = option("RGB colour beneath transparent pixels.", (255, 255, 255), type="color")
-    max_pixels: int = option("Reject larger images before decoding them.", 1 << 28)
+    bits: int = option("Bits per channel: 8, or 16 for uint16 pixels (codec rgb or png).", 8, choices=(8, 16))
+    background: tuple[int, int, int] = option("RGB colour behind transparent pixels.", (255, 255, 255), type="color")
+    max_pixels: int = option("Reject images with more pixels, before decoding them.", 1 << 28)
     palette: StrPath | None = option(
-        "Of masks in colours: a file with a line for each class, red, green, blue and a name.", type="file", group="Masks"
+        "File that maps mask colours to classes: a line of red, green, blue and a name for each.", type="file", group="Masks"
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Every format but JPEG, PNG and WebP, by Pillow and its plugins.
+"""Read every format but JPEG, PNG and WebP with Pillow and its plugins.
 
-Pillow is imported when the first such file is seen. What a program has set of it (`Image.MAX_IMAGE_PIXELS`,
-`ImageFile.LOAD_TRUNCATED_IMAGES`) and of its warnings plays no part here, and is as it was afterwards.
+Pillow is imported when the first such file is seen. A program's own settings of Pillow (`Image.MAX_IMAGE_PIXELS`,
+`ImageFile.LOAD_TRUNCATED_IMAGES`) and its warnings have no effect here, and are restored afterwards.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CUT = re.compile(
 UNREAD = re.compile("unsupported|not supported|unknown (?:pixel|data)|unable to read", re.IGNORECASE)
 
 _lock = threading.Lock()
-_users: list[Any] = []  # one for each thread that is inside of `strict`; the first holds what has to be put back
+_users: list[Any] = []  # one entry for each thread inside `strict`; the first has what must be restored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class PillowHeader(Header):
 
 
 def read_pillow(data: bytes) -> PillowHeader | None:
-    """The header, as Pillow's plugin reads it; None if the content is of no format that is read with Pillow."""
+    """Read the header with Pillow's plugin; None if no plugin reads this content."""
     plugin = next((plugin for pattern, plugin in PLUGINS if pattern.match(data)), None)
     if plugin is None:
         return None
@@ -86,7 +86,7 @@ def read_pillow(data: bytes) -> PillowHeader | None:
 
 
 def open_image(data: bytes, plugin: str) -> Any:
-    """The image of Pillow's, with its header read; inside of `strict`. Its plugin is known, so `Image.open` has nothing to find."""
+    """Open a Pillow image, which reads its header; call inside `strict`. The plugin is known, so `Image.open` need not search."""
     if plugin == HEIF:
         return extra(HEIF, "pillow-heif", "HEIC").HeifImageFile(io.BytesIO(data), "")
     module = importlib.import_module(f"PIL.{plugin}ImagePlugin")
@@ -94,10 +94,10 @@ def open_image(data: bytes, plugin: str) -> Any:
 
 
 def extra(module: str, package: str, what: str) -> ModuleType:
-    """An optional package that reads a kind of images.
+    """Import an optional package that reads a format.
 
     Raises:
-        CodecError: it is not installed.
+        CodecError: if it is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -109,18 +109,18 @@ def extra(module: str, package: str, what: str) -> ModuleType:
 
 
 def extras() -> tuple[str, ...]:
-    """The optional packages for images that are installed."""
+    """Return the optional packages for images that are installed."""
     return tuple(name for name in EXTRAS if any(metadata.distributions(name=name)))
 
 
 @contextmanager
 def strict(what: str) -> Iterator[None]:
-    """Pillow as it has to be here: silent, with no limit of its own, and with nothing made up for what a file lacks.
+    """Make Pillow strict: silent, without a size limit of its own, and without filling in what a file lacks.
 
-    Its settings hold for all threads, so the first one that comes sets them, and the last one that goes puts them back.
+    The settings are global to all threads, so the first user makes them, and the last one restores them.
 
     Raises:
-        CodecError: for whatever is raised inside, since damaged bytes may lead to anything.
+        CodecError: for any exception inside, since damaged bytes may raise anything.
     """
     _enter()
     try:
@@ -143,7 +143,7 @@ def _enter() -> None:
     with _lock:
         before = None
         if not _users:
-            filters: Any = warnings.filters  # in place: Python would forget of all modules what it has warned of already
+            filters: Any = warnings.filters  # in place: otherwise Python would forget which warnings each module has already shown
             silence = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_"), 0)
             filters.insert(0, silence)
             before = filters, silence, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
@@ -164,7 +164,7 @@ def _leave() -> None:
 
 
 def _after_fork() -> None:
-    """Other threads, which may have been inside, are not in the child."""
+    """Forget other threads that were inside `strict`: the child does not have them."""
     global _lock
     _lock = threading.Lock()
     while _users:
@@ -176,28 +176,29 @@ if hasattr(os, "register_at_fork"):
 
 
 def pixels_of(image: Any) -> Pixels:
-    """Decode: [H, W] or [H, W, 3] of uint8 or uint16, alpha apart; inside of `strict`.
+    """Decode to [H, W] or [H, W, 3], uint8 or uint16, with alpha apart; call inside `strict`.
 
-    What a GIF's first frame leaves of its screen is transparent. An alpha of zeros in a BMP is unused.
+    The part of a GIF's screen that its first frame leaves empty is transparent. All-zero alpha in a BMP is ignored.
     """
-    box, kind = image.tile[0][1] if image.format == "GIF" else None, image.format
+    kind = image.format
+    box = image.tile[0][1] if kind == "GIF" else None
     image.load()
     if image.mode == "CMYK":
         return Pixels(cmyk_to_rgb(255 - np.asarray(image)))
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PPM"):
         return Pixels(np.asarray(image).astype(np.uint16))
-    clear = image.has_transparency_data
+    transparent = image.has_transparency_data
     if image.mode not in ("1", "L", "P", "RGB", "LA", "PA", "RGBA"):
         raise unsupported(f"{kind} with pixels of Pillow's mode {image.mode}")
     gray = image.mode in ("1", "L", "LA")
-    values = np.asarray(image.convert(("LA" if clear else "L") if gray else ("RGBA" if clear else "RGB")))
-    alpha = np.ascontiguousarray(values[..., -1]) if clear else None
-    color = values if not clear else np.ascontiguousarray(values[..., 0] if gray else values[..., :3])
+    values = np.asarray(image.convert(("L" if gray else "RGB") + ("A" if transparent else "")))
+    alpha = np.ascontiguousarray(values[..., -1]) if transparent else None
+    color = np.ascontiguousarray(values[..., 0] if gray else values[..., :3]) if transparent else values
     if box is not None and box != (0, 0, *image.size):
         left, top, right, bottom = box
-        seen = np.zeros(color.shape[:2], np.uint8)
-        seen[top:bottom, left:right] = 255 if alpha is None else alpha[top:bottom, left:right]
-        alpha = seen
+        frame = np.zeros(color.shape[:2], np.uint8)
+        frame[top:bottom, left:right] = 255 if alpha is None else alpha[top:bottom, left:right]
+        alpha = frame
     if kind == "BMP" and alpha is not None and not alpha.any():
         alpha = None
     return Pixels(color, alpha)

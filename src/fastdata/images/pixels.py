@@ -1,10 +1,10 @@
 """Records: one image as stored bytes, by codec.
 
-jpeg   a JPEG on the restart grid (fastdata.images.jpeg), uint8
-original  such a JPEG, or one that came as it is, of any layout that libjpeg decodes, uint8
-png    an ordinary PNG, uint8 or uint16
-rgb    the bare pixels, [H, W, C] in C order, uint8 or little-endian uint16; the size stands in samples.npy
-yuv420 planes of luma and colour (fastdata.images.planes), uint8
+jpeg      a JPEG on the restart grid (fastdata.images.jpeg), uint8
+original  such a JPEG, or an unchanged source JPEG of any layout that libjpeg decodes, uint8
+png       an ordinary PNG, uint8 or uint16
+rgb       raw pixels, [H, W, C] in C order, uint8 or little-endian uint16; samples.npy has the size
+yuv420    planes of luma and colour (fastdata.images.planes), uint8
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LEAST_SHRUNK = 8  # pixels: of smaller pictures two scales have the same size
+LEAST_SHRUNK = 8  # pixels: in smaller images, two scales give the same size
 
 
 class Window(NamedTuple):
-    """What of an image is wanted: a box inside it, not empty, in its pixels.
+    """The part of an image that is needed: a box inside it, in its pixels.
 
-    shrink: 2, 4 or 8: so many pixels a side may come as one, as a JPEG decoder gives them away. fast: less exact JPEG.
+    shrink: 2, 4 or 8 if that many pixels per side may be merged into one, which JPEG decoders do for free. fast: less exact JPEG.
     """
 
     top: int
@@ -51,8 +51,8 @@ class Window(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Pixels that hold a window, [H, W, C], or RGBA for RGB. The first stands at (top, left) of the image; each is `shrink` of it
-    a side."""
+    """Pixels that contain a window, [H, W, C], or RGBA for RGB. The first is at (top, left) of the image; each merges `shrink` x
+    `shrink` pixels."""
 
     pixels: Array
     top: int = 0
@@ -61,7 +61,7 @@ class Region(NamedTuple):
 
 
 def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
-    """Encode RGB [H, W, 3] or grey [H, W] (not for yuv420), uint8 or uint16 (not for JPEGs and yuv420), as one record."""
+    """Encode RGB [H, W, 3] or grey [H, W], uint8 or uint16, as a record. yuv420 takes uint8 RGB only, JPEGs uint8 only."""
     if codec in ("jpeg", "original"):
         return encode_jpeg(image, quality=quality)
     if codec == "yuv420":
@@ -75,10 +75,10 @@ def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
 
 
 def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, width: int) -> Array:
-    """Decode one record to [H, W, C] of the format's dtype; read-only, and a view of `data` where that saves a copy.
+    """Decode a record to [H, W, C] of the format's dtype: read-only, and a view of `data` where that saves a copy.
 
     Raises:
-        CodecError: the bytes are damaged, or hold an image of another size.
+        CodecError: if the bytes are damaged, or have an image of another size.
     """
     if form.planes:
         return planes_to_rgb(split_planes(data, height, width))
@@ -97,37 +97,37 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
 def decode_window(
     data: bytes | memoryview, form: PixelFormat, height: int, width: int, window: Window, scratch: Callable[[int], Array]
 ) -> tuple[Region, ...]:
-    """Decode as little of a record as holds the window; each pixel is what decoding the whole at that scale gives.
+    """Decode as little of a record as contains the window. Pixels equal those of decoding the whole at that scale.
 
     Args:
         data: the record.
         form, height, width: as for `decode_record`.
-        window: what is wanted.
-        scratch: gives flat uint8 memory of at least a size, which the result may lie in.
+        window: the part that is needed.
+        scratch: returns flat uint8 memory of at least a size, which the result may use.
 
     Returns:
-        The pixels; or, of planes, the luma and the colours, [h, w, 1] and [h, w, 2].
+        One region; for planes, luma [h, w, 1] and colours [h, w, 2].
 
     Raises:
-        CodecError: the bytes are damaged, or hold an image of another size.
+        CodecError: if the bytes are damaged, or have an image of another size.
     """
     if form.planes:
         luma, chroma = split_planes(data, height, width)
         return Region(luma), Region(chroma, shrink=2)
     if not form.jpegs:
         return (Region(decode_record(data, form, height, width)),)
-    jpeg, top, left, tall, wide = jpeg_window(data, height, width, window)
-    shrink = window.shrink if max(tall, wide) > LEAST_SHRUNK else 1
-    size = -(-tall // shrink), -(-wide // shrink)
+    jpeg, top, left, jpeg_height, jpeg_width = jpeg_window(data, height, width, window)
+    shrink = window.shrink if max(jpeg_height, jpeg_width) > LEAST_SHRUNK else 1
+    size = -(-jpeg_height // shrink), -(-jpeg_width // shrink)
     pixels = decode_jpeg_into(scratch, jpeg, size, gray=form.channels == 1, fast=window.fast)
     return (Region(pixels, top, left, shrink),)
 
 
 def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window, *, cut: bool = True) -> Cut:
-    """A JPEG that holds a window of one of `height` and `width`: the smallest cut where it can be had, else the whole.
+    """Return a JPEG that contains a window of a `height` x `width` JPEG: the smallest possible cut, or else the whole.
 
     Raises:
-        CodecError: the bytes are damaged, or hold an image of another size.
+        CodecError: if the bytes are damaged, or have an image of another size.
     """
     found = None
     if cut and (window.height, window.width) != (height, width):

@@ -1,7 +1,7 @@
-"""yuv420: an image as planes of luma and colour, the colours at half the resolution: 1.5 bytes a pixel.
+"""yuv420: images as planes of luma and half-resolution colour, 1.5 bytes a pixel.
 
 The layout is NV12: luma Y [H, W], then the colours Cb and Cr side by side, [H/2, W/2, 2]; both sides are even. The values are
-those of a JPEG: BT.601, full range, each sample of colour in the middle of its four pixels (JFIF 1.02).
+those of JPEG: BT.601, full range, each colour sample at the centre of its four pixels (JFIF 1.02).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ class Planes(NamedTuple):
     chroma: Array
 
 
-BLACK = (0, 128)  # of luma and chroma
+BLACK = (0, 128)  # values of luma and chroma
 COLORS = np.array([[-0.168735892, -0.331264108, 0.5, 128], [0.5, -0.418687589, -0.081312411, 128]])  # Cb and Cr of RGB 1
 
 
 def even(side: int) -> int:
-    """A side of an image, as it is stored."""
+    """Return a side of an image as it is stored."""
     return side + side % 2
 
 
 def encode_planes(image: Array) -> bytes:
-    """RGB uint8 [H, W, 3] as planes; the last row or column is repeated where their number is odd."""
+    """Convert RGB uint8 [H, W, 3] to planes. An odd last row or column is repeated."""
     height, width = image.shape[:2]
     image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
     luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     half = cv2.resize(image.astype(np.float32), (image.shape[1] // 2, image.shape[0] // 2), interpolation=cv2.INTER_AREA)
-    chroma = cv2.transform(half, COLORS)  # of the mean of four pixels, so that it is rounded once
+    chroma = cv2.transform(half, COLORS)  # from the mean of four pixels, so it is rounded once
     return b"".join((luma.tobytes(), chroma.round().clip(0, 255).astype(np.uint8).tobytes()))
 
 
 def split_planes(data: bytes | memoryview | Array, height: int, width: int) -> Planes:
-    """Views of the planes of an image of even sides.
+    """Return views of the planes of an image with even sides.
 
     Raises:
-        CodecError: the size does not fit.
+        CodecError: if the size does not fit.
     """
     flat = np.frombuffer(data, np.uint8)
     if height % 2 or width % 2 or flat.size != height * width * 3 // 2:
@@ -58,7 +58,7 @@ def split_planes(data: bytes | memoryview | Array, height: int, width: int) -> P
 
 
 def planes_to_rgb(planes: Planes) -> Array:
-    """RGB uint8 [H, W, 3], the colours interpolated as a JPEG decoder does it."""
+    """Convert to RGB uint8 [H, W, 3], interpolating colours as a JPEG decoder does."""
     luma, chroma = planes
     wide = cv2.resize(chroma, luma.shape[1::-1], interpolation=cv2.INTER_LINEAR)
     return cv2.cvtColor(np.dstack([luma, wide[:, :, ::-1]]), cv2.COLOR_YCrCb2RGB)

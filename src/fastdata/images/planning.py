@@ -1,4 +1,4 @@
-"""From a source of images to a plan."""
+"""Plan a store of images."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from fastdata.sources.reasons import refuse_unusable
 __all__ = ["plan_images"]
 
 
-def plan_images(source: StrPath, asked: ImageOptions, limit: int | None) -> Planned:
-    """List the images and decide what becomes of them.
+def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Planned:
+    """List the images and plan what to store.
 
     Raises:
-        PrepError: there is nothing to prepare, or it does not fit together.
-        ValueError: options contradict each other.
+        PrepError: if there is nothing to prepare, or images, masks and labels do not match.
+        ValueError: if options contradict each other.
     """
     mask = None
-    if asked.masks is not None:
-        mask = MaskRecipe(asked.mask_bits, *(((), ()) if asked.palette is None else read_palette(asked.palette)))
+    if options.masks is not None:
+        mask = MaskRecipe(options.mask_bits, *(((), ()) if options.palette is None else read_palette(options.palette)))
     recipe = ImageRecipe(
-        sizes=(None,) if asked.size is None else asked.size,
-        resize=asked.resize,
-        upscale=asked.upscale,
-        codec=asked.codec,
-        quality=asked.quality,
-        gray=asked.gray,
-        bits=asked.bits,
-        background=asked.background,
-        max_pixels=asked.max_pixels,
+        sizes=(None,) if options.size is None else options.size,
+        resize=options.resize,
+        upscale=options.upscale,
+        codec=options.codec,
+        quality=options.quality,
+        gray=options.gray,
+        bits=options.bits,
+        background=options.background,
+        max_pixels=options.max_pixels,
         mask=mask,
     )
-    found = list_sources(source, asked)
-    if asked.masks is not None:
-        found = with_masks(found, Path(asked.masks), asked.mask_suffix)
+    found = list_sources(source, options)
+    if options.masks is not None:
+        found = with_masks(found, Path(options.masks), options.mask_suffix)
     plan = make_plan(found, recipe, limit)
-    refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)), told=asked.root is not None)
-    said = label_notes(replace(found, sources=list(plan.sources)), masks=asked.masks is not None, meant=asked.no_labels)
-    return Planned(plan, dict(found.skipped), (*said, *found.notes), None if asked.masks is None else Path(asked.masks))
+    refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)), told=options.root is not None)
+    notes = label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=options.no_labels)
+    return Planned(plan, dict(found.skipped), (*notes, *found.notes), None if options.masks is None else Path(options.masks))

@@ -1,4 +1,4 @@
-"""One image: from the bytes of a file to the records of every size asked for. Pure; what a shard holds is decided here."""
+"""Turn the bytes of one image file into records of every size. Pure: what a shard contains is decided here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """What becomes of an image. sizes: one variant each; None keeps the image's own size."""
+    """How to prepare an image. sizes: one variant each; None keeps the image's own size."""
 
     kind: ClassVar[str] = "images"
     unit: ClassVar[str] = "img"
@@ -65,11 +65,11 @@ class ImageRecipe:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """What reads and writes images here; of the optional packages those that are installed."""
+        """The packages that read and write images here: the required ones, and the optional ones that are installed."""
         return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
 
     def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
-        """(name, size, form) of what is stored of each input: its image in every size, then its mask in every size."""
+        """Return (name, size, form) of each variant: the images in every size, then their masks in every size."""
         form = PixelFormat(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
         found = [(variant_name(size), size, form) for size in self.sizes]
         if self.mask is not None:
@@ -79,13 +79,18 @@ class ImageRecipe:
 
 
 def variant_name(size: int | None) -> str:
-    """The folder of a variant: its size, or "full" where images keep their own."""
+    """Return a variant's folder: its size, or "full" where images keep their own."""
     return "full" if size is None else str(size)
 
 
 @dataclass(frozen=True)
 class Record:
-    """One stored image or mask. classes: of a mask, the pixels of each class in its file. original: these are the file's bytes."""
+    """A stored image or mask.
+
+    Attributes:
+        classes: for a mask, pixel counts by class in its file.
+        original: whether the bytes are those of the image's file.
+    """
 
     data: bytes
     height: int
@@ -95,19 +100,19 @@ class Record:
 
 
 def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = None, mask: bytes | None = None) -> list[Record]:
-    """Make one record per size, all from one decode, and behind them the same of the mask.
+    """Return a record for each size, all from one decode, then one for each size of the mask.
 
-    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", one that is stored in its own
-    size, upright and sound, keeps its bytes.
+    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", an upright and sound JPEG that
+    is stored in its own size keeps its bytes.
 
     Args:
         data: the bytes of an image file of any format.
-        options: what to make of it.
+        options: the recipe.
         scratch: flat uint8 array that a large decode may use.
-        mask: the bytes of its mask.
+        mask: the bytes of the mask's file.
 
     Raises:
-        CodecError: it is not an image, or can't be decoded or encoded; or the mask can't, or has another size.
+        CodecError: if the image or its mask cannot be read or encoded, or their sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
@@ -118,27 +123,27 @@ def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = 
         image = source.decode(
             at_least=at_least, gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
         )
-    made: dict[int | None, Record] = {}
-    larger = image  # the size before, where this one is at most half of it: nearly as exact, and far fewer pixels to average
+    records: dict[int | None, Record] = {}
+    larger = image  # the previous size, if at least twice this one: nearly as exact, with far fewer pixels to average
     for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
-        halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # but for rounding
+        halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # -1 allows for rounding
         resized = resize(larger if halved else image, shape)
         larger = resized if resized.size < image.size else image
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
         height, width = resized.shape[:2]
         if original is not None and (height, width) == (source.height, source.width):
-            made[size] = Record(data, height, width, original=True)
+            records[size] = Record(data, height, width, original=True)
             continue
         if options.codec == "yuv420":
             height, width = even(height), even(width)
-        made[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
+        records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
     masks = [] if mask is None else _masks(mask, options, (source.height, source.width), shapes)
-    return [made[size] for size in options.sizes] + masks
+    return [records[size] for size in options.sizes] + masks
 
 
 def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:
-    """The pixels of a JPEG whose bytes can be stored as they are, in one of the sizes at least."""
+    """Return the pixels of a JPEG whose bytes can be stored unchanged in at least one size, else None."""
     wanted = options.codec == "original" and (source.height, source.width) in shapes
     return source.header.as_is(data, gray=options.gray) if wanted and isinstance(source.header, JpegHeader) else None
 
@@ -152,10 +157,11 @@ def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape])
     if mask.shape != image:
         (h, w), (height, width) = mask.shape, image
         raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")
-    classes, made = count_classes(mask), []
+    classes = count_classes(mask)
+    records = []
     for size, shape in zip(options.sizes, shapes, strict=True):
         resized = resize_mask(mask, shape)
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
-        made.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
-    return made
+        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
+    return records

@@ -1,17 +1,16 @@
-"""Images held in memory."""
+"""The dataset of images held in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.masks import Masks
-from fastdata.images.records import FileImages, StoreImages, into_memory
+from fastdata.images.records import FileImages, StoreImages, hold
 from fastdata.images.view import Transform, View
 
 __all__ = ["RAMImages"]
@@ -35,29 +34,31 @@ class RAMImages(RAMDataset, ImageDataset):
         masks: bool = True,
         ignore_index: int | None = None,
     ) -> None:
-        sources: list[Sequence[StoreImages | FileImages]]
         found: Masks | None = None
+        images: Sequence[StoreImages | FileImages]
+        mask_images: Sequence[StoreImages] = []
         if isinstance(source, str | os.PathLike):
-            images = [StoreImages(source, one) for one in _several(size)]
-            sources = [images]
-            if masks and images[0].store.manifest.section("masks"):
-                beside = [StoreImages(source, one, mask=True) for one in _several(size)]
-                sources, found = [images, beside], Masks.of(images[0], beside[0], ignore_index)
+            sizes = _check_sizes(size)
+            stored = [StoreImages(source, one) for one in sizes]
+            images = stored
+            if masks and stored[0].store.manifest.section("masks"):
+                mask_images = [StoreImages(source, one, mask=True) for one in sizes]
+                found = Masks.of(stored[0], mask_images[0], ignore_index)
         else:
             if size is not None:
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
-            sources = [[FileImages(source, targets)]]
+            images = [FileImages(source, targets)]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        held = into_memory(sources, decoded=decoded, max_bytes=max_bytes)
-        super().__init__(held[0], View(crop, hflip, vflip, transform), found and replace(found, source=held[1]))
+        hold([images, mask_images] if mask_images else [images], decoded=decoded, max_bytes=max_bytes)
+        super().__init__(images[0], View(crop, hflip, vflip, transform), found)
 
 
-def _several(size: int | Sequence[int] | None) -> list[int | None]:
-    """The sizes to hold.
+def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:
+    """Return the sizes to hold.
 
     Raises:
-        ValueError: there are none, or one comes twice.
+        ValueError: if there is no size, or one twice.
     """
     sizes: list[int | None] = [*size] if isinstance(size, Sequence) else [size]
     if not sizes or len(set(sizes)) < len(sizes):

@@ -1,11 +1,12 @@
-"""Where a dataset's images come from: a store on disk, a copy of one in memory, or image files in memory."""
+"""Sources of a dataset's images: a store on disk, a copy of one in memory, or image files in memory."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
 
-__all__ = ["FileImages", "Images", "MemoryImages", "StoreImages", "into_memory"]
+__all__ = ["FileImages", "Images", "StoreImages", "hold"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,18 +32,18 @@ END_OF_IMAGE = b"\xff\xd9"
 
 
 class Images(Protocol):
-    """Images by number. Picklable in a few bytes; what it opens, it opens when first used, in the process that uses it."""
+    """Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them."""
 
     @property
     def form(self) -> PixelFormat: ...
 
     @property
     def jpegs(self) -> bool:
-        """Whether these are JPEGs, or files that may be."""
+        """Whether the images are JPEGs, or files that may be."""
 
     @property
     def indexed(self) -> bool:
-        """Whether these are JPEGs that may have an index of their cells."""
+        """Whether the images are JPEGs that may have an index of their cells."""
 
     @property
     def labels(self) -> Labels: ...
@@ -53,40 +54,96 @@ class Images(Protocol):
 
     @property
     def place(self) -> str:
-        """Where they are, for people."""
+        """The location of the images, for messages."""
 
     def __len__(self) -> int: ...
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
-        """Heights and widths, int64 [n] each."""
+        """Return heights and widths, int64 [n] each."""
 
     def get(self, index: int) -> memoryview:
-        """The stored bytes, valid while this object lives."""
+        """Return the stored bytes, valid while this object lives."""
 
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
-        """Of what `get` gave, pixels that hold the window, and perhaps more: one region, or one of each plane.
+        """Decode `data`, from `get`, to regions that contain the window: one region, or one for each plane.
 
-        `scratch(size)` is flat uint8 memory for them.
+        `scratch(size)` returns flat uint8 memory for them.
         """
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
-        """Of what `get` gave, a JPEG that holds the window, perhaps cut out of a larger one; None: decode it with `decode`.
+        """Return a JPEG that contains the window, perhaps cut out of `data`, which is from `get`; None: use `decode`.
 
-        It is complete, as far as can be seen from outside, baseline, grey or YCbCr, and upright.
+        The JPEG is baseline, grey or YCbCr, upright, and has an end-of-image marker.
         """
 
     def name(self, index: int) -> str:
-        """Where an image came from."""
+        """Return the path or name that an image came from."""
 
     def with_size(self, size: int | None) -> Images:
-        """The same images in another stored size."""
+        """Return the same images in another stored size."""
 
 
-class StoreImages:
-    """One stored size of a store, of its images or of their masks."""
+class _Holdable(ABC):
+    """Images of which the first can be held in shared memory, as encoded bytes or as pixels.
+
+    Attributes:
+        records: the images in memory; None: all are on disk.
+        decoded: whether these are pixels.
+    """
+
+    form: PixelFormat
+    jpegs: bool
+    indexed: bool
+    records: InMemoryRecords | None = None
+    decoded = False
+
+    def hold(self, nbytes: Array, decoded: bool) -> None:
+        """Load the first images, which take these bytes in memory."""
+        decoded = decoded and not self.form.planes  # planes are stored decoded
+        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img")
+        self.decoded = decoded
+        self.jpegs = self.jpegs and not decoded
+        self.indexed = self.indexed and not decoded
+
+    def get(self, index: int) -> memoryview:
+        if self.records is not None and index < len(self.records):
+            return self.records.get(index)
+        return self._read(index)
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+        if self.decoded and self.records is not None and index < len(self.records):
+            heights, widths = self.sides(np.array([index]))
+            pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
+            return (Region(pixels),)
+        return self._decode(index, data, window, scratch)
+
+    def _pixels(self, index: int) -> Array:
+        heights, widths = self.sides(np.array([index]))
+        window = Window(0, 0, int(heights[0]), int(widths[0]))
+        (region,) = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
+        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+
+    @abstractmethod
+    def sides(self, ids: Array) -> tuple[Array, Array]: ...
+
+    @abstractmethod
+    def _read(self, index: int) -> memoryview: ...
+
+    @abstractmethod
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions: ...
+
+
+class StoreImages(_Holdable):
+    """One stored size of a store's images, or of their masks.
+
+    Attributes:
+        by_size: the same images in each stored size that is in memory; empty: they are on disk.
+    """
 
     def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False) -> None:
-        self.store, self.size, self.mask = Store(path), size, mask
+        self.store = Store(path)
+        self.size = size
+        self.mask = mask
         self.variant = self.store.variant(size, mask=mask)
         self.form = self.variant.form
         self.jpegs = self.indexed = self.form.jpegs
@@ -95,6 +152,7 @@ class StoreImages:
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.samples[f"{self.variant.name}/{side}"] for side in ("height", "width"))
+        self.by_size: dict[int | None, StoreImages] = {}
         self._names: list[str] | None = None
 
     @property
@@ -107,10 +165,10 @@ class StoreImages:
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
 
-    def get(self, index: int) -> memoryview:
+    def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         h, w = int(self._height[index]), int(self._width[index])
         try:
             return decode_window(data, self.form, h, w, window, scratch)
@@ -128,30 +186,42 @@ class StoreImages:
         return self._names[index]
 
     def with_size(self, size: int | None) -> StoreImages:
-        return StoreImages(self.store.path, size, mask=self.mask)
+        if not self.by_size:
+            return StoreImages(self.store.path, size, mask=self.mask)
+        stored = self.store.variant(size, mask=self.mask).size
+        if stored not in self.by_size:
+            known = [str(size) for size in self.by_size if size is not None]
+            raise StoreError(
+                f"size {stored or size} is not held in memory, only {', '.join(known) or 'the own size of the images'}: make a "
+                f"RAMDataset(..., size=({', '.join([*known, str(stored)])})), which holds all of them, or use LMDBDataset"
+            )
+        return self.by_size[stored]
 
-    def __getstate__(self) -> tuple[Path, int | None, bool, str]:
-        return self.store.path, self.size, self.mask, self.store.manifest.fingerprint
+    def __getstate__(self) -> tuple[Any, ...]:
+        held = self.records, self.decoded, self.jpegs, self.indexed, self.by_size
+        return self.store.path, self.size, self.mask, self.store.manifest.fingerprint, held
 
-    def __setstate__(self, state: tuple[Path, int | None, bool, str]) -> None:
-        path, size, mask, fingerprint = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        path, size, mask, fingerprint, held = state
         self.__init__(path, size, mask=mask)  # type: ignore[misc]
+        self.records, self.decoded, self.jpegs, self.indexed, self.by_size = held
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
-class FileImages:
-    """Image files of any format, read when needed; RGB, upright. Sizes come from the headers."""
+class FileImages(_Holdable):
+    """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = PixelFormat("file", 3, "uint8")
-    jpegs, indexed = True, False
+    jpegs = True
+    indexed = False
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
         self.paths = [os.fspath(p) for p in paths]
         values = np.full(len(self.paths), -1) if targets is None else np.asarray(targets)
         if len(values) != len(self.paths) or values.ndim > 2 or (values.ndim == 1) != (values.dtype.kind in "iu"):
             raise ValueError(
-                f"targets are {values.dtype} {values.shape}; {len(self.paths)} files need as many int classes, or rows of floats"
+                f"targets are {values.dtype} {values.shape}, expected {len(self.paths)} int classes, or as many rows of floats"
             )
         names = tuple(f"label{k + 1}" for k in range(values.shape[1])) if values.ndim == 2 else ()
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
@@ -159,8 +229,8 @@ class FileImages:
         sides = SharedArray((len(self.paths), 4), np.int64)
         with progress_bar("reading headers", len(self.paths), "img") as bar:
             for k, path in enumerate(self.paths):
-                data = self._read(path)
-                image = self._parse(path, data)
+                data = _read_file(path)
+                image = _parse(path, data)
                 sides.array[k] = image.height, image.width, len(data), getattr(image.header, "plain", False)
                 bar.update()
         self._sides = sides
@@ -170,8 +240,8 @@ class FileImages:
         return self._targets.array
 
     @property
-    def sizes(self) -> Array:
-        """Bytes of each file."""
+    def nbytes(self) -> Array:
+        """The size of each file in bytes."""
         return self._sides.array[:, 2]
 
     @property
@@ -184,154 +254,77 @@ class FileImages:
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._sides.array[ids, 0], self._sides.array[ids, 1]
 
-    def get(self, index: int) -> memoryview:
-        return memoryview(self._read(self.paths[index]))
+    def _read(self, index: int) -> memoryview:
+        return memoryview(_read_file(self.paths[index]))
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         try:
-            return (Region(self._parse(self.paths[index], bytes(data)).decode()),)
+            return (Region(_parse(self.paths[index], bytes(data)).decode()),)
         except CodecError as error:
             raise StoreError(
-                f"{self.paths[index]} can't be decoded: {error}; leave it out, or let fastdata-prep sort it out"
+                f"{self.paths[index]} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out"
             ) from None
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
         height, width, _, plain = self._sides.array[index].tolist()
-        return _whole_jpeg(data, height, width, window, cut) if plain else None
+        return _whole_jpeg(data, height, width, window, cut) if plain and self.jpegs else None
 
     def name(self, index: int) -> str:
         return self.paths[index]
 
-    def with_size(self, size: int | None) -> FileImages:
+    def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")
 
-    def _read(self, path: str) -> bytes:
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise StoreError(f"{path} can't be read: {error.strerror}; leave it out of the list") from None
 
-    def _parse(self, path: str, data: bytes) -> SourceImage:
-        try:
-            return SourceImage(data)
-        except CodecError as error:
-            raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
+def _read_file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}; leave it out of the list") from None
+
+
+def _parse(path: str, data: bytes) -> SourceImage:
+    try:
+        return SourceImage(data)
+    except CodecError as error:
+        raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
 
 
 def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: bool) -> Cut | None:
-    """A JPEG that holds the window; None where it is another image than it should be, or has lost its end."""
+    """Return a JPEG that contains the window; None if the image has another size, or lacks its end."""
     try:
-        found = jpeg_window(data, height, width, window, cut=cut)
+        jpeg = jpeg_window(data, height, width, window, cut=cut)
     except CodecError:
         return None
-    return found if found.data[-2:].tobytes() == END_OF_IMAGE else None
+    return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None
 
 
-def into_memory(
-    sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None
-) -> list[MemoryImages]:
-    """The first of each list of sources, with as many of the first samples as fit held in memory, of all sources the same number.
+def hold(sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None) -> None:
+    """Load sources into memory: as many of the first samples as fit, the same number of each source.
 
     Args:
-        sources: lists of the same images in several sizes, of images, and perhaps of the masks of these.
+        sources: lists of images, and perhaps of their masks. A list has the same images in several sizes.
         decoded: hold pixels instead of encoded bytes.
-        max_bytes: what may be held of all sources together; None: all of it, or a clear error.
+        max_bytes: limit for all sources together; None: everything must fit.
 
     Raises:
-        StoreError: it does not fit into the memory that is free.
+        StoreError: if it does not fit into free memory.
     """
-    sizes = [[_sizes(source, decoded) for source in alike] for alike in sources]
-    count = how_many(np.sum([size for alike in sizes for size in alike], axis=0), max_bytes, "LMDBDataset")
-    found = []
-    for alike, sizes_of in zip(sources, sizes, strict=True):
-        held = [MemoryImages(source, size[:count], decoded) for source, size in zip(alike, sizes_of, strict=True)]
-        by_size = {
-            source.variant.size: images for source, images in zip(alike, held, strict=True) if isinstance(source, StoreImages)
-        }
-        for images in held:
-            images.sizes = by_size
-        found.append(held[0])
-    return found
+    nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
+    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes, "LMDBDataset")
+    for alike, sizes in zip(sources, nbytes, strict=True):
+        by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
+        for source, each in zip(alike, sizes, strict=True):
+            source.hold(each[:count], decoded)
+            if isinstance(source, StoreImages):
+                source.by_size = by_size
 
 
-def _sizes(source: StoreImages | FileImages, decoded: bool) -> Array:
-    """Bytes of each image as it is held."""
+def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
+    """Return the bytes that each image takes in memory."""
     if decoded:
         heights, widths = source.sides(np.arange(len(source)))
         return np.asarray(source.form.nbytes(heights * widths))
     if isinstance(source, FileImages):
-        return source.sizes
+        return source.nbytes
     return np.asarray(source.store.samples[f"{source.variant.name}/bytes"]).astype(np.int64)
-
-
-class MemoryImages:
-    """The first images of another source, held once in shared memory; the others are read where they are.
-
-    Args:
-        rest: the source.
-        sizes: bytes of each of the images that are held.
-        decoded: hold pixels instead of encoded bytes.
-
-    Attributes:
-        held: their bytes.
-        sizes: the same images in each of the stored sizes that are held, by size.
-    """
-
-    def __init__(self, rest: StoreImages | FileImages, sizes: Array, decoded: bool) -> None:
-        self.rest, self.form = rest, rest.form
-        self.decoded = decoded and not rest.form.planes  # these are stored as they are used
-        self.jpegs, self.indexed = (held and not self.decoded for held in (rest.jpegs, rest.indexed))
-        self.held = InMemoryRecords(sizes, self._pixels if self.decoded else rest.get, "img")
-        self.sizes: dict[int | None, MemoryImages] = {}
-
-    def _pixels(self, index: int) -> Array:
-        heights, widths = self.rest.sides(np.array([index]))
-        window = Window(0, 0, int(heights[0]), int(widths[0]))
-        (region,) = self.rest.decode(index, self.rest.get(index), window, lambda size: np.empty(size, np.uint8))
-        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
-
-    @property
-    def place(self) -> str:
-        return self.rest.place
-
-    def __len__(self) -> int:
-        return len(self.rest)
-
-    @property
-    def labels(self) -> Labels:
-        return self.rest.labels
-
-    @property
-    def targets(self) -> Array:
-        return self.rest.targets
-
-    def name(self, index: int) -> str:
-        return self.rest.name(index)
-
-    def with_size(self, size: int | None) -> MemoryImages:
-        if isinstance(self.rest, FileImages):
-            raise StoreError("image files have one size; prepare a store with several")
-        stored = self.rest.store.variant(size, mask=self.rest.mask).size
-        if stored not in self.sizes:
-            held = [str(known) for known in self.sizes if known is not None]
-            raise StoreError(
-                f"size {stored or size} is not held in memory, only {', '.join(held) or 'the own size of the images'}: make a "
-                f"RAMDataset(..., size=({', '.join([*held, str(stored)])})), which holds all of them, or use LMDBDataset"
-            )
-        return self.sizes[stored]
-
-    def sides(self, ids: Array) -> tuple[Array, Array]:
-        return self.rest.sides(ids)
-
-    def get(self, index: int) -> memoryview:
-        return self.held.get(index) if index < len(self.held) else self.rest.get(index)
-
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
-        if not self.decoded or index >= len(self.held):
-            return self.rest.decode(index, data, window, scratch)
-        heights, widths = self.rest.sides(np.array([index]))
-        pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
-        return (Region(pixels),)
-
-    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
-        return self.rest.jpeg(index, data, window, cut=cut) if self.jpegs else None

@@ -1,4 +1,4 @@
-"""From stored images to samples: read, decode, crop, resize, flip, transform."""
+"""Make samples from stored images: read, decode, crop, resize, flip, transform."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ __all__ = ["render_batch", "render_each", "render_masks", "stack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LEAST_BYTES = 1 << 21  # of scratch memory: of the largest batch
+LEAST_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
 _local = threading.local()
 
 
 def render_batch(
     images: Images, view: View, rows: Array, plan: Sequence[Sample], allocate: Allocate, timing: Timing | None = None
 ) -> Array:
-    """Samples that are not transformed, [n, H, W, C] or planes [n, H * 3/2, W, 1]; plan: what becomes of each row."""
+    """Return samples without a transform, [n, H, W, C] or planes [n, H * 3/2, W, 1]. `plan` has one entry for each row."""
     shapes = {sample.shape for sample in plan}
     if len(shapes) > 1:
         raise view.unequal(shapes)
-    out, timing = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype)), timing or Timing()
+    out = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype))
+    timing = timing or Timing()
     for k, regions in _decoded(images, rows, plan, timing):
         _render(images.form, view, plan[k], regions, out[k], timing)
     return out
@@ -43,14 +44,15 @@ def render_batch(
 def render_masks(
     masks: Images, view: View, rows: Array, plan: Sequence[Sample], outside: int, allocate: Allocate, timing: Timing | None = None
 ) -> Array:
-    """The masks of what `render_batch` makes of the same rows and plan, [n, H, W]; `outside`: of pixels beyond the image."""
-    out, timing = allocate((len(rows), *plan[0].shape), np.dtype(masks.form.dtype)), timing or Timing()
+    """Return the masks, [n, H, W], of the samples that `render_batch` makes. Pixels beyond the image get the class `outside`."""
+    out = allocate((len(rows), *plan[0].shape), np.dtype(masks.form.dtype))
+    timing = timing or Timing()
     with _scratch_memory() as scratch:
         for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
             started = perf_counter()
             (region,) = masks.decode(row, masks.get(row), sample.window, scratch)
             decoded = perf_counter()
-            view.pick(sample, region.pixels[:, :, 0], target, outside)
+            view.render_mask(sample, region.pixels[:, :, 0], target, outside)
             timing.decode_s += decoded - started
             timing.resize_s += perf_counter() - decoded
     return out
@@ -64,16 +66,18 @@ def render_each(
     timing: Timing | None = None,
     before_transform: Callable[[int], None] = lambda k: None,
 ) -> list[Array]:
-    """The samples, [H, W, C] each, transformed, in any order of time."""
-    form, made, timing = images.form, dict[int, Array](), timing or Timing()
+    """Return the transformed samples, [H, W, C] each. They are made in any order."""
+    form = images.form
+    timing = timing or Timing()
+    samples: dict[int, Array] = {}
     for k, regions in _decoded(images, rows, plan, timing):
         pixels: Array = np.empty(_shape(form, plan[k]), form.dtype)
         _render(form, view, plan[k], regions, pixels, timing)
         if view.user is not None:
             before_transform(k)
             pixels = view.user(pixels, form.channels)
-        made[k] = pixels
-    return [made[k] for k in range(len(plan))]
+        samples[k] = pixels
+    return [samples[k] for k in range(len(plan))]
 
 
 def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | None, out: Array, timing: Timing) -> None:
@@ -84,15 +88,16 @@ def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | No
 
 
 def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
-    """Which sample, and pixels that hold its window, valid until the next are asked for; None: the window is empty."""
+    """Yield each sample's number and the regions that contain its window, valid until the next item; None: the window is empty."""
     with _scratch_memory() as scratch:
         batches, alone, records = _in_batches(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), [])
         for batch in batches:
             started = perf_counter()
             try:
                 regions = batch.decode(gray=images.form.channels == 1, scratch=scratch)
-            except CodecError:  # of one of them, which says so when it is decoded by itself
-                regions, alone = [], [*alone, *batch.places]
+            except CodecError:  # one of them is damaged: decoding each alone tells which
+                regions = []
+                alone += batch.places
             timing.decode_s += perf_counter() - started
             for k, region in regions:
                 yield k, (region,)
@@ -110,7 +115,7 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
 def _in_batches(
     images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
 ) -> tuple[list[JpegBatch], list[int], list[memoryview]]:
-    """What is decoded together, what alone, and the records of all."""
+    """Return the batches to decode together, the samples to decode alone, and all records."""
     started = perf_counter()
     records = [_read(images, row) for row in rows.tolist()]
     read = perf_counter()
@@ -122,7 +127,7 @@ def _in_batches(
 
 
 def _read(images: Images, row: int) -> memoryview:
-    """The stored bytes, which the disk has given when this returns."""
+    """Return the stored bytes. Touching each page waits for the disk here, so that it counts as reading."""
     data = images.get(row)
     bytes(data[:: mmap.PAGESIZE])
     return data
@@ -130,18 +135,18 @@ def _read(images: Images, row: int) -> memoryview:
 
 def _shape(form: PixelFormat, sample: Sample) -> tuple[int, int, int]:
     if form.planes and (sample.shape[0] % 2 or sample.shape[1] % 2):
-        h, w = sample.shape
-        raise LoaderError(f"a sample of {w} x {h} has no planes at half the resolution: use a crop of even sides, or codec rgb")
+        height, width = sample.shape
+        raise LoaderError(f"yuv420 needs even sides, but a sample is {width} x {height}: use a crop with even sides, or codec rgb")
     return form.shape(*sample.shape)
 
 
 def _planes(form: PixelFormat, sample: Sample, out: Array) -> Sequence[tuple[Array, int]]:
-    """The arrays that make up a sample, and what is black in each."""
+    """Return the arrays that make up a sample, each with its value for black."""
     return tuple(zip(split_planes(out, *sample.shape), BLACK, strict=True)) if form.planes else ((out, 0),)
 
 
 class _Scratch:
-    """Flat memory that grows: a fresh array for each image would cost more in page faults than a core brings in."""
+    """Flat memory that grows. A fresh array for each image would cost more in page faults than another core gains."""
 
     def __init__(self) -> None:
         self.memory: Array = np.empty(0, np.uint8)
@@ -154,7 +159,7 @@ class _Scratch:
 
 @contextmanager
 def _scratch_memory() -> Iterator[_Scratch]:
-    """The memory of this thread; another one for whoever needs some meanwhile, such as a transform that reads other samples."""
+    """Lend this thread's memory; nested users, such as a transform that reads other samples, get their own."""
     memory = getattr(_local, "memory", None) or _Scratch()
     _local.memory = None
     try:
@@ -164,7 +169,7 @@ def _scratch_memory() -> Iterator[_Scratch]:
 
 
 def stack(samples: Sequence[Array], allocate: Allocate) -> Array:
-    """Samples of one shape as a batch [n, H, W, C]."""
+    """Stack samples of one shape to a batch [n, H, W, C]."""
     shapes = {sample.shape for sample in samples}
     if len(shapes) > 1:
         raise LoaderError(f"transform returned arrays of different shapes, {shorten(shapes)}: a batch needs one")

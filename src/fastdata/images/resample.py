@@ -1,6 +1,6 @@
-"""A box of an image, resized into a sample.
+"""Resize a box of an image into a sample.
 
-The box may begin and end inside pixels: where a JPEG was decoded at half its size, an odd pixel of it lies between two.
+The box may start and end inside pixels: in a JPEG decoded at half its size, an odd pixel lies between two.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Box = tuple[float, float, float, float]
 
 
 def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
-    """Fill `out`, [H, W, C], with the box (top, left, height, width) of `pixels`, [h, w, C] of the same dtype, uint8 or uint16; or
-    RGB with a box of RGBA.
+    """Resize the box (top, left, height, width) of `pixels`, [h, w, C], into `out`, [H, W, C], of the same dtype, uint8 or uint16.
 
-    Bilinear. With `antialias`, sides that shrink are averaged with a triangle as wide as what they leave out, which is Pillow's
-    BILINEAR but for rounding, a code or rarely two: torch's kernel for uint8 has Pillow's arithmetic, vectorised.
+    `pixels` may be RGBA where `out` is RGB. Resizing is bilinear. With `antialias`, sides that shrink are averaged with a triangle
+    as wide as what they skip. This is Pillow's BILINEAR except for rounding, a code or rarely two: torch's uint8 kernel has
+    Pillow's arithmetic, vectorised.
     """
     y, x, height, width = box
     top, left, bottom, right = math.floor(y), math.floor(x), math.ceil(y + height), math.ceil(x + width)
@@ -35,20 +35,20 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
     else:
         pixels = _shifted(pixels[top : bottom + 1, left : right + 1], y - top, x - left)[: math.ceil(height), : math.ceil(width)]
     if pixels.shape[:2] == (height, width) == out.shape[:2]:
-        _put(pixels, out)
+        _copy(pixels, out)
         return
     same = pixels.shape[2] == out.shape[2]
-    made = out if same else np.empty((*out.shape[:2], pixels.shape[2]), out.dtype)
+    target = out if same else np.empty((*out.shape[:2], pixels.shape[2]), out.dtype)
     if averaged or pixels.shape[:2] != (height, width):
-        _resize(pixels, (height, width), made, bilinear_averaged if averaged else bilinear)
+        _resize(pixels, (height, width), target, bilinear_averaged if averaged else bilinear)
     else:
-        cv2.resize(pixels, made.shape[1::-1], dst=made, interpolation=cv2.INTER_LINEAR)
+        cv2.resize(pixels, target.shape[1::-1], dst=target, interpolation=cv2.INTER_LINEAR)
     if not same:
-        _put(made, out)
+        _copy(target, out)
 
 
-def _put(pixels: Array, out: Array) -> None:
-    """Pixels as they are, without the last channel of RGBA where `out` has three."""
+def _copy(pixels: Array, out: Array) -> None:
+    """Copy pixels, without the last channel of RGBA if `out` has three."""
     if pixels.shape[2] == out.shape[2]:
         out[...] = pixels
     elif pixels.size:
@@ -56,20 +56,20 @@ def _put(pixels: Array, out: Array) -> None:
 
 
 def pad(pixels: Array, box: Box, out: Array, black: int) -> None:
-    """Fill `out` with a box of its own size that reaches beyond `pixels`, where it is black."""
+    """Fill `out` with a box of its size that reaches beyond `pixels`, where it is `black`."""
     top, left = math.floor(box[0]), math.floor(box[1])
     between = box[0] > top or box[1] > left
     canvas = np.empty((len(out) + 1, out.shape[1] + 1, out.shape[2]), out.dtype) if between else out
     canvas[...] = black
     to_y, to_x, y, x = max(-top, 0), max(-left, 0), max(top, 0), max(left, 0)
     inner = pixels[y : max(top + len(canvas), 0), x : max(left + canvas.shape[1], 0)]
-    _put(inner, canvas[to_y : to_y + len(inner), to_x : to_x + inner.shape[1]])
+    _copy(inner, canvas[to_y : to_y + len(inner), to_x : to_x + inner.shape[1]])
     if between:
         resample(canvas, (box[0] - top, box[1] - left, *out.shape[:2]), out, antialias=False)
 
 
 def _shifted(pixels: Array, down: float, across: float) -> Array:
-    """`pixels` from that part of a pixel on: halfway between two is their mean; beyond the last is the last."""
+    """Shift by part of a pixel: halfway between two is their mean; the last pixel is repeated."""
     shape = pixels.shape
     if down:
         pixels = _mixed(pixels, np.concatenate([pixels[1:], pixels[-1:]]), down)
@@ -83,30 +83,32 @@ def _mixed(a: Array, b: Array, share: float) -> Array:
 
 
 def _resize(pixels: Array, size: tuple[float, float], out: Array, kernel: Any) -> None:
-    """With a torch kernel; `size` is what of `pixels` becomes all of `out`, and may end inside of a pixel."""
+    """Resize with a torch kernel. `size` is the part of `pixels` that fills `out`; it may end inside a pixel."""
     scales = out.shape[0] / size[0], out.shape[1] / size[1]
     if out.dtype != np.uint8:
         _resize_wide(pixels, scales, out, kernel)
     elif out.shape[2] < 3:
         _resize_thin(pixels, scales, out, kernel)
     else:
-        whole = pixels.flags.c_contiguous and pixels.flags.writeable
-        source = pixels if whole else pixels.copy()  # torch's own copy would wake its threads for it
+        usable = pixels.flags.c_contiguous and pixels.flags.writeable
+        source = pixels if usable else pixels.copy()  # torch's own copy would wake its threads
         kernel(_planes(source), out.shape[:2], False, *scales, out=_planes(out))
 
 
 def _resize_thin(pixels: Array, scales: tuple[float, float], out: Array, kernel: Any) -> None:
-    """One or two channels: torch's kernel would spend as much on them as on four. Along columns alone, bytes are bytes: it
-    takes four of a row as the channels of one pixel. So it goes along the columns, and along the rows turned into columns."""
+    """Resize one or two channels, on which torch's kernel would spend as much time as on four.
+
+    Along columns, four bytes of a row can pass as the channels of one pixel. So this resizes columns, transposes, and repeats.
+    """
     (rows, columns, channels), (height, width) = pixels.shape, out.shape[:2]
     slab: Array = np.empty((rows, -(-columns // 4) * 4, channels), np.uint8)
     slab[:, :columns] = pixels
     half: Array = np.empty((-(-height // 4) * 4, slab.shape[1], channels), np.uint8)
     _along_columns(slab, scales[0], half[:height], kernel)
     turned = cv2.transpose(half).reshape(slab.shape[1], len(half), channels)[:columns]
-    made: Array = np.empty((width, len(half), channels), np.uint8)
-    _along_columns(turned, scales[1], made, kernel)
-    cv2.transpose(made[:, :height], dst=out)
+    resized: Array = np.empty((width, len(half), channels), np.uint8)
+    _along_columns(turned, scales[1], resized, kernel)
+    cv2.transpose(resized[:, :height], dst=out)
 
 
 def _along_columns(pixels: Array, scale: float, out: Array, kernel: Any) -> None:
@@ -115,7 +117,7 @@ def _along_columns(pixels: Array, scale: float, out: Array, kernel: Any) -> None
 
 
 def _resize_wide(pixels: Array, scales: tuple[float, float], out: Array, kernel: Any) -> None:
-    """The kernels know no uint16, which float32 holds exactly; and torch's for floats averages no columns of one pixel's width."""
+    """Resize uint16 as float32, which holds it exactly. torch's float kernels do not average columns of one pixel's width."""
     order = (0, 1, 3, 2) if out.shape[1] == 1 else (0, 1, 2, 3)
     into = _planes(out)
     wide = torch.empty(into.permute(order).shape, dtype=torch.float32, device="cpu")
@@ -125,5 +127,5 @@ def _resize_wide(pixels: Array, scales: tuple[float, float], out: Array, kernel:
 
 
 def _planes(array: Array) -> torch.Tensor:
-    """[1, C, H, W], of the same memory."""
+    """Return a [1, C, H, W] tensor that shares the array's memory."""
     return torch.from_numpy(array.transpose(2, 0, 1)[None])

@@ -1,4 +1,4 @@
-"""The size of a stored image, and the pixels in that size."""
+"""Compute the size of a stored image, and resize to it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["center", "resize", "target_shape"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 
-NEARLY = 1.32  # a side shrinks this many times: below, a slight blur is as near to areas as two samples, and cheaper
-SPREAD = 14.0  # of the blur: least squares over photos, for factors from 1.05 to 1.3
+NEARLY = 1.32  # ratio up to which a slight blur is as exact as two samples, and cheaper
+SPREAD = 14.0  # of the blur: least squares over photos, for ratios from 1.05 to 1.3
 
 
 def target_shape(height: int, width: int, size: int | None, mode: str, upscale: bool) -> Shape:
-    """The (height, width) to resize to; for mode "crop" before cropping.
+    """Return the (height, width) to resize to; for mode "crop", before cropping.
 
-    short: the short side becomes `size`; long: the long side; crop: as short; stretch: both. Sides are rounded to nearest.
-    Without `upscale` an image that is smaller keeps its size (stretch: each side by itself).
+    short, crop: the short side becomes `size`; long: the long side; stretch: both. Sides are rounded to nearest.
+    Without `upscale` a smaller image keeps its size (stretch: each side by itself).
     """
     if size is None:
         return height, width
@@ -33,7 +33,7 @@ def target_shape(height: int, width: int, size: int | None, mode: str, upscale: 
 
 
 def resize(image: Array, shape: Shape) -> Array:
-    """Resize to (height, width): pixel areas averaged where a side shrinks, bicubic where it grows."""
+    """Resize to (height, width): averaging pixel areas where a side shrinks, bicubic where it grows."""
     height, width = image.shape[:2]
     less = min(height, shape[0]), min(width, shape[1])
     if less != (height, width):
@@ -44,11 +44,11 @@ def resize(image: Array, shape: Shape) -> Array:
 
 
 def _average(image: Array, shape: Shape) -> Array:
-    """Pixel areas averaged: exactly where a side keeps its size or shrinks to half or less, within two codes elsewhere.
+    """Average pixel areas: exactly where a side keeps its size or shrinks to half or less, within two codes elsewhere.
 
-    OpenCV's area filter takes about as long as decoding a JPEG. Its bilinear one is vectorised, but sees only two pixels a
-    side. So an image is sampled twice a side and those samples are averaged, or blurred first if it hardly shrinks: within
-    1.9 codes of areas for the worst photo, in less than half of the time (benchmarks/choices.py).
+    OpenCV's area filter takes about as long as decoding a JPEG. Its bilinear filter is vectorised, but uses only two pixels per
+    side. So an image is sampled twice per side and the samples are averaged, or it is blurred first if it hardly shrinks. For the
+    worst photo this is within 1.9 codes of area averaging, in less than half the time (benchmarks/choices.py).
     """
     factors = image.shape[0] / shape[0], image.shape[1] / shape[1]
     if not 1 < min(factors) <= max(factors) < 2:
@@ -62,7 +62,7 @@ def _average(image: Array, shape: Shape) -> Array:
 
 
 def center(image: Array, size: int) -> Array:
-    """The square of `size` in the middle; of a smaller image the largest one."""
+    """Return the centre square of side `size`, or the largest one if the image is smaller."""
     height, width = image.shape[:2]
     side = min(size, height, width)
     top, left = (height - side) // 2, (width - side) // 2

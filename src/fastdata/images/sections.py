@@ -1,4 +1,4 @@
-"""What a manifest and samples.npy say of images."""
+"""The parts of a manifest and of samples.npy that are about images."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ __all__ = ["Masks", "parse_masks", "samples_dtype"]
 
 @dataclass(frozen=True)
 class Masks:
-    """The section of a store with masks. names: of the classes, if they are known; pixels: of each class, by number, before
-    preparing."""
+    """The manifest's section about masks.
+
+    Attributes:
+        names: names of the classes, if they are known.
+        pixels: pixel counts by class number, before preparing.
+    """
 
     names: tuple[str, ...]
     pixels: dict[str, int]
 
 
 def parse_masks(found: Any) -> Masks | None:
-    """Read the section; None: there are no masks."""
+    """Parse the section; None: there are no masks."""
     if found is None:
         return None
     names = tuple(entry(name, str) for name in entry(found["names"], list))
@@ -31,5 +35,5 @@ def parse_masks(found: Any) -> Masks | None:
 
 
 def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
-    """Return a row of samples.npy: a label, and sides, bytes and checksum of each variant."""
+    """Return the dtype of samples.npy: a label, and sides, bytes and checksum of each variant."""
     return sample_columns(labels, variants, [], [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")])

@@ -1,4 +1,4 @@
-"""Images: what a worker makes of a shard of them, and the store's tables."""
+"""Make shards of images in a worker, and the store's tables."""
 
 from __future__ import annotations
 
@@ -32,46 +32,48 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @cache
 def _scratch() -> Array:
-    """Memory that each image of a worker is decoded into."""
+    """Return the memory that a worker decodes every image into."""
     cv2.setNumThreads(1)
     return np.empty(SCRATCH_BYTES, np.uint8)
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
-    """The images of a task, in every size."""
+    """Prepare the images of a task in every size."""
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     originals = [0] * len(job.options.variants())
     for place, source in enumerate(task.sources):
         progress.at(place)
-        made = _try(job, source, task.skip.get(place))
-        if isinstance(made, tuple):
-            rejects.append({"source": task.first + place, "name": source.name, "reason": made[0], "detail": made[1]})
+        result = _try(job, source, task.skip.get(place))
+        if isinstance(result, tuple):
+            rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
             progress.add(done=1, rejected=1)
         else:
-            writers.append([record.data for record in made])
-            rows.append([task.first + place, [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in made]])
-            classes.update(made[-1].classes)
-            originals = [count + record.original for count, record in zip(originals, made, strict=True)]
+            writers.append([record.data for record in result])
+            sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
+            rows.append([task.first + place, sizes])
+            classes.update(result[-1].classes)
+            originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
     return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals}
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
-    """Up to 32 images."""
-    threads, count = cv2.getNumThreads(), len(plan.sources)
+    """Prepare up to 32 images, to estimate the store."""
+    threads = cv2.getNumThreads()
+    count = len(plan.sources)
     job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
-    made = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
+    results = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
     cv2.setNumThreads(threads)
     release()
-    records = [len(record.data) for records in made if isinstance(records, list) for record in records]
-    rejected = Counter(reason[0] for reason in made if isinstance(reason, tuple))
-    return Probed(count, len(made), count / len(made), records, rejected)
+    sizes = [len(record.data) for result in results if isinstance(result, list) for record in result]
+    rejected = Counter(result[0] for result in results if isinstance(result, tuple))
+    return Probed(count, len(results), count / len(results), sizes, rejected)
 
 
 def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record] | tuple[str, str]:
-    """The records of one source, or the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
+    """Return a source's records, or the reason and detail of its rejection. Details have no paths: a store is the same anywhere."""
     if skip is not None:
         return skip
     if source.problem:
@@ -79,17 +81,17 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
         return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)
-    except Exception as error:  # noqa: BLE001  whatever a decoder throws at a bad file, the file is listed and the run goes on
+    except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error)
 
 
 def kept(table: dict[str, Any]) -> int:
-    """How many images a shard has."""
+    """Return how many images a shard has."""
     return len(table["rows"])
 
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
-    """A row for each image."""
+    """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = [name for name, _, _ in plan.options.variants()]
     rows = [row for table in found for row in table["rows"]]
     samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))

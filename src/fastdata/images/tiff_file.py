@@ -1,7 +1,7 @@
-"""TIFF and BigTIFF: Pillow reads them, tifffile the few that Pillow cannot. The tags are looked at here first.
+"""Read TIFF and BigTIFF with Pillow, and the few that Pillow cannot read with tifffile. The tags are checked here first.
 
-Pillow would take signed samples for others, leave strips black that a file does not name, and not invert 16 bits; libtiff
-writes to stderr of what it misses.
+Pillow would misread signed samples, leave strips black that a file does not name, and not invert 16 bits; libtiff writes to stderr
+about what is missing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
 COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
 PLAIN, JPEG = 1, 7
 COMPRESSIONS = {PLAIN, 2, 3, 4, 5, JPEG, 8, 32773, 32946, 34925, 50000}  # fax, LZW, deflate, PackBits, LZMA, Zstandard
-PREMULTIPLIED, STRAIGHT = 1, 2  # kinds of extra samples that are alpha
+PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class TiffHeader(Header):
     photometric: int
     extra: tuple[int, ...]
     palette: tuple[int, ...]
-    by_tifffile: bool  # what Pillow lacks: colours of 16 bits, white as 0 in 16 bits, planes of grey or with alpha
+    by_tifffile: bool  # Pillow cannot read 16-bit colours, 16 bits with white as 0, and planes of grey or with alpha
 
     def pixels(self, data: bytes) -> Pixels:
         if self.by_tifffile:
@@ -77,10 +77,10 @@ class TiffHeader(Header):
 
 
 def values_of(data: bytes, page: int = 0) -> Array:
-    """The samples of a page by tifffile, [H, W] or [H, W, samples], of the dtype that they have in the file.
+    """Read a page's samples with tifffile, [H, W] or [H, W, samples], in the file's dtype.
 
     Raises:
-        CodecError: tifffile is not installed, or cannot read them.
+        CodecError: if tifffile is not installed, or cannot read them.
     """
     tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
     try:
@@ -99,20 +99,23 @@ def values_of(data: bytes, page: int = 0) -> Array:
 
 
 def read_tiff(data: bytes) -> TiffHeader:
-    """The header of the first picture."""
+    """Read the header of the first picture."""
     tags = read_tags(data, frozenset(Tag))
-    samples, photometric = first_of(tags, Tag.SAMPLES, 1), first_of(tags, Tag.PHOTOMETRIC, -1)
-    kinds, bits, extra_samples = tags.get(Tag.BITS, (1,)), first_of(tags, Tag.BITS, 1), tags.get(Tag.EXTRA, ())
+    samples = first_of(tags, Tag.SAMPLES, 1)
+    photometric = first_of(tags, Tag.PHOTOMETRIC, -1)
+    depths = tags.get(Tag.BITS, (1,))
+    bits = depths[0]
     if set(tags.get(Tag.SAMPLE_FORMAT, (1,))) != {1}:
         raise CodecError("TIFF with signed or floating-point samples, which are no image: --kind arrays stores them", "unsupported")
     if first_of(tags, Tag.SUBFILE, 0) & 1:
         raise unsupported("TIFF that begins with a thumbnail, as raw files of cameras do,")
-    colors, compression = COLORS.get(photometric, 0), first_of(tags, Tag.COMPRESSION, PLAIN)
+    colors = COLORS.get(photometric, 0)
+    compression = first_of(tags, Tag.COMPRESSION, PLAIN)
     if not colors or first_of(tags, Tag.INKS, 1) != 1:
         raise unsupported(f"TIFF with photometric interpretation {photometric}")
     if not colors <= samples <= colors + 4:
         raise unsupported(f"TIFF with {samples} samples per pixel")
-    if len(set(kinds)) != 1 or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16)):
+    if len(set(depths)) != 1 or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16)):
         raise unsupported(f"TIFF with samples of {bits} bits")
     if photometric == INDEXED and (samples > 1 or bits > 8 or len(tags.get(Tag.PALETTE, ())) != 3 << bits):
         raise unsupported("TIFF with this palette")
@@ -129,41 +132,46 @@ def read_tiff(data: bytes) -> TiffHeader:
     by_tifffile = photometric != YCC and compression != JPEG and (apart or (bits == 16 and not plain))
     if planar and samples == 1 and bits < 8:
         raise unsupported("TIFF of few bits in planes")
-    height, width, turn = first_of(tags, Tag.HEIGHT, 0), first_of(tags, Tag.WIDTH, 0), first_of(tags, Tag.TURN, 1)
-    if not by_tifffile and 5 <= turn <= 8:  # Pillow turns TIFFs by itself
+    height = first_of(tags, Tag.HEIGHT, 0)
+    width = first_of(tags, Tag.WIDTH, 0)
+    orientation = first_of(tags, Tag.TURN, 1)
+    if not by_tifffile and 5 <= orientation <= 8:  # Pillow rotates TIFFs itself
         height, width = width, height
     return TiffHeader(
         height=height,
         width=width,
-        orientation=turn if by_tifffile and 1 <= turn <= 8 else 1,
+        orientation=orientation if by_tifffile and 1 <= orientation <= 8 else 1,
         bits=bits,
         samples=samples,
         photometric=photometric,
-        extra=extra_samples,
+        extra=tags.get(Tag.EXTRA, ()),
         palette=tuple(value & 0xFFFF for value in tags.get(Tag.PALETTE, ())),
         by_tifffile=by_tifffile,
     )
 
 
 def first_of(tags: Tags, tag: Tag, otherwise: int) -> int:
-    """The first value of a tag."""
+    """Return the first value of a tag, or `otherwise` if it is absent."""
     return tags.get(tag, (otherwise,))[0]
 
 
 def check_pieces(tags: Tags, data: bytes) -> None:
-    """Raise CodecError unless the strips or tiles of a page cover it, and are whole as far as can be told before decoding."""
-    height, width, tiled = first_of(tags, Tag.HEIGHT, 0), first_of(tags, Tag.WIDTH, 0), Tag.TILE_WIDTH in tags
-    rows, columns = min(first_of(tags, Tag.ROWS, height), height), width
+    """Raise CodecError unless the strips or tiles of a page cover it and are, as far as is visible before decoding, complete."""
+    height = first_of(tags, Tag.HEIGHT, 0)
+    width = first_of(tags, Tag.WIDTH, 0)
+    samples = first_of(tags, Tag.SAMPLES, 1)
+    compression = first_of(tags, Tag.COMPRESSION, PLAIN)
+    tiled = Tag.TILE_WIDTH in tags
     if tiled:
         rows, columns = first_of(tags, Tag.TILE_HEIGHT, 0), first_of(tags, Tag.TILE_WIDTH, 0)
+    else:
+        rows, columns = min(first_of(tags, Tag.ROWS, height), height), width
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
         raise CodecError(f"TIFF of {height} x {width} in pieces of {rows} x {columns}", "undecodable")
-    planes = first_of(tags, Tag.SAMPLES, 1) if first_of(tags, Tag.PLANAR, 1) == 2 else 1
-    offsets, counts = tags.get(Tag.TILES if tiled else Tag.STRIPS, ()), tags.get(Tag.TILE_BYTES if tiled else Tag.STRIP_BYTES, ())
-    compression, row = (
-        first_of(tags, Tag.COMPRESSION, PLAIN),
-        -(-width * first_of(tags, Tag.SAMPLES, 1) * first_of(tags, Tag.BITS, 1) // 8),
-    )
+    planes = samples if first_of(tags, Tag.PLANAR, 1) == 2 else 1
+    offsets = tags.get(Tag.TILES if tiled else Tag.STRIPS, ())
+    counts = tags.get(Tag.TILE_BYTES if tiled else Tag.STRIP_BYTES, ())
+    row = -(-width * samples * first_of(tags, Tag.BITS, 1) // 8)
     if not counts and compression == PLAIN:
         counts = (-(-height * row // max(len(offsets), 1)),) * len(offsets)
     if min(len(offsets), len(counts)) < -(-height // rows) * -(-width // columns) * planes or 0 in counts:
@@ -178,7 +186,7 @@ def check_pieces(tags: Tags, data: bytes) -> None:
 
 
 def _check_jpeg(piece: bytes, least: int, rows: int, columns: int) -> None:
-    """libtiff fills what is lacking with grey: an end, or rows and columns."""
+    """Check a JPEG's end, rows and columns: libtiff fills what is missing with grey."""
     if not piece.rstrip(b"\0").endswith(END_OF_IMAGE):
         raise CodecError("the TIFF holds a JPEG that ends early", "truncated")
     header = read_jpeg(piece)

@@ -1,4 +1,4 @@
-"""View: how a stored image becomes a sample. The boxes, flips and pixels of crops, and a transform of the user's."""
+"""How a stored image becomes a sample: the boxes and flips of crops, resizing, and the user's transform."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Shape = tuple[int, int]
 Transform = Callable[..., Any]
 
 FLIP_DRAWS = 2
-SHRINK = {8: 8, 4: 4, 2: 2}  # a box so many times as large as the output: pixels a side that the decoder may make one
+SHRINK = {8: 8, 4: 4, 2: 2}  # least ratio of box to output: pixels per side that the decoder may merge into one
 SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/crops.py)
 
 
 class Sample(NamedTuple):
-    """What becomes of an image: the box, what of it lies inside, (height, width) of the output, flips (horizontal, vertical)."""
+    """The plan for one image: box, the part of it inside the image, (height, width) of the output, (horizontal, vertical) flip."""
 
     box: tuple[int, int, int, int]
     window: Window
@@ -39,10 +39,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A crop (None: the whole image), the probabilities of flips, and a function that changes the pixels.
+    """A crop (None: the whole image), probabilities of flips, and a function that changes the pixels.
 
     Raises:
-        ValueError, TypeError: a wrong argument.
+        ValueError, TypeError: if an argument is wrong.
     """
 
     crop: Crop | None = None
@@ -54,18 +54,17 @@ class View:
         for name, value in (("hflip", self.hflip), ("vflip", self.vflip)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
-        if self.crop is not None and not isinstance(self.crop, Crop):
-            raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
         if self.crop is not None:
+            if not isinstance(self.crop, Crop):
+                raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
             self.crop.sides(2)
             if self.crop.resizes and self.crop.reaches_outside:
-                raise ValueError(f"{self.crop} says that it resizes and reaches_outside: boxes beyond the image are not resized")
-
+                raise ValueError(f"{self.crop} has resizes and reaches_outside, but boxes beyond the image cannot be resized")
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
 
     def parts(self) -> list[str]:
-        """What it does, each thing in a few words."""
+        """Return a short description of each part."""
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         crop = [] if self.crop is None else [repr(self.crop)]
@@ -73,41 +72,37 @@ class View:
 
     @cached_property
     def user(self) -> UserTransform | None:
-        """The transform, ready to be called."""
+        """The wrapped transform."""
         return None if self.transform is None else UserTransform(self.transform)
 
     @property
     def draws(self) -> int:
-        """Random numbers a sample needs."""
+        """How many random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
     def draw(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> tuple[Array, Array]:
-        """The boxes of a batch, int64 [n, 4], and its flips, horizontal and vertical, bool [n, 2]; arguments as for `plan`."""
+        """Return a batch's boxes, int64 [n, 4], and flips (horizontal, vertical), bool [n, 2]. Arguments as for `plan`."""
         if self.crop is None:
             boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
         else:
-            boxes = _checked(self.crop, self.crop.boxes(u[FLIP_DRAWS:], heights, widths), heights, widths)
+            boxes = _check_boxes(self.crop, self.crop.boxes(u[FLIP_DRAWS:], heights, widths), heights, widths)
             if planes and self.crop.resizes and self.crop.draws:
                 boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
         return boxes, np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
 
     def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[Sample]:
-        """What becomes of each image of a batch, from uniform numbers [draws, n] and the images' sizes, int64 [n].
+        """Plan the samples of a batch from uniform numbers [draws, n] and the images' sides, int64 [n].
 
-        Of `planes`, random boxes that are resized begin and end between samples of colour, so that they need not be shifted.
+        With `planes`, random boxes that are resized start and end on even pixels, so that no colour sample has to be shifted.
         """
         boxes, flips = self.draw(u, heights, widths, planes=planes)
         shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
-        windows = self._windows(boxes, np.array(shapes[:1] if self._one_shape else shapes), heights, widths)
+        one_shape = self.crop is not None and self.crop.shape is not None
+        windows = self._windows(boxes, np.array(shapes[:1] if one_shape else shapes), heights, widths)
         return list(map(Sample, zip(*boxes.T.tolist(), strict=True), windows, shapes, zip(*flips.T.tolist(), strict=True)))
 
-    @property
-    def _one_shape(self) -> bool:
-        """Whether all outputs have one, whatever the images have."""
-        return self.crop is not None and self.crop.shape is not None
-
     def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
-        """Pixels of the largest output; `sides` gives the heights and widths of all images, where these matter."""
+        """Return the pixels of the largest output. `sides` returns all heights and widths; it is called only if they matter."""
         crop = self.crop
         if crop is not None and crop.shape is not None:
             return math.prod(crop.shape)
@@ -119,19 +114,19 @@ class View:
         return max(map(math.prod, crop.shapes(boxes)))
 
     def _windows(self, boxes: Array, shapes: Array, heights: Array, widths: Array) -> list[Window]:
-        """The boxes as far as they lie in the images, and how much smaller these may be decoded. shapes: of each, or of all."""
+        """Clip the boxes to the images, and choose the decoders' scales. `shapes`: one for each output, or one for all."""
         ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.array([heights, widths]).T)
         starts = np.maximum(boxes[:, :2], 0)
         antialias, fast = (self.crop.antialias, self.crop.fast) if self.crop else (False, False)
         factor = (boxes[:, 2:] / shapes).min(axis=1)
         shrink = np.ones((len(boxes), 1), np.int64)
-        for least, times in reversed((SHRINK_ANTIALIASED if antialias else SHRINK).items()):
-            shrink[factor >= least] = times
+        for least, scale in reversed((SHRINK_ANTIALIASED if antialias else SHRINK).items()):
+            shrink[factor >= least] = scale
         rows = np.concatenate([starts, ends - starts, shrink], axis=1).tolist()
-        return [Window(y, x, h, w, times, fast) for y, x, h, w, times in rows]
+        return [Window(y, x, h, w, scale, fast) for y, x, h, w, scale in rows]
 
     def render(self, sample: Sample, region: Region | None, out: Array, black: int = 0) -> None:
-        """Write one sample, [H, W, C], before the transform, or a plane of it; `region` holds its window, None if that is empty."""
+        """Write a sample, [H, W, C] or a plane, without the transform. `region` contains its window; None: the window is empty."""
         if region is None:
             out[...] = black
             return
@@ -144,8 +139,8 @@ class View:
         if any(sample.flip):
             cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
 
-    def pick(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
-        """Write the mask of a sample, [H, W], of the whole image's [h, w]: of each pixel the class in its middle."""
+    def render_mask(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
+        """Write a sample's mask, [H, W], from the whole image's [h, w]. Each pixel takes the class at its centre."""
         top, left, h, w = sample.box
         if sample.window[2:4] != (h, w):
             pad(mask[:, :, None], sample.box, out[:, :, None], outside)
@@ -157,19 +152,19 @@ class View:
             cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
 
     def unequal(self, shapes: set[Shape]) -> LoaderError:
-        """What to say when outputs of these shapes are to be one batch."""
+        """Return the error for a batch with outputs of these shapes."""
         if self.crop is None:
             what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop --upscale"
         else:
-            what = f"{self.crop} keeps the aspect; use Resize((height, width)) or CenterCrop"
+            what = f"{self.crop} keeps the aspect ratio; use Resize((height, width)) or CenterCrop"
         return LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
 
 
-def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
-    """The boxes, if the crop may give them.
+def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
+    """Return the boxes.
 
     Raises:
-        LoaderError: they are not what it says of itself.
+        LoaderError: if they contradict what the crop declares.
     """
     if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in "iu":
         raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, but must give integers {[len(heights), 4]}")
@@ -177,9 +172,9 @@ def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
     faults = {"has no pixels": (height < 1) | (width < 1)}
     if not crop.reaches_outside:
         outside = (top < 0) | (left < 0) | (top + height > heights) | (left + width > widths)
-        faults["reaches beyond the image, and reaches_outside is False"] = outside
+        faults["reaches beyond the image, but reaches_outside is False"] = outside
     if not crop.resizes and crop.shape is not None:
-        faults["has not the size of the output, and resizes is False"] = (boxes[:, 2:] != crop.shape).any(axis=1)
+        faults["does not have the size of the output, but resizes is False"] = (boxes[:, 2:] != crop.shape).any(axis=1)
     for fault, where in faults.items():
         if where.any():
             k = int(where.argmax())
@@ -191,5 +186,5 @@ def _checked(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
 
 
 def shorten(found: set[Any]) -> str:
-    """The first few of a set, for a message."""
+    """Join the first few items of a set, for a message."""
     return ", ".join(map(str, sorted(found)[:4])) + (", ..." if len(found) > 4 else "")

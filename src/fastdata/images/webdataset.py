@@ -1,4 +1,4 @@
-"""A store as WebDataset shards: tar files in which the members of a sample follow each other and share a key."""
+"""Export a store of images as WebDataset shards: tars in which a sample's members are adjacent and share a key."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fastdata.errors import StoreError
-from fastdata.images.export_files import ENDINGS, as_file
+from fastdata.images.export import ENDINGS, as_file
 from fastdata.sources.tar import CLASSES, MASK
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
 __all__ = ["TAR_BYTES", "write_tars"]
 
-TAR_BYTES = 1_000_000_000  # of a shard, at most, unless something else is asked for
+TAR_BYTES = 1_000_000_000  # default limit of a shard
 
 
 def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], most: int) -> int:
-    """Write `00000.tar` and so on, none of more than `most` bytes.
+    """Write `00000.tar`, `00001.tar` and so on, each of at most `most` bytes.
 
-    A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its label: `00000000.cls`, the number of
-    its class, or `00000000.json`, {"label": [...], "names": [...]}. The names of the classes go to `classes.json`.
+    A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
+    number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
 
-    The tars hold no time and no owner: the same store gives the same bytes.
+    The tars have no times and no owners: the same store gives the same bytes.
 
     Raises:
-        StoreError: a sample does not fit into a tar of that size. Nothing is left of what was written.
+        StoreError: if a sample does not fit into a tar of that size. All written files are removed.
     """
     image = store.variant(size)
     variants = {ENDINGS[image.form.codec]: image}
     if store.manifest.section("masks") is not None:
         variants[MASK] = store.variant(size, mask=True)
-    made = not root.exists()
+    created = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
-    shard, tar = 0, _opened(root, 0)
+    shard = 0
+    tar = _open_tar(root, shard)
     try:
         for k, members in enumerate(_samples(store, variants)):
             need = sum(tarfile.BLOCKSIZE + _blocks(len(data)) for _, data in members)
@@ -49,7 +50,7 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
             if _tar_bytes(tar.offset + need) > most:
                 tar.close()
                 shard += 1
-                tar = _opened(root, shard)
+                tar = _open_tar(root, shard)
             for ending, data in members:
                 header = tarfile.TarInfo(f"{k:08d}{ending}")
                 header.size = len(data)
@@ -58,7 +59,7 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     except StoreError:
         for path in (root / CLASSES, *(root / _name(k) for k in range(shard + 1))):
             path.unlink(missing_ok=True)
-        if made:
+        if created:
             root.rmdir()
         raise
     finally:
@@ -70,22 +71,22 @@ def _name(shard: int) -> str:
     return f"{shard:05d}.tar"
 
 
-def _opened(root: Path, shard: int) -> tarfile.TarFile:
+def _open_tar(root: Path, shard: int) -> tarfile.TarFile:
     return tarfile.open(root / _name(shard), "w", format=tarfile.USTAR_FORMAT)
 
 
 def _blocks(size: int) -> int:
-    """Bytes that so many take in a tar, which consists of blocks."""
+    """Round a size up to whole blocks of a tar."""
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _tar_bytes(members: int) -> int:
-    """Of a tar whose members take so many bytes: two empty blocks end it, and it fills whole records."""
+    """Return the size of a tar from that of its members. Two empty blocks end it, and it fills whole records."""
     return -(-(members + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
 def _samples(store: Store, variants: dict[str, Variant]) -> Iterator[list[tuple[str, bytes]]]:
-    """Endings and bytes of the members of each sample."""
+    """Yield the endings and bytes of each sample's members."""
     readers = {ending: store.reader(variant) for ending, variant in variants.items()}
     for k in range(len(store)):
         files = [(ending, as_file(store, variant, k, readers[ending].get(k))) for ending, variant in variants.items()]
