@@ -1,4 +1,4 @@
-"""How many samples, batches and ranks make an epoch; and whether a state that was saved fits them."""
+"""The number of samples and batches of an epoch, and whether a saved state fits them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Counts", "check_state", "count_batches"]
 
 
 class Counts(NamedTuple):
-    """Of an epoch: samples, samples of a global batch, and where it ends."""
+    """The samples of an epoch, the samples of a global batch, and where the epoch ends."""
 
     num_samples: int
     global_batch_size: int
@@ -28,14 +28,14 @@ def count_batches(
     *,
     drop_last: bool,
 ) -> Counts:
-    """The counts of a Loader with these arguments; with a sampler, those of this rank alone; with a batch sampler, in batches.
+    """Return the counts of a Loader with these arguments; with a sampler, for this rank alone; with a batch sampler, in batches.
 
     Raises:
-        ValueError: they make no batch.
-        TypeError: this is no dataset.
+        ValueError: the arguments make no batch.
+        TypeError: `dataset` is not a map-style dataset.
     """
-    fine = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    if not fine or isinstance(dataset, str | bytes):
+    mapped = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not mapped or isinstance(dataset, str | bytes):
         raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {dataset!r:.80}")
     if batch_sampler is not None:
         if len(batch_sampler) == 0:
@@ -55,12 +55,12 @@ def count_batches(
     num_samples = len(sampler if sampler is not None else dataset)
     stop = num_samples - num_samples % total if drop_last else num_samples
     if stop == 0:
-        raise ValueError(f"the dataset has {num_samples} samples, which do not make one batch of {total}")
+        raise ValueError(f"the dataset has {num_samples} samples, fewer than one batch of {total}")
     return Counts(num_samples, total, stop)
 
 
 def check_state(state: Mapping[str, Any], mine: Mapping[str, Any], sampler: Any) -> None:
-    """Raises ValueError where a loader whose own state is `mine` can't go on from `state`."""
+    """Raise a ValueError if a loader whose own state is `mine` cannot continue from `state`."""
     if missing := sorted(set(mine) - set(state)):
         raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
     for name in ("seed", "shuffle", "num_samples", "sampler"):
@@ -70,5 +70,5 @@ def check_state(state: Mapping[str, Any], mine: Mapping[str, Any], sampler: Any)
     own = any(getattr(part, "generator", None) is not None and not hasattr(part, "set_epoch") for part in inner)
     if own and (state["epoch"] or state["consumed"]):
         raise ValueError(
-            "the sampler has a generator of its own, which is not where it was: leave generator out, and the Loader seeds it"
+            "the sampler has a generator of its own, whose state was not saved: leave generator out, and the Loader seeds it"
         )
