@@ -13,7 +13,6 @@ import torch
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
-from fastdata.loader.counts import check_state
 from fastdata.loader.dali import Dali
 from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct, is_direct
@@ -269,7 +268,7 @@ class Loader:
         Raises:
             ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
         """
-        check_state(state, self.state_dict(), self._planner.any_sampler)
+        self._planner.check_state(state, self.state_dict())
         self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         if consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
