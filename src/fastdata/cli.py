@@ -117,7 +117,7 @@ TYPES: dict[str, Any] = {
 METAVARS = {"color": "R,G,B", "sides": "N,N,N"}
 
 
-def _of_the_run(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
+def _run_option(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
     """Make an option of the run itself."""
     _Prep.shown[name.removeprefix("--").replace("-", "_")] = RUN, common, ()
     return click.option(name, **options)
@@ -125,14 +125,14 @@ def _of_the_run(name: str, *, common: bool = False, **options: Any) -> Callable[
 
 def _options_of_kinds(command: Any) -> Any:
     """Add the options of every kind of data, from their dataclasses."""
-    made = dict[str, Any]()
+    options = dict[str, Any]()
     for kind in KINDS:
         for key, field in options_of(kind.options).items():
             info: OptionInfo = field.metadata["said"]
             group, common, owners = _Prep.shown.get(key, (info.group or kind.options.__doc__ or kind.name, info.common, ()))
             _Prep.shown[key] = group, common, (*owners, kind.name)
-            made.setdefault(key, _click_option(key, info, field.default))
-    for add in reversed([made[key] for key in sorted(made, key=lambda key: _position(_Prep.shown[key][0]))]):
+            options.setdefault(key, _click_option(key, info, field.default))
+    for add in reversed([options[key] for key in sorted(options, key=lambda key: _position(_Prep.shown[key][0]))]):
         command = add(command)
     return command
 
@@ -171,23 +171,23 @@ def cli() -> None:
 @click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(), required=False)
 @_options_of_kinds
-@_of_the_run("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Kind of data. Default: found from the files.")
-@_of_the_run(
+@_run_option("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Kind of data. Default: found from the files.")
+@_run_option(
     "--limit",
     type=int,
     help="Prepare only so many inputs: images or arrays evenly spaced, or the first documents or rows.",
     common=True,
 )
-@_of_the_run("--workers", type=int, help="Worker processes. Default: one per core.")
-@_of_the_run("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
-@_of_the_run("--overwrite", is_flag=True, help="Replace a store made with other options.", common=True)
-@_of_the_run("--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs is rejected.")
-@_of_the_run("--timeout", type=float, default=60.0, help="Seconds after which a decoder counts as hanging.")
-@_of_the_run("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="How to show progress.")
-@_of_the_run(
+@_run_option("--workers", type=int, help="Worker processes. Default: one per core.")
+@_run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
+@_run_option("--overwrite", is_flag=True, help="Replace a store made with other options.", common=True)
+@_run_option("--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs is rejected.")
+@_run_option("--timeout", type=float, default=60.0, help="Seconds after which a decoder counts as hanging.")
+@_run_option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="How to show progress.")
+@_run_option(
     "--help-all", is_flag=True, expose_value=False, is_eager=True, callback=_show_help, help="Show all options.", common=True
 )
-@_of_the_run(
+@_run_option(
     "--help-for",
     type=click.Choice([kind.name for kind in KINDS]),
     expose_value=False,

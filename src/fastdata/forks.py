@@ -1,4 +1,4 @@
-"""Ends OpenCV's thread pool before each fork of this process, whoever forks.
+"""Ends OpenCV's thread pool before each fork of this process.
 
 A child has its parent's memory, but not its threads. If OpenCV's pool exists, the child's first `cv2.setNumThreads(1)`, or 0, waits
 for ever for threads that it does not have. The usual `worker_init_fn` calls it, and so do fastdata's workers. Parent and child

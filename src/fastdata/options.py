@@ -1,4 +1,4 @@
-"""Options of `fastdata-prep`: fields of dataclasses, from which the command, the arguments in Python and messages are made.
+"""Options of `fastdata-prep`, as fields of dataclasses: they define the command, the arguments in Python and the messages.
 
 Messages use the command's names, `--mask-bits`; `as_arguments` turns them into Python's, `mask_bits`.
 """
@@ -57,7 +57,7 @@ def options_of(cls: type[Any]) -> dict[str, Field[Any]]:
 
 
 def build(cls: type[R], arguments: Mapping[str, Any]) -> R:
-    """Make options of class `cls` from arguments, of which others are ignored. None stands for the default.
+    """Make options of class `cls` from its part of the arguments. None stands for the default.
 
     Raises:
         ValueError: a value is not among the choices.

@@ -54,8 +54,8 @@ class RAMDataset:
             kind, what = kinds.find(manifest.kind), described(source, manifest)
             if targets is not None:
                 raise ValueError("targets go with a list of files; a store has its own")
-        made = kind.in_memory()
-        if made is None:
+        subclass = kind.in_memory()
+        if subclass is None:
             raise TypeError(f"there is no RAMDataset for {what}: open it with {kind.reader}")
-        check_arguments(made.__init__, options, what, others=("self", "source", "targets"))
-        return super().__new__(made)
+        check_arguments(subclass.__init__, options, what, others=("self", "source", "targets"))
+        return super().__new__(subclass)

@@ -83,39 +83,39 @@ class UserTransform:
         Raises:
             LoaderError: the transform returned something else.
         """
-        made = self._call(self.transform, pixels)
-        if isinstance(made, torch.Tensor):
-            return _of_tensor(made, channels)
+        result = self._call(self.transform, pixels)
+        if isinstance(result, torch.Tensor):
+            return _of_tensor(result, channels)
         as_pil = self._call is _with_pil
-        if _comes_from(made, "PIL"):
-            made = np.asarray(made)
-            made = made[:, :, None] if made.ndim == 2 else made
-        elif as_pil and isinstance(made, np.ndarray) and made.ndim == 3 and made.shape[0] == channels:
-            if made.shape[2] == channels:
+        if _comes_from(result, "PIL"):
+            result = np.asarray(result)
+            result = result[:, :, None] if result.ndim == 2 else result
+        elif as_pil and isinstance(result, np.ndarray) and result.ndim == 3 and result.shape[0] == channels:
+            if result.shape[2] == channels:
                 raise LoaderError(
-                    f"transform returned an array {list(made.shape)}, which may be [H, W, C] or [C, H, W]: return a tensor, "
+                    f"transform returned an array {list(result.shape)}, which may be [H, W, C] or [C, H, W]: return a tensor, "
                     "which is [C, H, W]"
                 )
-            made = made.transpose(1, 2, 0)
-        if not isinstance(made, np.ndarray) or made.ndim != 3 or made.shape[2] != channels:
-            raise _unfit(made, channels)
-        return np.require(made, requirements=["C", "W"])
+            result = result.transpose(1, 2, 0)
+        if not isinstance(result, np.ndarray) or result.ndim != 3 or result.shape[2] != channels:
+            raise _unfit(result, channels)
+        return np.require(result, requirements=["C", "W"])
 
 
-def _of_tensor(made: torch.Tensor, channels: int) -> Array:
-    if made.ndim != 3 or made.shape[0] != channels:
-        raise _unfit(made, channels)
+def _of_tensor(result: torch.Tensor, channels: int) -> Array:
+    if result.ndim != 3 or result.shape[0] != channels:
+        raise _unfit(result, channels)
     try:
-        pixels: Array = made.detach().numpy()
+        pixels: Array = result.detach().numpy()
     except (TypeError, RuntimeError):  # bfloat16, or on a GPU
         raise LoaderError(
-            f"transform returned {made.dtype} on {made.device}: it must return a tensor on the CPU of a dtype that numpy has"
+            f"transform returned {result.dtype} on {result.device}: it must return a tensor on the CPU of a dtype that numpy has"
         ) from None
     return np.ascontiguousarray(pixels.transpose(1, 2, 0))
 
 
-def _unfit(made: Any, channels: int) -> LoaderError:
-    found = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray | torch.Tensor) else type(made).__name__
+def _unfit(result: Any, channels: int) -> LoaderError:
+    found = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray | torch.Tensor) else type(result).__name__
     return LoaderError(
         f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W]"
     )
@@ -139,8 +139,8 @@ def _with_name(transform: Any, pixels: Array) -> Any:
 def _with_floats(transform: Any, pixels: Array) -> Any:
     largest = np.iinfo(pixels.dtype).max
     with torch.no_grad():
-        made = transform(torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / largest)[0]
-        return (made * largest).round_().clamp_(0, largest).to(torch.from_numpy(pixels[:0]).dtype)
+        result = transform(torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / largest)[0]
+        return (result * largest).round_().clamp_(0, largest).to(torch.from_numpy(pixels[:0]).dtype)
 
 
 def _with_pil(transform: Any, pixels: Array) -> Any:

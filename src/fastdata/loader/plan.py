@@ -1,4 +1,4 @@
-"""What one rank delivers. It is worked out when needed: a launcher may set the ranks up after the Loader is made."""
+"""What one rank delivers. It is determined late, since a launcher may set the ranks up after the Loader is made."""
 
 from __future__ import annotations
 
