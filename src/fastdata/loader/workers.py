@@ -65,7 +65,7 @@ START_S = 30.0  # a forked worker starts within milliseconds
 
 
 class WorkerInit:
-    """Runs first in a worker: it reports that the worker has started, and leaves signals to a job's processes to the parent.
+    """Runs first in a worker: it reports that the worker has started, and leaves a job's signals to the parent.
 
     A lock of the interpreter or of a library that another thread holds during a fork stays locked in the child for ever.
     Python 3.11 itself may wait for such a lock before it runs the child's first line, for instance if there are threads of gloo.
