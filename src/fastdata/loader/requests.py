@@ -179,10 +179,9 @@ class Requests:
     @contextmanager
     def _seeded(self, sampler: Any) -> Iterator[None]:
         """Tell a sampler the epoch, and seed the generators that it may use by (seed, epoch): a resumed epoch has the same list."""
-        for part in (sampler, getattr(sampler, "sampler", None)):
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self._epoch)
-                break
+        inner = getattr(sampler, "sampler", None)
+        if set_epoch := getattr(sampler, "set_epoch", None) or getattr(inner, "set_epoch", None):
+            set_epoch(self._epoch)
         with lent_generators() as reseed:
             reseed(loose_seeds(self._order.seed, self._epoch, [SAMPLER_STREAM])[0])
             yield
