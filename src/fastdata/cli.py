@@ -60,14 +60,16 @@ class _Prep(click.Command):
                 formatter.write_text(SOURCES)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        wanted, groups = ctx.meta.get(HELP_FOR), dict[str, list[tuple[str, str]]]()
+        wanted = ctx.meta.get(HELP_FOR)
+        groups = dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
             group, common, owners = self.shown.get(param.name or "", (RUN, False, ()))
             if record is None or (not common if wanted is None else wanted != "all" and wanted not in owners and group != RUN):
                 continue
             if wanted is None:
-                group, record = "Options", (record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + ".")
+                group = "Options"
+                record = record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + "."  # the first sentence
             groups.setdefault(group, []).append(record)
         for title in sorted(groups, key=_position):
             with formatter.section(title):

@@ -77,7 +77,9 @@ def needs(package: str) -> Iterator[None]:
 
 def warn_user(message: str) -> None:
     """Warn with the line of the nearest caller outside fastdata and torch, once per line as Python does."""
-    frame, stacklevel = sys._getframe(1), 2
+    frame = sys._getframe(1)
+    stacklevel = 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("fastdata", "torch"):
-        frame, stacklevel = frame.f_back, stacklevel + 1
+        frame = frame.f_back
+        stacklevel += 1
     warnings.warn(message, stacklevel=stacklevel)

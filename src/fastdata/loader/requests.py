@@ -130,19 +130,21 @@ class Requests:
         full = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
         stop = self._start = start + full * batch if full else self._stop
         indices, repeats, valid = self._samples(start, stop)
-        size, seed, real = self.sizes.at(epoch), self._order.seed, rows if full else valid
+        size = self.sizes.at(epoch)
+        valid = rows if full else valid
         for k, first in enumerate(range(start, stop, batch)):
-            part, last = slice(k * rows, (k + 1) * rows), min(first + batch, stop)
+            part = slice(k * rows, (k + 1) * rows)
+            last = min(first + batch, stop)
             repeat = None if repeats is None else repeats[part]
-            self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, real, size, seed))
+            self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
 
     def _drawn_request(self) -> Request:
         """Return the request for the batch sampler's next batch."""
         k = self._start
         indices, repeats = self._batches()[k]
         self._start += 1
-        size, seed = self.sizes.at(self._epoch), self._order.seed
-        return Request(self.generation, self._epoch, k, k + 1, indices, repeats, len(indices), size, seed)
+        size = self.sizes.at(self._epoch)
+        return Request(self.generation, self._epoch, k, k + 1, indices, repeats, len(indices), size, self._order.seed)
 
     def _batches(self) -> list[Any]:
         """Return the batch sampler's batches of this epoch: the indices, and how often each came before, int64 [2, n]."""

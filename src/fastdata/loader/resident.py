@@ -65,7 +65,8 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
         raise ValueError(
             f"resident keeps images of fastdata's datasets on a device, but this is a {type(dataset).__name__}: leave resident out"
         )
-    crop, found = dataset.view.crop, set(zip(*map(np.ndarray.tolist, dataset.sides()), strict=True))
+    crop = dataset.view.crop
+    found = set(zip(*map(np.ndarray.tolist, dataset.sides()), strict=True))
     if dataset.view.transform is not None:
         raise ValueError("transform runs in workers, on numpy arrays: transform batches on the device, or leave resident out")
     if len(found) > 1:
@@ -264,7 +265,8 @@ class ResidentImages:
 
 def _check_room(count: int, layers: list[Layer], device: torch.device) -> None:
     """Raise a LoaderError if the images do not fit. Unused memory in torch's pool counts as free."""
-    need, free = sum(Stack.nbytes(count, *layer) for layer in layers), free_memory()
+    need = sum(Stack.nbytes(count, *layer) for layer in layers)
+    free = free_memory()
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if need > free:
