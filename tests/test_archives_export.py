@@ -122,4 +122,4 @@ def test_sizes_as_people_write_them(tmp_path: Path, given: str, largest: int) ->
 def test_a_size_that_is_none(tmp_path: Path) -> None:
     for given in ("big", "1PB", "-1", "1GBit"):
         found = run(*MAIN, "export", store("jpeg"), tmp_path / "x", "--to", "webdataset", f"--shard-size={given}")
-        assert found.returncode == 2 and "is no size: give bytes, as 500000000, or with a unit, as 500MB" in found.stderr
+        assert found.returncode == 2 and "is not a size: give bytes, as 500000000, or with a unit, as 500MB" in found.stderr

@@ -517,7 +517,7 @@ def test_what_is_in_it(scans, store, tmp_path):
     chunked = run(*PREP, *given, "--chunk", "50,40,30", "--max-reject-rate", "1")
     assert "24 of 25 arrays kept" in chunked.stdout and chunked.returncode == 0
     assert Store(tmp_path / "x.fds", kind="arrays").manifest.section("arrays").chunk == (50, 40, 30)
-    assert "no sides of a box" in run(*PREP, *given, "--chunk", "50,x").stderr
+    assert "is not a box" in run(*PREP, *given, "--chunk", "50,x").stderr
 
 
 def test_export_writes_the_originals(scans, store, tmp_path):

@@ -33,7 +33,7 @@ def photos(**options):
 
 def test_torch_unless_asked_otherwise():
     loader = Loader(photos(), 8)
-    assert (loader.backend, loader.backend_reason) == ("torch", "it was asked for")
+    assert (loader.backend, loader.backend_reason) == ("torch", "it was requested")
     with pytest.raises(ValueError, match=r'backend is .tensorflow., but must be "torch", "dali", "auto", or such as'):
         Loader(photos(), 8, backend="tensorflow")
 
@@ -111,7 +111,7 @@ from fastdata import LMDBDataset, Loader, RandomResizedCrop
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
 if rank:
-    backend._chosen = lambda *_: sys.exit("only rank 0 measures")
+    backend._choose = lambda *_: sys.exit("only rank 0 measures")
 with Loader(LMDBDataset(sys.argv[1], crop=RandomResizedCrop(32)), 4, num_workers=1, backend="auto") as loader:
     count = sum(batch.valid for batch in loader)
     Path(sys.argv[2], str(rank)).write_text(f"{loader.backend} {count} {loader.backend_reason}")

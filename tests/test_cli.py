@@ -134,13 +134,13 @@ def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(store: Path,
 def test_pictures_are_pngs_by_name_too(store: Path, tmp_path: Path, command: tuple[str, str], name: str) -> None:
     found = run(*MAIN, command[0], store, command[1], tmp_path / name)
     assert (found.returncode, found.stdout) == (2, "")
-    assert f"'{tmp_path / name}' is to be a PNG, but does not end in .png" in found.stderr and command[1] in found.stderr
+    assert f"'{tmp_path / name}' does not end in .png: give the name of a PNG file" in found.stderr and command[1] in found.stderr
     assert not (tmp_path / name).exists()
 
 
 def test_info_takes_no_size_without_a_sheet(store: Path) -> None:
     found = run(*MAIN, "info", store, "--size", 16)
-    assert found.returncode == 2 and "--size is about the sheet: give --sheet as well" in found.stderr
+    assert found.returncode == 2 and "--size needs --sheet: add --sheet" in found.stderr
 
 
 def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_ctrl_c_names_the_command_of_the_other_name_too(large: Path, tmp_path: P
     os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=20)[1].decode()
     assert process.returncode == 130
-    assert f"To go on: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
+    assert f"To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
 
 
 @pytest.mark.parametrize("to_all", [False, True])  # a scheduler's goes to the group, `kill PID` to the parent alone
@@ -186,7 +186,7 @@ def test_sigterm_is_as_ctrl_c(large: Path, tmp_path: Path, to_all: bool) -> None
         (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)
     errors = process.communicate(timeout=20)[1].decode()
     assert process.returncode == 143 and "Traceback" not in errors
-    assert f"interrupted; what is finished is kept. To go on: fastdata-prep {large} {tmp_path}/o.fds --size 99\n" in errors
+    assert f"interrupted; finished work is kept. To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99\n" in errors
 
 
 # ------------------------------------------------------------------------------------------------- what is printed

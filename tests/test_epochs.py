@@ -198,7 +198,7 @@ def test_the_epoch_can_be_told_where_a_dataloader_has_its_sampler(reference):
         batches = iter(loader)
         loader.sampler.set_epoch(1)  # Lightning also calls it after iter()
         assert told(batches) == reference["workers"][1]
-        with pytest.raises(LoaderError, match="can't be rebuilt from its sampler"):
+        with pytest.raises(LoaderError, match="cannot be rebuilt from its sampler"):
             list(loader.sampler)
 
 

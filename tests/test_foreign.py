@@ -70,7 +70,7 @@ def test_collate_fn_may_return_anything():
 
 
 def test_collate_fn_of_our_datasets_is_refused():
-    with pytest.raises(ValueError, match="collate_fn is for datasets of others; batches of a LMDBDataset are made as one"):
+    with pytest.raises(ValueError, match="collate_fn is for other datasets: a LMDBDataset makes whole batches itself"):
         Loader(ours(), 4, collate_fn=padded)
 
 
@@ -252,7 +252,7 @@ def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
             assert sha(other) == want
         for spoil in (pickle.dumps, copy.deepcopy):
             with pytest.raises(
-                TypeError, match=r"a running Loader .* can't be pickled: pickle its state_dict\(\), or close\(\) it first"
+                TypeError, match=r"a running Loader .* cannot be pickled: pickle its state_dict\(\), or close\(\) it first"
             ):
                 spoil(loader)
         loader.close()

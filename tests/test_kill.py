@@ -190,7 +190,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     assert not members(process.pid)
     assert not list(out.rglob("*.tmp")) and not (out / "manifest.json").exists()
     assert len(tables(out)) >= {"start": 0, "workers start": 0, "working": 1, "later": 8}[moment]
-    command = shlex.split(errors.split("To go on:")[1])
+    command = shlex.split(errors.split("To continue:")[1])
     assert command == ["fastdata-prep", str(large), str(out), *OPTIONS]
     again = run(*PREP, *command[1:])
     assert again.returncode == 0 and ("done earlier" in again.stdout or "start" in moment)
@@ -346,7 +346,7 @@ def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp
 
 @pytest.mark.slow
 def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp_path: Path) -> None:
-    """The message says that what is finished is kept; the command that it prints has --overwrite in it."""
+    """The message says that finished work is kept; the command that it prints has --overwrite in it."""
     out = tmp_path / "o.fds"
     process = start(*PREP, large, out, *OPTIONS, "--overwrite")
     until(lambda: len(tables(out)) >= 4)

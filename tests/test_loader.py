@@ -410,7 +410,7 @@ def test_wrong_arguments():
 
     wrong("give batch_size .* or global_batch_size .*, one of them")
     wrong("one of them", batch_size=8, global_batch_size=8)
-    wrong("batch_size is 0, but must be a positive", batch_size=0)
+    wrong("batch_size is 0, but must be positive", batch_size=0)
     wrong("global_batch_size is 10, but must be a positive multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3)
     wrong("multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3, sampler=range(42))
     wrong("seed is -1, but must be from 0", batch_size=8, seed=-1)
@@ -419,7 +419,7 @@ def test_wrong_arguments():
     wrong("needs a len", batch_size=8, sampler=iter([1]))
     wrong("num_workers is -1", batch_size=8, num_workers=-1)
     wrong("prefetch_factor 0", batch_size=8, prefetch_factor=0)
-    wrong("do not make one batch of 64", batch_size=64, drop_last=True)
+    wrong("has .* samples, fewer than one batch of 64", batch_size=64, drop_last=True)
     wrong("has 0 samples", batch_size=8, dataset=augmented().subset([]))
     wrong("give both rank and world_size", batch_size=8, rank=0)
     wrong("rank is 2 of world_size 2, but ranks count from 0", batch_size=8, rank=2, world_size=2)

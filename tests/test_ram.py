@@ -93,7 +93,9 @@ def test_a_list_of_files_with_no_or_float_targets(files):
 def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
     monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 50_000)
     total = stored_bytes(store())
-    with pytest.raises(StoreError, match=rf"{total / 1e9:.2f} GB are to be held in memory, 0.00 GB are free: give max_bytes=40000"):
+    with pytest.raises(
+        StoreError, match=rf"the data takes {total / 1e9:.2f} GB of memory, but 0.00 GB are free: give max_bytes=40000"
+    ):
         RAMDataset(store())
     assert len(RAMDataset(store(), max_bytes=40_000)) == COUNT
 

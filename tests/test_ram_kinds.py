@@ -237,7 +237,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             "RAMTokens",
             {"crop": None},
             TypeError,
-            r"crop is no argument for .*, which holds tokens: that takes block_size",
+            r"crop is not an argument for .*, which holds tokens: it takes block_size",
         ),
         ("RAMTokens", {}, TypeError, r"block_size"),
         ("RAMTokens", {"block_size": 0}, ValueError, r"block_size is 0, but must be positive"),
@@ -246,16 +246,16 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             "RAMArrays",
             {"hflip": 0.5},
             TypeError,
-            r"hflip is no argument for .*, which holds arrays: that takes crop, flips",
+            r"hflip is not an argument for .*, which holds arrays: it takes crop, flips",
         ),
         ("RAMArrays", {"ignore_index": 999}, ValueError, r"ignore_index is 999, but a uint8 mask holds 0 to 255"),
-        ("RAMTable", {"max_bytes": 9}, TypeError, r"max_bytes is no argument for .*, which holds a table: that takes no other"),
+        ("RAMTable", {"max_bytes": 9}, TypeError, r"max_bytes is not an argument for .*, which holds a table: it takes no other"),
         ("RAMTable", {"targets": [1]}, ValueError, r"targets go with a list of files; a store has its own"),
         (
             "RAMImages",
             {"block_size": 9},
             TypeError,
-            r"block_size is no argument for .*, which holds images: that takes crop",
+            r"block_size is not an argument for .*, which holds images: it takes crop",
         ),
     ],
 )
@@ -268,5 +268,5 @@ def test_an_argument_of_another_kind_is_named(name: str, options: dict[str, Any]
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"nothing.fds"):
         RAMDataset(tmp_path / "nothing.fds")
-    with pytest.raises(TypeError, match=r"block_size is no argument for a list of files"):
+    with pytest.raises(TypeError, match=r"block_size is not an argument for a list of files"):
         RAMDataset([], block_size=4)

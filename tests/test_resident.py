@@ -296,7 +296,7 @@ def test_the_device_may_be_named_twice():
 
 def test_what_does_not_fit_is_told_with_both_figures(monkeypatch):
     monkeypatch.setattr(resident, "free_memory", lambda: 100_000)
-    with pytest.raises(LoaderError, match=r"42 decoded images take 0.000137 GB, but 0.0001 GB are free there: take a subset"):
+    with pytest.raises(LoaderError, match=r"42 decoded images take 0.000137 GB, but 0.0001 GB are free there: use a subset"):
         list(loader(LMDBDataset(square(), crop=RandomCrop(32, padding=1))))
     monkeypatch.setattr(resident, "free_memory", lambda: COUNT * 32 * 32 * 3)
     assert len(list(loader(LMDBDataset(square())))) == 11

@@ -1,17 +1,17 @@
-"""fastdata feeds PyTorch models: photos become compact bytes once, then uint8 batches at the speed of the machine."""
+"""fastdata prepares data once, then feeds PyTorch models with compact batches as fast as the machine can."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import fastdata.forks  # guards every fork from here on
+import fastdata.forks  # makes forks safe from here on
 from fastdata._version import __version__ as __version__
 from fastdata.namesake import warn_of_namesake
 
 warn_of_namesake()
 
-# Name -> module. Each is imported when it is first used, so that the command line never waits for torch.
+# Name -> module, imported at first use, so that the command line never waits for torch.
 _HOMES = {
     "ArrayDataset": "arrays.dataset",
     "Augment": "gpu.augment",
@@ -46,7 +46,7 @@ _HOMES = {
     "StoreError": "errors",
 }
 
-__all__ = [  # without `open`, which a star import would put in the place of Python's
+__all__ = [  # without `open`, which would replace Python's in a star import
     "ArrayDataset",
     "Augment",
     "Batch",

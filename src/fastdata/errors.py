@@ -1,14 +1,14 @@
-"""Every error that fastdata raises on purpose.
+"""The errors that fastdata raises.
 
     FastDataError
-    ├── CodecError          bytes are not the image they claim to be; `.reason` is one word for a report
-    ├── PrepError           preparing cannot start, or cannot go on
+    ├── CodecError          bytes are not a readable image; `.reason` is one word for a report
+    ├── PrepError           preparing cannot start or continue
     ├── StoreError          a store cannot be opened, read or written
-    │   └── FormatError     its files are not what format 1 says they are
+    │   └── FormatError     its files violate format 1
     ├── LoaderError         batches cannot be made from these samples
     └── MissingExtraError   an optional package is not installed (also an ImportError)
 
-Wrong arguments stay `ValueError` and `TypeError`. A message says what was asked, what was found, and what to do.
+Wrong arguments raise `ValueError` or `TypeError`. A message says what was expected, what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
 
 
 class FastDataError(Exception):
-    """The root of fastdata's errors."""
+    """The base of fastdata's errors."""
 
 
 class CodecError(FastDataError):
-    """Bytes that are not a readable image. `reason` is a short, stable word, such as ``truncated`` or ``too-large``."""
+    """Bytes are not a readable image. `reason` is a short, stable word, such as ``truncated`` or ``too-large``."""
 
     def __init__(self, message: str, reason: str = "undecodable") -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class CodecError(FastDataError):
 
 
 class PrepError(FastDataError):
-    """Preparing cannot start or cannot go on; what was finished is kept."""
+    """Preparing cannot start or continue; finished work is kept."""
 
 
 class StoreError(FastDataError):
@@ -52,7 +52,7 @@ class StoreError(FastDataError):
 
 
 class FormatError(StoreError):
-    """The files of a store are not what its format says."""
+    """The files of a store violate its format."""
 
 
 class LoaderError(FastDataError):
@@ -60,7 +60,7 @@ class LoaderError(FastDataError):
 
 
 class MissingExtraError(FastDataError, ImportError):
-    """An optional package is absent; the message names the pip command."""
+    """An optional package is not installed; the message names the pip command."""
 
     def __init__(self, package: str) -> None:
         super().__init__(f"this needs {package}, which is not installed: pip install {package}")
@@ -68,7 +68,7 @@ class MissingExtraError(FastDataError, ImportError):
 
 @contextmanager
 def needs(package: str) -> Iterator[None]:
-    """Around the import of an optional package: its absence is a MissingExtraError."""
+    """Raise a MissingExtraError if the import of an optional package in the body fails."""
     try:
         yield
     except ModuleNotFoundError:
@@ -76,8 +76,10 @@ def needs(package: str) -> Iterator[None]:
 
 
 def warn_user(message: str) -> None:
-    """Warn with the line of the caller's caller that is neither fastdata's nor torch's, once for each line as Python does it."""
-    frame, stacklevel = sys._getframe(1), 2
+    """Warn with the line of the nearest caller outside fastdata and torch, once per line as Python does."""
+    frame = sys._getframe(1)
+    stacklevel = 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("fastdata", "torch"):
-        frame, stacklevel = frame.f_back, stacklevel + 1
+        frame = frame.f_back
+        stacklevel += 1
     warnings.warn(message, stacklevel=stacklevel)

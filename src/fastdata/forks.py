@@ -1,8 +1,8 @@
-"""Forks of this process: what a child can't inherit is put away before each, whoever forks.
+"""Ends OpenCV's thread pool before each fork of this process.
 
-A child has none of its parent's threads, but all of its memory. If that holds OpenCV's pool of threads, the child's first
-`cv2.setNumThreads(1)`, or 0, waits for ever for threads that it does not have. The usual `worker_init_fn` calls it, and so do
-our own workers. So the pool ends before the fork; parent and child start another one when they need it, with as many threads.
+A child has its parent's memory, but not its threads. If OpenCV's pool exists, the child's first `cv2.setNumThreads(1)`, or 0, waits
+for ever for threads that it does not have. The usual `worker_init_fn` calls it, and so do fastdata's workers. Parent and child
+start a new pool with as many threads when they need one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-_state = threading.local()  # threads: of OpenCV, before the fork that this thread is about to make
+_state = threading.local()  # .threads: OpenCV's number of threads before this thread's fork
 
 
 def _end_pool() -> None:
@@ -28,7 +28,7 @@ def _allow_pool() -> None:
 
 
 def _opencv() -> Any:
-    """The module cv2; None where it is not imported, or only just being imported."""
+    """Return the module cv2; None if it is not, or not completely, imported."""
     cv2 = sys.modules.get("cv2")
     return cv2 if hasattr(cv2, "setNumThreads") else None
 

@@ -1,8 +1,8 @@
-"""What a kind of data is, and where the kinds are: images, tokens, arrays and tables.
+"""The kinds of data and their interface: images, tokens, arrays and tables.
 
-The rooms that serve every kind (`sources`, `store`, `prepare`, `data`) ask here, and import no kind. A kind is an object called
-KIND in a module of its own, which is imported when it is first needed. A kind from elsewhere calls `register`, or names its module
-in the entry points "fastdata.kinds".
+The packages that serve every kind (`sources`, `store`, `prepare`, `data`) look kinds up here, and import none. A kind is an object
+KIND in its own module, which is imported at first use. Other packages add a kind with `register`, or with an entry point in
+"fastdata.kinds".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 __all__ = ["OURS", "Kind", "Planned", "Probed", "Tables", "find", "home", "names", "register"]
 
-Array = Any  # of numpy, which takes longer to import than `--help` may take
+Array = Any  # numpy's, which is not imported here: `--help` has to be fast
 StrPath = str | os.PathLike[str]
 
 _HOMES = {
@@ -33,13 +33,13 @@ OURS = tuple(_HOMES)
 
 @dataclass(frozen=True)
 class Planned:
-    """What a kind makes of a source: a plan, and what the caller shall know.
+    """A kind's plan for a source, and what to tell the caller.
 
     Attributes:
         plan: a `fastdata.prepare.plan.Plan`.
-        skipped: files that by their ending are none of these, by ending.
-        notes: what of the source is not stored, or otherwise than asked.
-        beside: the folder of what lies beside the inputs, such as masks; None: that of the inputs.
+        skipped: the number of files with another extension, by extension.
+        notes: what is not stored, or not as requested.
+        beside: the folder of files that go with the inputs, such as masks; None: that of the inputs.
     """
 
     plan: Any
@@ -50,16 +50,16 @@ class Planned:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a store says of itself, made of the tables of all its shards.
+    """The contents of a store's manifest and tables, made from the tables of all its shards.
 
     Attributes:
         samples: the rows of samples.npy; None: the store has no such file.
         names: the lines of names.txt; None: the store has no such file.
-        counts: samples of each shard.
-        records: of each shard, where these are not its samples.
-        sections: what the manifest holds for this kind.
-        originals: of variants of codec "original", how many records are the bytes of their inputs.
-        notes: what the caller shall know of what was made.
+        counts: the number of samples of each shard.
+        records: the number of records of each shard, if it differs.
+        sections: the manifest's sections of this kind.
+        originals: for variants of codec "original", how many records are the bytes of their inputs.
+        notes: what to tell the caller about the result.
     """
 
     samples: Array | None
@@ -73,12 +73,12 @@ class Tables:
 
 @dataclass(frozen=True)
 class Probed:
-    """What some inputs became.
+    """The result of preparing some inputs.
 
     Attributes:
-        inputs: how many there are in all.
-        tried: how many were tried.
-        scale: by what to multiply.
+        inputs: the number of all inputs.
+        tried: the number of inputs that were tried.
+        scale: the factor from the tried inputs to all.
         records: sizes in bytes.
         rejected: count by reason.
     """
@@ -91,31 +91,31 @@ class Probed:
 
 
 class Kind(Protocol):
-    """Answers for one kind of data. What has a body here is what most kinds do.
+    """The interface of one kind of data. The defaults suit most kinds.
 
-    Methods that prepare import no torch.
+    Methods for preparing import no torch.
 
     Attributes:
-        name: as manifests have it.
-        says: what the data are, in messages: "a table".
-        item: what one sample is called: "image", "document".
-        reader: the dataset that opens a store, by its public name.
-        adopts: what in Python may be a source: "a DataFrame".
-        read: what a file, and what files are read as.
-        held_by: the dataset that holds one in memory.
-        options: the dataclass of what `fastdata-prep` can be asked for.
-        shards: the module with the functions `make_shard`, `kept`, `tables` and `probe`, loaded when one is needed.
-        files: besides rejects.jsonl, those that every store has.
+        name: the name in manifests.
+        says: the data in messages: "a table".
+        item: one sample in messages: "image", "document".
+        reader: the public name of the dataset that opens a store.
+        adopts: Python objects that may be a source, in messages: "a DataFrame".
+        read: what a file, and what files are read as, in messages.
+        held_by: the dataset that keeps a store in memory.
+        options: the dataclass of the options of `fastdata-prep`.
+        shards: the module with the functions `make_shard`, `kept`, `tables` and `probe`, imported at first use.
+        files: files of every store, besides rejects.jsonl.
         labels: kinds of labels that a store may have.
         exports: formats that `fastdata export` writes, the default first.
-        export_options: options of `fastdata export`, each with the format that it goes with.
-        drawn: what a contact sheet shows: "samples".
+        export_options: options of `fastdata export`, each with the format that it applies to.
+        drawn: the contents of a contact sheet in messages: "samples".
         checksums: whether each sample's records have a checksum in samples.npy.
         named: whether names.txt has a line for each sample.
         variants: a regular expression for the names of variants; empty: the name of the kind.
-        extra_files: that some stores have, such as a tokenizer.
-        untyped: options in a manifest that nobody types: they follow from others, or from the files.
-        hint: what to do instead, where options of this kind were given for another.
+        extra_files: files of some stores, such as a tokenizer.
+        untyped: options in a manifest that are not typed: they follow from others, or from the files.
+        hint: what to do if options of this kind are given for another.
     """
 
     name: str
@@ -142,68 +142,68 @@ class Kind(Protocol):
     # Preparing
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Whether the source, or an option that was given, says that this kind is meant."""
+        """Return whether the source, or a given option, is of this kind."""
         return False
 
     def suggest(self, source: StrPath) -> list[str]:
-        """Name what may be meant as SOURCE, where this kind's options were given with another."""
+        """Return paths to suggest as SOURCE if this kind's options were given with another one."""
         return []
 
     def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
-        """Put a source that is no path into a file for as long as the context lasts, which gives its path, and the labels that are
-        not in it. Return None if it is not of this kind."""
+        """Put a source that is not a path into a temporary file. The context yields its path, and the labels that are not in it.
+        Return None if it is not of this kind."""
         return None
 
     def plan(self, source: StrPath, out: Path, options: Any, limit: int | None) -> Planned:
-        """List the inputs and decide what becomes of them.
+        """List the inputs and decide how to store them.
 
         Args:
             source: where they are.
             out: the store to make.
-            options: of the class `self.options`.
-            limit: how many of them to take; None: all.
+            options: an instance of `self.options`.
+            limit: the number of inputs to take; None: all.
         """
 
     def make_shard(self, job: Any, task: Any, writers: Any, progress: Any) -> dict[str, Any]:
-        """Fill a shard's files, in a worker, and return a table of plain JSON values with a list "rejects"."""
+        """Write a shard's files in a worker. Return a table of plain JSON values with a list "rejects"."""
         return importlib.import_module(self.shards).make_shard(job, task, writers, progress)  # type: ignore[no-any-return]
 
     def kept(self, table: dict[str, Any]) -> int:
-        """Count the samples of a shard's table."""
+        """Return the number of samples in a shard's table."""
         return importlib.import_module(self.shards).kept(table)  # type: ignore[no-any-return]
 
     def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
-        """Make of the tables of all shards, in order, what the store says of itself."""
+        """Combine the tables of all shards, in order."""
         return importlib.import_module(self.shards).tables(plan, found)  # type: ignore[no-any-return]
 
     def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
-        """Prepare some inputs and keep nothing."""
+        """Prepare some inputs without keeping them."""
         return importlib.import_module(self.shards).probe(plan, roots)  # type: ignore[no-any-return]
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
-        """Return the bytes of what was kept, before and after."""
+        """Return the bytes of the kept inputs, and of their records."""
         before = sum(sources[k].size for k in store.samples["source"].tolist())
         return before, sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)
 
     def notes(self, store: Any) -> Iterator[str]:
-        """Yield what the caller shall know of a finished store."""
+        """Yield what to tell the caller about a finished store."""
         return iter(())
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Turn a manifest's options into those that are typed."""
+        """Return a manifest's options as they are typed."""
         return {key.replace("_", "-"): value for key, value in options.items()}
 
     def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-        """Yield lines on two manifests' options that differ in what nobody types."""
+        """Yield lines on differences of two manifests' options that are not typed."""
         return iter(())
 
     # What a store holds
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Describe the records of a variant, or of one that holds masks; None: this version can't read such."""
+        """Return the form of a variant's records, or of its masks; None: this version cannot read it."""
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the manifest's sections of this kind. Raise ValueError, KeyError or TypeError where they are damaged."""
+        """Read the manifest's sections of this kind. Raise ValueError, KeyError or TypeError if they are damaged."""
         return {}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
@@ -214,56 +214,56 @@ class Kind(Protocol):
         return (range(k, k + 1) for k in range(len(rows)))
 
     def described(self, manifest: Any) -> str:
-        """Say what a store holds, as in "images with masks"."""
+        """Describe a store's contents, as in "images with masks"."""
         return self.says
 
-    # What is told of a store
+    # Information about a store
 
     def classes(self, store: Any) -> Array:
         """Return the class of each sample."""
         return store.samples["label"]
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return what `info` tells of this kind alone."""
+        """Return the facts that `info` shows for this kind only."""
         return {}
 
     def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
-        """Return what `info` tells of a variant of this kind."""
+        """Return the facts that `info` shows for a variant."""
         return {}
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield what a RAMDataset of each size holds: "size" and "bytes"."""
+        """Yield the "size" and "bytes" of each RAMDataset."""
         yield {"size": None, "bytes": sum(shard.bytes for shard in store.manifest.variants[0].shards)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`, for people."""
+        """Yield the first lines of `info`."""
         yield f"{facts['path']}: {facts['samples']} samples, format {facts['format']}"
 
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str] | None:
-        """Draw a contact sheet: a Canvas, how many things it shows, and the line below the store's name; None: there is none."""
+        """Draw a contact sheet: a Canvas, the number of things shown, and the line below the store's name; None: not supported."""
         return None
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
-        """Write ordinary files into an empty folder and return how many samples, or files."""
+        """Write ordinary files into an empty folder. Return the number of samples, or files."""
 
-    # Reading it
+    # Reading a store
 
     def dataset(self, manifest: Any) -> Any:
-        """Return the class of the dataset that `fastdata.open` makes."""
+        """Return the dataset class that `fastdata.open` uses."""
 
     def in_memory(self) -> Any:
-        """Return the class that `RAMDataset` makes; None: there is none."""
+        """Return the class that `RAMDataset` uses; None: not supported."""
         return None
 
 
 def register(name: str, module: str) -> None:
-    """Add a kind. `module` is imported when the kind is needed, and has to have an object KIND."""
+    """Add a kind. `module` is imported at first use, and must have an object KIND."""
     _HOMES[name] = module
 
 
 def names() -> list[str]:
-    """Return the names of all kinds, those of other packages included."""
-    _look_around()
+    """Return the names of all kinds, including those of other packages."""
+    _add_entry_points()
     return [*_HOMES]
 
 
@@ -274,18 +274,18 @@ def find(name: str) -> Kind:
         KeyError: there is none.
     """
     if name not in _HOMES:
-        _look_around()
+        _add_entry_points()
     return importlib.import_module(_HOMES[name]).KIND  # type: ignore[no-any-return]
 
 
 def home(name: str) -> str:
-    """Return the module of a kind, for another process to register."""
+    """Return the module of a kind, to register it in another process."""
     return _HOMES[name]
 
 
 @cache
-def _look_around() -> None:
-    """Add what other packages offer, once."""
+def _add_entry_points() -> None:
+    """Add the kinds of other packages, once."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="fastdata.kinds"):

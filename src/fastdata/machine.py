@@ -1,4 +1,4 @@
-"""What this machine gives: cores and memory, a container's limits included."""
+"""The cores and the memory of this machine, with a container's limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def available_cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
-    """Cores that this process may use: its affinity, or a CPU quota (cgroup 1 or 2) of its group where that is less."""
+    """Return the cores that this process may use: its affinity, or its group's CPU quota (cgroup 1 or 2) if that is less."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _groups(cgroup, own, "cpu"):
         for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
@@ -25,14 +25,14 @@ def available_cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, own: Path = OWN) -> int:
-    """Bytes that can still be used: the machine's available memory, or what the limits (cgroup 1 or 2) of its group leave."""
+    """Return the bytes that are free: the machine's available memory, or what its group's limits (cgroup 1 or 2) leave."""
     found = [int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:")]
     for folder in _groups(cgroup, own, "memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             try:
                 text = (folder / limit).read_text().strip()
                 if text != "max":
-                    cache = _stat(folder / "memory.stat", "inactive_file")  # page cache is counted, and given up when needed
+                    cache = _stat(folder / "memory.stat", "inactive_file")  # page cache counts as used, but is freed when needed
                     found.append(int(text) - int((folder / used).read_text()) + cache)
             except OSError:
                 continue
@@ -40,7 +40,7 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, ow
 
 
 def _groups(cgroup: Path, own: Path, controller: str) -> list[Path]:
-    """Folders of the control groups that this process is in: the root, which is the container's own in most, and those below."""
+    """Return the folders of this process's control groups: the root, which in most containers is its own, and those below."""
     found = [cgroup, cgroup / controller]
     for line in own.read_text().splitlines() if own.exists() else []:
         _, controllers, path = line.split(":", 2)

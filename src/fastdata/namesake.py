@@ -1,4 +1,4 @@
-"""Another project has the name fastdata on PyPI: who installs it puts its files among ours."""
+"""Warns of another project called fastdata on PyPI, whose files would be installed among this package's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RECORDS = (".dist-info", ".egg-info")
 
 
 def warn_of_namesake() -> None:
-    """Warn if a distribution called fastdata is installed; ours is fastdata-torch.
+    """Warn if a distribution called fastdata is installed; this one is fastdata-torch.
 
-    This lists folders, in a third of a millisecond: importlib.metadata alone takes ten to import.
+    Listing folders takes a third of a millisecond; importing importlib.metadata alone takes ten.
     """
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")  # noqa: PTH208  pathlib is slower
-        except OSError:  # a zip file, or nothing at all
+        except OSError:  # a zip file, or missing
             continue
         for name in names:
             if name.startswith("fastdata-") and name.endswith(RECORDS):

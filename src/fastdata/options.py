@@ -1,6 +1,6 @@
-"""Options of `fastdata-prep`: said once, as fields of dataclasses, for the command, for Python, and for messages.
+"""Options of `fastdata-prep`, as fields of dataclasses: they define the command, the arguments in Python and the messages.
 
-Messages are written with the command's names, `--mask-bits`; `as_arguments` turns them into Python's, `mask_bits`.
+Messages use the command's names, `--mask-bits`; `as_arguments` turns them into Python's, `mask_bits`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any, ParamSpec, TypeVar
 
 from fastdata.errors import FastDataError
 
-__all__ = ["Said", "as_arguments", "as_option", "build", "option", "options_of"]
+__all__ = ["OptionInfo", "as_arguments", "as_option", "build", "option", "options_of"]
 
 OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
-COMMAND = "fastdata-prep "  # a line of these is to be typed as it stands
+COMMAND = "fastdata-prep "  # a line that contains it is a command, and is not translated
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Said:
-    """What is said of an option besides its name, its type and its default.
+class OptionInfo:
+    """What describes an option besides its name and its default.
 
     Attributes:
         help: a sentence.
-        type: of a value: "text", "int", "flag", "file", "folder" (both exist), "path", "color" or "sides".
-        choices: that it has to be one of.
-        several: it may repeat.
-        metavar: what stands for the value.
+        type: "text", "int", "flag", "file", "folder" (both must exist), "path", "color" or "sides".
+        choices: the allowed values; empty: any.
+        several: whether it may repeat.
+        metavar: the placeholder of the value in help.
         group: the title above it in help; None: that of its class.
-        common: the short help has it.
+        common: whether short help shows it.
     """
 
     help: str
@@ -45,62 +45,62 @@ class Said:
     common: bool = False
 
 
-def option(help: str, default: Any = None, *, type: str = "", several: bool = False, **said: Any) -> Any:
-    """Make a field of a dataclass of options. The type is that of the default, or text."""
-    found = type or {bool: "flag", int: "int"}.get(default.__class__, "text")
-    return field(default=default, metadata={"said": Said(help, found, several=several, **said)})
+def option(help: str, default: Any = None, *, type: str = "", several: bool = False, **info: Any) -> Any:
+    """Make a field of a dataclass of options. The type defaults to that of the default, or text."""
+    type = type or {bool: "flag", int: "int"}.get(default.__class__, "text")
+    return field(default=default, metadata={"said": OptionInfo(help, type, several=several, **info)})
 
 
-def options_of(made: type[Any]) -> dict[str, Field[Any]]:
+def options_of(cls: type[Any]) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass that are options, by name."""
-    return {one.name: one for one in fields(made) if "said" in one.metadata}
+    return {one.name: one for one in fields(cls) if "said" in one.metadata}
 
 
-def build(made: type[R], given: Mapping[str, Any]) -> R:
-    """Make options of what was given; None stands for the default.
+def build(cls: type[R], arguments: Mapping[str, Any]) -> R:
+    """Make options of class `cls` from its part of the arguments. None stands for the default.
 
     Raises:
         ValueError: a value is not among the choices.
-        TypeError: a value is of another type.
+        TypeError: a value has a wrong type.
     """
-    known = options_of(made)
-    told = {name: value for name, value in given.items() if name in known and value is not None}
-    return made(**{name: _value(name, value, known[name].metadata["said"]) for name, value in told.items()})
+    known = options_of(cls)
+    used = {name: value for name, value in arguments.items() if name in known and value is not None}
+    return cls(**{name: _checked(name, value, known[name].metadata["said"]) for name, value in used.items()})
 
 
-def _value(name: str, value: Any, said: Said) -> Any:
-    if said.several:
+def _checked(name: str, value: Any, info: OptionInfo) -> Any:
+    if info.several:
         return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
-    if said.choices and value not in said.choices:
-        raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, said.choices))}")
-    wanted = {"int": int, "flag": bool, "text": str}.get(said.type)
-    if wanted and not (isinstance(value, wanted) or (wanted is int and hasattr(value, "__index__"))):
-        raise TypeError(f"{as_option(name)} is {value!r}, but must be {'an' if wanted is int else 'a'} {wanted.__name__}")
+    if info.choices and value not in info.choices:
+        raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, info.choices))}")
+    expected = {"int": int, "flag": bool, "text": str}.get(info.type)
+    if expected and not (isinstance(value, expected) or (expected is int and hasattr(value, "__index__"))):
+        raise TypeError(f"{as_option(name)} is {value!r}, but must be {'an' if expected is int else 'a'} {expected.__name__}")
     return value
 
 
 def as_option(name: str) -> str:
-    """An argument as the command has it."""
+    """Return the name of an argument as the command has it."""
     return "--" + name.replace("_", "-")
 
 
 def as_arguments(function: Callable[P, R], known: Callable[[], Container[str]]) -> Callable[P, R]:
-    """Make a function whose errors name arguments where they name options of the command. known: gives the names of all."""
+    """Return a function whose errors name Python's arguments in place of the command's options. known: returns all names."""
 
     @wraps(function)
-    def called(*args: P.args, **given: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **given)
+            return function(*args, **kwargs)
         except (FastDataError, TypeError, ValueError) as error:
             error.args = tuple(_in_python(text, known()) if isinstance(text, str) else text for text in error.args)
             raise
 
-    return called
+    return wrapper
 
 
 def _in_python(text: str, known: Container[str]) -> str:
-    def renamed(found: re.Match[str]) -> str:
+    def translated(found: re.Match[str]) -> str:
         name = found[1].replace("-", "_")
         return name if name in known else found[0]
 
-    return "\n".join(line if COMMAND in line else OPTION.sub(renamed, line) for line in text.split("\n"))
+    return "\n".join(line if COMMAND in line else OPTION.sub(translated, line) for line in text.split("\n"))

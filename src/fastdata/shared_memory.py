@@ -1,7 +1,8 @@
-"""Bytes in memory, held once for all processes: an anonymous file that vanishes with its last user, also after `kill -9`."""
+"""Memory shared by processes: an anonymous file that is gone with its last user, even after `kill -9`."""
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
@@ -19,37 +20,38 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class SharedArray:
     """A numpy array in shared memory (Linux memfd): no name to clean up, no /dev/shm limit.
 
-    It pickles as a reference to its maker's descriptor, a few bytes, which another process of the same user can open while the
-    maker lives. A forked child has the mapping already.
+    It pickles as a reference to its creator's descriptor, a few bytes, which another process of the same user can open while the
+    creator lives. A forked child has the mapping already.
 
     Attributes:
-        array: shared with every process that holds it.
+        array: the array, shared with every process that has it.
 
     Raises:
-        StoreError: shared memory can't be had, or its maker is gone.
+        StoreError: shared memory is not available, or the creator has ended.
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> None:
         if not self.possible():
             raise StoreError("keeping data in shared memory needs Linux (memfd_create); use LMDBDataset here")
-        layout = np.zeros(0, dtype).dtype, (shape,) if isinstance(shape, int) else shape
-        size = layout[0].itemsize * int(np.prod(layout[1]))
+        shape = (shape,) if isinstance(shape, int) else shape
+        dtype = np.dtype(dtype)
+        size = dtype.itemsize * math.prod(shape)
         descriptor = os.memfd_create("fastdata", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, max(size, 1))
-            self._attach(descriptor, *layout)
+            self._attach(descriptor, dtype, shape)
         except OSError as error:
             os.close(descriptor)
             raise StoreError(f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
 
     @staticmethod
     def possible() -> bool:
-        """Whether this system has such memory."""
+        """Return whether this system has such memory."""
         return hasattr(os, "memfd_create")
 
     @classmethod
     def of(cls, values: Array) -> SharedArray:
-        """A shared copy of an array."""
+        """Return a shared copy of an array."""
         shared = cls(values.shape, values.dtype)
         shared.array[...] = values
         return shared
@@ -58,7 +60,7 @@ class SharedArray:
         memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
-        self.array: Array = np.frombuffer(memory, dtype, int(np.prod(shape))).reshape(shape)
+        self.array: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, self.array.dtype, self.array.shape
@@ -69,9 +71,9 @@ class SharedArray:
             descriptor = os.open(f"/proc/{owner}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise StoreError(
-                f"process {owner}, which holds this data in memory, is gone ({error.strerror}); make the dataset again here"
+                f"process {owner}, which holds this data in memory, has ended ({error.strerror}); make the dataset again here"
             ) from None
         if os.fstat(descriptor).st_ino != inode:
             os.close(descriptor)
-            raise StoreError(f"process {owner} has let go of this data; keep the dataset alive while others use it")
+            raise StoreError(f"process {owner} has freed this data; keep the dataset alive while other processes use it")
         self._attach(descriptor, dtype, shape)

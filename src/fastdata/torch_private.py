@@ -1,7 +1,7 @@
-"""All that is private in torch and has no public counterpart: one place to look when a new torch comes out.
+"""Private names of torch without a public counterpart, in one place to check when a new torch comes out.
 
-Tested with torch 2.13. Where a later one has other names, `arrived` can't tell; of the others an ImportError or AttributeError says
-which one is missing. `torch._foreach_add` and its like, and TorchDispatchMode, are not here: torch's documentation has them.
+Tested with torch 2.13. If a later torch lacks the names, `arrived` returns None, and the other functions raise an ImportError or
+AttributeError. `torch._foreach_add` and its like, and TorchDispatchMode, are not here: torch's documentation has them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper  # what an error of a worker travels in, with its traceback
-from torch.nn.modules.batchnorm import _NormBase as NormBase  # of all of BatchNorm and InstanceNorm, lazy and synced too
+from torch._utils import ExceptionWrapper  # carries a worker's error with its traceback
+from torch.nn.modules.batchnorm import _NormBase as NormBase  # the base of all BatchNorm and InstanceNorm, also lazy and synced
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, dataloader
@@ -21,25 +21,25 @@ __all__ += ["end_kept_workers", "kill_workers", "profiles", "pytree", "shared_st
 
 TESTED = ("2.13",)
 
-bilinear_averaged = torch._C._nn._upsample_bilinear2d_aa  # as torch.nn.functional.interpolate calls them; torch.ops takes longer
+bilinear_averaged = torch._C._nn._upsample_bilinear2d_aa  # as in torch.nn.functional.interpolate; torch.ops is slower
 bilinear = torch._C._nn.upsample_bilinear2d
 NEEDED = ("_data_queue", "_dataset_kind", "_rcvd_idx", "_task_info", "_tasks_outstanding", "_try_get_data")
 
 
 def workers_of(batches: Any) -> tuple[Any, ...]:
-    """Return the processes of an iterator of torch's DataLoader; none, if it has no workers."""
+    """Return the worker processes of an iterator of torch's DataLoader; an empty tuple if it has none."""
     return tuple(getattr(batches, "_workers", ()))
 
 
 def end_workers(batches: Any) -> None:
-    """End the workers of an iterator as torch does it, and then those that did not listen."""
+    """End the workers of an iterator as torch does, then kill those that are left."""
     batches._shutdown_workers()
     for worker in batches._workers:
         worker.kill()
 
 
 def kill_workers(batches: Any) -> None:
-    """Kill the workers of an iterator at once. torch's handler of SIGCHLD does not report that as an accident."""
+    """Kill the workers of an iterator at once, without torch's SIGCHLD handler reporting an error."""
     signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
     batches._worker_pids_set = False
     for worker in batches._workers:
@@ -54,25 +54,25 @@ def end_kept_workers(loader: DataLoader[Any]) -> None:
 
 
 def shared_storage(size: int) -> Any:
-    """Make memory of so many bytes that another process can map, as torch's default_collate does in a worker."""
+    """Allocate `size` bytes that another process can map, as torch's default_collate does in a worker."""
     return torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
 
 
 def profiles() -> bool:
-    """Return whether torch.profiler, or autograd's own, is at work."""
+    """Return whether torch.profiler or autograd's profiler is active."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
 def has_stepped(optimizer: Optimizer) -> None:
-    """Tell torch's schedulers, which look for steps in this process only, that this optimizer has taken some: else they warn."""
+    """Mark an optimizer as stepped, for torch's schedulers: they see steps of this process only, and would warn after a resume."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def arrived(batches: Any) -> bool | None:
-    """Whether the next batch of an iterator is there; None: nobody can tell.
+    """Return whether the next batch of an iterator is ready; None: unknown.
 
-    An iterator of torch's DataLoader with workers can, also of a batch that waits behind others in the workers' queue; without
-    workers, a batch is never there before it is asked for.
+    It is known for torch's DataLoader: with workers, even if the batch waits after others in the workers' queue; without workers,
+    no batch is ready before it is requested.
     """
     if isinstance(batches, dataloader._SingleProcessDataLoaderIter):
         return False
@@ -82,11 +82,11 @@ def arrived(batches: Any) -> bool | None:
     while len(batches._task_info.get(batches._rcvd_idx, ())) < 2:
         if batches._data_queue.empty():
             return False
-        if not in_order:  # then the first in the queue is the next, or tells that a worker has no more
+        if not in_order:  # then the first in the queue is the next, or says that a worker has no more
             return True
-        there, message = batches._try_get_data()  # type: ignore[no-untyped-call]
-        if not there:
+        received, message = batches._try_get_data()  # type: ignore[no-untyped-call]
+        if not received:
             return False
-        batches._tasks_outstanding -= 1  # as its own `_next_data` does it
+        batches._tasks_outstanding -= 1  # as in its `_next_data`
         batches._task_info[message[0]] += (message[1],)
     return True

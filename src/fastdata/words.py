@@ -1,4 +1,4 @@
-"""Numbers in words, as messages and summaries have them."""
+"""Numbers in words, for messages and summaries."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def human_bytes(size: float) -> str:
 
 
 def number_of(count: int, what: str) -> str:
-    """Count things, such as "1 image" or "3 classes"."""
+    """Format a number of things, such as "1 image" or "3 classes"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('s') else 's'}"

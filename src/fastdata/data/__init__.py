@@ -1,1 +1,1 @@
-"""Samples: a store, a crop and an index become compact tensors."""
+"""Datasets: samples, subsets and splits of a store."""

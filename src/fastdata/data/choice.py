@@ -1,4 +1,4 @@
-"""Choosing samples: what subset and split mean, in every dataset."""
+"""Choosing samples: indices, subsets and splits of every dataset."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def checked(index: Any, count: int) -> int:
-    """Count an index from the front.
+    """Return an index of a dataset of `count` samples, counted from the front.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not a whole number.
         IndexError: the dataset has no such sample.
     """
     try:
@@ -34,19 +34,19 @@ def checked(index: Any, count: int) -> int:
 
 
 def places(indices: Any, count: int) -> Array:
-    """What `subset` takes, as places of a dataset of `count` samples, int64."""
+    """Return the argument of `subset` as places in a dataset of `count` samples, int64."""
     chosen = np.asarray(indices)
     if chosen.dtype == bool and chosen.shape == (count,):
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
         raise TypeError(f"subset takes a list of indices, or a mask of {count} booleans; got {chosen.dtype} {chosen.shape}")
     if chosen.size and (chosen.min() < -count or chosen.max() >= count):
-        raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, the dataset has {count} samples")
+        raise IndexError(f"subset: indices from {chosen.min()} to {chosen.max()}, but the dataset has {count} samples")
     return chosen.astype(np.int64) % max(count, 1)
 
 
 def disambiguate(keys: Array) -> Array:
-    """Keys of samples: where a row stands several times, the bits above it count."""
+    """Make the keys of samples unique: the bits above the row number its repetitions."""
     if len(np.unique(keys)) == len(keys):
         return keys
     rows = keys & ROW_MASK
@@ -54,16 +54,14 @@ def disambiguate(keys: Array) -> Array:
 
 
 def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Array:
-    """Which samples go to the first part of a split: bool. groups: of each the same fraction, rounded."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1")
+    """Return which samples go to the first part of a split, bool. groups: take the same fraction of each, rounded."""
     lot = uniforms(seed, SPLIT_EPOCH, keys, 1)[0]
     first = np.zeros(len(keys), bool)
     order = np.argsort(lot, kind="stable")
     if groups is None:
         first[order[: round(fraction * len(keys))]] = True
         return first
-    order = order[np.argsort(groups[order], kind="stable")]  # group after group, by lot in each
+    order = order[np.argsort(groups[order], kind="stable")]  # by group, then by lot
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True

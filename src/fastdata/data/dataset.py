@@ -1,4 +1,4 @@
-"""What fastdata's datasets share: samples by number, subsets and splits, and what the Loader asks of them."""
+"""The base of fastdata's datasets: samples by number, subsets, splits, and the interface to the Loader."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Labelled(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """Where a sample came from."""
+        """Return where a sample came from."""
 
 
 class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     """A dataset whose batches a Loader's workers write into shared memory.
 
     Attributes:
-        channels_last: whether batches are [n, H, W, C], to be shown as [n, C, H, W].
+        channels_last: whether batches are [n, H, W, C], which the Loader permutes to [n, C, H, W].
     """
 
     channels_last: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._chosen: SharedArray | None = None  # keys of a subset; in shared memory, so that it pickles small
+        self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
 
     @property
     def _all(self) -> Labelled:
-        """The whole set, of which this may be a part."""
+        """The whole set, of which this dataset may be a part."""
         raise NotImplementedError
 
     def read_batch(
@@ -66,23 +66,27 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Array, Array]:
-        """A batch as the Loader takes it: samples, and their targets, int64 [n] or float32 [n, columns], or large ones.
+        """Return a batch for the Loader: samples, and their targets, int64 [n] or float32 [n, columns], or large ones.
 
-        `repeats` says which time in this epoch each sample comes; every time it looks otherwise. `allocate(shape, dtype)` gives
-        the memory for the samples; `timing` is added to.
+        Args:
+            indices: of the samples, int64 [n].
+            seed, epoch: what the samples' random numbers depend on.
+            repeats: how often each sample came before in this epoch; each repetition draws other random numbers.
+            allocate: makes the memory for the samples, of (shape, dtype).
+            timing: gets the time added.
         """
         raise NotImplementedError
 
     def sample_bytes(self) -> int:
-        """Bytes of the largest sample, before a transform."""
+        """Return the bytes of the largest sample, before a transform."""
         raise NotImplementedError
 
     def with_size(self, size: int | None) -> Any:
-        """The same samples from another stored size, as a dataset of the same kind."""
+        """Return the same samples in another stored size, as a dataset of the same kind."""
         raise NotImplementedError
 
     def with_crop_size(self, side: int) -> Any:
-        """The same samples with another side of the crop's output."""
+        """Return the same samples with another side of the crop's output."""
         raise TypeError(f"the crop of a {type(self).__name__} has one size: make another dataset")
 
     def __len__(self) -> int:
@@ -91,15 +95,15 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
 
     @property
     def large_targets(self) -> bool:
-        """Whether targets lie in memory that is allocated as the samples' is."""
+        """Whether targets are written into allocated memory, as the samples are."""
         return False
 
     def rows(self, indices: Any) -> Array:
-        """Rows of the whole set for indices of this dataset."""
+        """Return the rows of the whole set for indices of this dataset."""
         return self._keys(indices) & ROW_MASK
 
     def _keys(self, indices: Any) -> Array:
-        """What names samples to the random numbers: the row, and above it which time the same row stands in a subset."""
+        """Return the keys of the samples' random numbers: the row, and in the bits above it the row's repetition in a subset."""
         indices = np.asarray(indices, np.int64)
         chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
         return chosen
@@ -118,7 +122,7 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         return counted(self.targets), len(self._all.labels.names)
 
     def name(self, index: int) -> str:
-        """Where a sample came from: its path, relative to what was prepared."""
+        """Return where a sample came from: its path, relative to the source."""
         return self._all.name(int(self.rows(checked(index, len(self)))))
 
     def _like(self, **parts: Any) -> Any:
@@ -127,22 +131,22 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         return other
 
     def subset(self, indices: Any) -> Any:
-        """The samples at `indices`, in that order, as a dataset of the same kind.
+        """Return the samples at `indices`, in that order, as a dataset of the same kind.
 
-        Samples keep their random numbers; where one stands several times, each time has its own.
+        Samples keep their random numbers; each repetition of a sample has its own.
         """
         return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
 
     def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
-        """Two disjoint datasets, the first with `fraction` of the samples, chosen by `seed`; each keeps the order.
+        """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.
 
         Args:
             fraction: between 0 and 1.
-            seed: same seed, same split.
-            stratify: the same fraction of every class, rounded.
+            seed: determines the split.
+            stratify: take the same fraction of every class, rounded.
 
         Raises:
-            TypeError, ValueError: a wrong argument, or one part would be empty.
+            TypeError, ValueError: an argument is wrong, or one part would be empty.
         """
         check_split(fraction, seed, stratify)
         if stratify and self._all.labels.kind != "class":

@@ -1,4 +1,4 @@
-"""Records held in memory, once for all processes: how many there is room for, and their bytes."""
+"""Records in memory, shared by all processes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ __all__ = ["InMemoryRecords", "how_many", "progress_bar"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FILL_STEP = 64  # records a task: a million futures would weigh more than what they load
+FILL_STEP = 64  # records per task: a million futures would take more memory than the records
 
 
 def how_many(sizes: Array, max_bytes: int | None, disk: str) -> int:
-    """How many of the first records are to be held. disk: the dataset that holds nothing, for the message.
+    """Return how many of the first records to keep in memory.
 
     Args:
         sizes: bytes of each record, int64 [n].
-        max_bytes: what they may take; None: all of them, or a clear error.
+        max_bytes: the most bytes to keep; None: all records.
+        disk: the dataset that reads from disk, for the message.
 
     Raises:
-        StoreError: they do not fit into the memory that is free.
+        StoreError: the records do not fit into free memory.
         ValueError: max_bytes is negative.
     """
     if max_bytes is not None and max_bytes < 0:
@@ -38,26 +39,26 @@ def how_many(sizes: Array, max_bytes: int | None, disk: str) -> int:
     need, free = int(ends[count]), free_memory()
     if need > free:
         raise StoreError(
-            f"{need / 1e9:.2f} GB are to be held in memory, {free / 1e9:.2f} GB are free: "
+            f"the data takes {need / 1e9:.2f} GB of memory, but {free / 1e9:.2f} GB are free: "
             f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use {disk}"
         )
     return count
 
 
 class InMemoryRecords:
-    """The first records of a source, held once in shared memory.
+    """The first records of a source, in shared memory.
 
     Args:
-        sizes: bytes of each of them, int64 [n].
-        read: their bytes, by number, as anything that numpy takes for a buffer. Called from several threads.
+        sizes: bytes of each record, int64 [n].
+        read: returns a record's bytes by its number, as any buffer. Called from several threads.
         unit: what a progress bar counts.
 
     Attributes:
-        ends: where in the memory each ends, after a 0; int64 [n + 1].
+        ends: 0, and where each record ends in the memory; int64 [n + 1].
         bytes: the memory, uint8.
 
     Raises:
-        StoreError: a record is not as long as it should be, or shared memory can't be had.
+        StoreError: a record has another length than `sizes` says, or shared memory is not available.
     """
 
     def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str) -> None:
@@ -77,7 +78,7 @@ class InMemoryRecords:
     def _put(self, index: int, data: Array) -> None:
         start, end = self._ends.array[index : index + 2]
         if len(data) != end - start:
-            raise StoreError(f"record {index} has {len(data)} bytes, {end - start} were expected: it changed while it was read")
+            raise StoreError(f"record {index} has {len(data)} bytes, but {end - start} were expected: it changed while it was read")
         self._bytes.array[start:end] = data
 
     @property
@@ -92,11 +93,11 @@ class InMemoryRecords:
         return len(self._ends.array) - 1
 
     def get(self, index: int) -> memoryview:
-        """The bytes of a record. Not to be written to."""
+        """Return the bytes of a record, which must not be written to."""
         start, end = self._ends.array[index : index + 2]
         return self._bytes.array[start:end].data
 
 
 def progress_bar(what: str, total: int, unit: str) -> Any:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """Return a progress bar that shows on a terminal only."""
     return tqdm(desc=what, unit=unit, total=total, disable=None, delay=1.0)

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a value depends on (seed, epoch, sample, draw) and on nothing else.
+"""Counter-based random numbers: a value depends on (seed, epoch, sample, draw) alone.
 
 Philox4x32-10 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); constants and known answers from
 their Random123 library. Vectorised over numpy arrays: a generator object for each sample would cost many times as much.
@@ -27,14 +27,14 @@ MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 WEYL = 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
-SPLIT_EPOCH = 0xFFFFFFFF  # never reached, so that a split is independent of the flips and crops of the same seed
-LOOSE_STREAM = 0xFFFFFFFE  # keeps the seeds of users' own code apart from our random numbers
+SPLIT_EPOCH = 0xFFFFFFFF  # no real epoch, so that a split is independent of the flips and crops of the same seed
+LOOSE_STREAM = 0xFFFFFFFE  # separates the seeds of users' code from our random numbers
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Philox4x32-10: four 32-bit words from four counter words and two key words; all uint64 arrays with values below 2^32.
+    """Compute Philox4x32-10: four 32-bit words of four counter words and two key words; all uint64 with values below 2^32.
 
-    The words lie as two pairs, so that a round is six calls of numpy: for a batch the calls cost more than the arithmetic.
+    The words are stored as two pairs, so that a round is six calls of numpy: for a batch the calls cost more than the arithmetic.
     """
     shape = np.broadcast(*counter).shape
     even, odd = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
@@ -52,13 +52,13 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Ar
 
 @functools.lru_cache(maxsize=16)
 def _round_keys(k0: int, k1: int) -> Array:
-    """Keys of all rounds, uint64 [10, 2, 1]."""
+    """Return the keys of all rounds, uint64 [10, 2, 1]."""
     keys = [[[(k + n * weyl) & 0xFFFFFFFF] for k, weyl in zip((k0, k1), WEYL, strict=True)] for n in range(ROUNDS)]
     return np.array(keys, np.uint64)
 
 
 def occurrences(rows: Array) -> Array:
-    """For each element of a list, how many equal ones stand before it: int64."""
+    """Return for each element how many equal ones precede it, int64."""
     order = np.argsort(rows, kind="stable")
     _, first, counts = np.unique(rows[order], return_index=True, return_counts=True)
     out = np.empty(len(rows), np.int64)
@@ -67,18 +67,18 @@ def occurrences(rows: Array) -> Array:
 
 
 def repeated(keys: Array, repeats: Array | None) -> Array:
-    """The keys of samples that come for the n-th time in an epoch, from 0. A key has 40 bits of row and 12 of a subset's own."""
+    """Add repetitions in the epoch to keys. Below these, a key has 40 bits of row and 12 of repetition in a subset."""
     return keys if repeats is None else keys + (repeats << REPEAT_BITS)
 
 
 def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
-    """Uniform numbers in [0, 1) with 32 random bits each: float64 [draws, len(ids)].
+    """Return uniform numbers in [0, 1) with 32 random bits each: float64 [draws, len(ids)].
 
     Args:
         seed: 0 to 2^64 - 1.
         epoch: 0 to 2^32 - 1.
         ids: of the samples, int64.
-        draws: how many numbers a sample needs; draw d is the same however many are asked for.
+        draws: numbers per sample; draw d does not depend on `draws`.
     """
     ids = np.asarray(ids).astype(np.uint64)
     blocks = np.arange(-(-draws // 4), dtype=np.uint64)[:, None]
@@ -87,7 +87,7 @@ def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
 
 
 def loose_seeds(seed: int, epoch: int, ids: Any) -> list[int]:
-    """64-bit seeds, one for each id, for code of the user's that draws from generators of its own choice."""
+    """Return a 64-bit seed for each id, for users' code that draws from generators of its choice."""
     ids = np.asarray(ids).astype(np.uint64)
     words = philox((ids & LOW, ids >> SHIFT, LOOSE_STREAM, seed >> 32), (seed & 0xFFFFFFFF, epoch))
     return (words[0] << SHIFT | words[1]).tolist()  # type: ignore[no-any-return]
@@ -95,22 +95,22 @@ def loose_seeds(seed: int, epoch: int, ids: Any) -> list[int]:
 
 @contextmanager
 def lent_generators() -> Iterator[Callable[[int], None]]:
-    """Yields a function that seeds what users' code draws from: random, numpy, and torch on the CPU. Then all is as it was.
+    """Yield a function that seeds the generators that users' code may use: random, numpy, and torch on the CPU. Restore them after.
 
-    torch.manual_seed is slower, and would reset the GPUs' generators, which belong to the training.
+    torch.manual_seed is slower, and would reset the GPUs' generators, which the training uses.
     """
-    # in a worker nobody else draws from them
-    kept = None if get_worker_info() else (torch.get_rng_state(), random.getstate(), np.random.get_state())  # noqa: NPY002
+    # not in a worker, where nothing else uses them
+    saved = None if get_worker_info() else (torch.get_rng_state(), random.getstate(), np.random.get_state())  # noqa: NPY002
     try:
         yield _reseed
     finally:
-        if kept is not None:
-            torch.set_rng_state(kept[0])
-            random.setstate(kept[1])
-            np.random.set_state(kept[2])  # noqa: NPY002
+        if saved is not None:
+            torch.set_rng_state(saved[0])
+            random.setstate(saved[1])
+            np.random.set_state(saved[2])  # noqa: NPY002
 
 
 def _reseed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002  what a user's code may use
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002  users' code may use it

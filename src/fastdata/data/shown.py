@@ -1,4 +1,4 @@
-"""What datasets say of themselves, in one line."""
+"""The parts of a dataset's repr."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["counted_of", "in_one_line", "shown"]
 
 
 def in_one_line(dataset: Any, *parts: str) -> str:
-    """The repr of a dataset, of those parts that say something."""
+    """Return the repr of a dataset with the parts that are not empty."""
     return f"{type(dataset).__name__}({', '.join(part for part in parts if part)})"
 
 
 def counted_of(count: int, whole: int, what: str) -> str:
-    """Such as "1,000 images", or "800 of 1,000 images"."""
+    """Return "1,000 images", or "800 of 1,000 images" for a subset."""
     return f"{count:,} {what}" if count == whole else f"{count:,} of {whole:,} {what}"
 
 
 def shown(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path relative to the working folder if it lies inside."""
     try:
         here = Path.cwd()
     except OSError:  # the folder is gone

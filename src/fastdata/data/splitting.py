@@ -1,4 +1,4 @@
-"""The arguments of `split`, in every dataset."""
+"""Checks of the arguments of `split`, for every dataset."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
-    """Raise unless a split can have these arguments.
+    """Check the arguments of `split`.
 
     Raises:
-        TypeError: one is of another type.
-        ValueError: one is out of range.
+        TypeError: an argument has a wrong type.
+        ValueError: an argument is out of range.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float | np.integer | np.floating):
         raise TypeError(f"fraction is {fraction!r}, but must be a number between 0 and 1, the share of the first part")
@@ -31,7 +31,7 @@ def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
 
 
 def check_parts(fraction: float, first: Array, classes: Array | None = None) -> None:
-    """Raise a ValueError if no sample is in the first part, or none outside of it. classes: of the samples, where they stratify."""
+    """Raise a ValueError if a part is empty. classes: of the samples, if the split is stratified."""
     if first.all() or not first.any():
         if classes is not None:
             most = max(np.unique(classes, return_counts=True)[1], default=0)

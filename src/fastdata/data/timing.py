@@ -1,4 +1,4 @@
-"""Where the arrays of a batch come from, and how long making it took."""
+"""The memory of a batch, and the time to make it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray[Any, np.dtype[A
 
 @dataclass
 class Timing:
-    """Seconds that a batch took: waiting for the bytes of its images, decoding, and resizing and flipping."""
+    """Seconds that a batch took to read its images' bytes, to decode, and to resize and flip."""
 
     read_s: float = 0.0
     decode_s: float = 0.0

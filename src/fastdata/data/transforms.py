@@ -1,4 +1,4 @@
-"""A transform of the user's: what it takes, what it gives back, and the generators that it draws from."""
+"""Calls a user's transform with what it takes, checks what it returns, and seeds the generators that it uses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["TakesNoTransform", "UserTransform"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Seeder = Callable[[int], Any]
 
-DEEP, LONG, MANY = 6, 1000, 10_000  # how far to look for generators, into how many items of a list, and at how many objects in all
+DEPTH, MOST_ITEMS, MOST_OBJECTS = 6, 1000, 10_000  # limits of the search for generators: levels, items of a list, all objects
 GOLDEN = 0x9E3779B97F4A7C15
-NOTHING_INSIDE = (types.ModuleType, type, np.ndarray, torch.Tensor, str, bytes, int, float, complex, type(None))
-TO_TENSOR = ("ToTensor", "PILToTensor", "MaybeToTensor")  # these make tensors of PIL images, and leave tensors as they are
+OPAQUE = (types.ModuleType, type, np.ndarray, torch.Tensor, str, bytes, int, float, complex, type(None))
+TO_TENSOR = ("ToTensor", "PILToTensor", "MaybeToTensor")  # turn PIL images into tensors, and leave tensors unchanged
 
 
 class TakesNoTransform:
-    """A dataset without a transform: one that is set would be ignored, so it is refused."""
+    """A dataset without a transform. It refuses one, which it would otherwise ignore."""
 
     @property
     def transform(self) -> Any:
@@ -43,79 +43,79 @@ class TakesNoTransform:
 
 
 class UserTransform:
-    """Calls a transform as it is meant to be called, and seeds the generators that it owns.
+    """Calls a transform with the input that it takes, and seeds its own generators.
 
-    - of albumentations: `transform(image=array)["image"]`, with an array [H, W, C];
-    - an `nn.Module`, such as those of torchvision's v2: a tensor [C, H, W]; with modules of kornia in it, which take floats only,
-      one [1, C, H, W] from 0 to 1, and the result is rounded to integers again;
-    - of torchvision or timm, if it is no module, or has a ToTensor in it: a PIL image;
-    - any other callable: what the annotation of its first parameter says, torch.Tensor or PIL.Image.Image; else an array [H, W, C].
+    - albumentations: `transform(image=array)["image"]`, with an array [H, W, C];
+    - an `nn.Module`, such as torchvision's v2: a tensor [C, H, W]; if it contains modules of kornia, which take floats only,
+      a tensor [1, C, H, W] from 0 to 1, and the result is rounded to integers;
+    - torchvision or timm, if it is not a module, or contains a ToTensor: a PIL image;
+    - any other callable: what its first parameter is annotated with, torch.Tensor or PIL.Image.Image; else an array [H, W, C].
 
-    It may return an array [H, W, C], a tensor [C, H, W] or a PIL image. What gets PIL images may also return an array [C, H, W], as
-    timm's ToNumpy does.
+    It may return an array [H, W, C], a tensor [C, H, W] or a PIL image. If it takes PIL images, it may also return an array
+    [C, H, W], as timm's ToNumpy does.
 
-    Generators of its own are those of albumentations, everything else with a `set_random_seed`, and generators of numpy, random and
-    torch that can be found in its attributes, closures and globals.
+    Its own generators are those of albumentations, any other object with `set_random_seed`, and generators of numpy, random and
+    torch that are found in its attributes, closures and globals.
     """
 
     def __init__(self, transform: Callable[..., Any]) -> None:
         self.transform = transform
-        reached = list(_reached(transform))
-        self._call = _way_to_call(transform, reached)
-        self._seeders = [seeder for found in reached if (seeder := _seeder(found))]
+        objects = list(_objects(transform))
+        self._call = _caller(transform, objects)
+        self._seeders = [seeder for found in objects if (seeder := _seeder(found))]
 
-    def __reduce__(self) -> Any:  # in another process, a function has other globals
+    def __reduce__(self) -> Any:  # search again: in another process, a function has other globals
         return UserTransform, (self.transform,)
 
     @property
     def has_generators(self) -> bool:
-        """Whether it draws from generators of its own."""
+        """Whether it has generators of its own."""
         return bool(self._seeders)
 
     def seed(self, seed: int) -> None:
-        """Seed its generators, each with another number that follows from `seed`, 0 to 2^64 - 1."""
+        """Seed its generators, each with a different number derived from `seed`, 0 to 2^64 - 1."""
         for k, seeder in enumerate(self._seeders, 1):
             seeder((seed + k * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
 
     def __call__(self, pixels: Array, channels: int) -> Array:
-        """The transformed image, [H, W, channels].
+        """Return the transformed image, [H, W, channels].
 
         Raises:
-            LoaderError: it returned something else.
+            LoaderError: the transform returned something else.
         """
-        made = self._call(self.transform, pixels)
-        if isinstance(made, torch.Tensor):
-            return _of_tensor(made, channels)
+        result = self._call(self.transform, pixels)
+        if isinstance(result, torch.Tensor):
+            return _of_tensor(result, channels)
         as_pil = self._call is _with_pil
-        if _comes_from(made, "PIL"):
-            made = np.asarray(made)
-            made = made[:, :, None] if made.ndim == 2 else made
-        elif as_pil and isinstance(made, np.ndarray) and made.ndim == 3 and made.shape[0] == channels:
-            if made.shape[2] == channels:
+        if _comes_from(result, "PIL"):
+            result = np.asarray(result)
+            result = result[:, :, None] if result.ndim == 2 else result
+        elif as_pil and isinstance(result, np.ndarray) and result.ndim == 3 and result.shape[0] == channels:
+            if result.shape[2] == channels:
                 raise LoaderError(
-                    f"transform returned an array {list(made.shape)}, which may be [H, W, C] or [C, H, W]: return a tensor, "
+                    f"transform returned an array {list(result.shape)}, which may be [H, W, C] or [C, H, W]: return a tensor, "
                     "which is [C, H, W]"
                 )
-            made = made.transpose(1, 2, 0)
-        if not isinstance(made, np.ndarray) or made.ndim != 3 or made.shape[2] != channels:
-            raise _unfit(made, channels)
-        return np.require(made, requirements=["C", "W"])
+            result = result.transpose(1, 2, 0)
+        if not isinstance(result, np.ndarray) or result.ndim != 3 or result.shape[2] != channels:
+            raise _unfit(result, channels)
+        return np.require(result, requirements=["C", "W"])
 
 
-def _of_tensor(made: torch.Tensor, channels: int) -> Array:
-    if made.ndim != 3 or made.shape[0] != channels:
-        raise _unfit(made, channels)
+def _of_tensor(result: torch.Tensor, channels: int) -> Array:
+    if result.ndim != 3 or result.shape[0] != channels:
+        raise _unfit(result, channels)
     try:
-        pixels: Array = made.detach().numpy()
+        pixels: Array = result.detach().numpy()
     except (TypeError, RuntimeError):  # bfloat16, or on a GPU
         raise LoaderError(
-            f"transform returned {made.dtype} on {made.device}: it must return a tensor on the CPU of a dtype that numpy has"
+            f"transform returned {result.dtype} on {result.device}: it must return a tensor on the CPU of a dtype that numpy has"
         ) from None
     return np.ascontiguousarray(pixels.transpose(1, 2, 0))
 
 
-def _unfit(made: Any, channels: int) -> LoaderError:
-    found = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray | torch.Tensor) else type(made).__name__
+def _unfit(result: Any, channels: int) -> LoaderError:
+    found = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray | torch.Tensor) else type(result).__name__
     return LoaderError(
         f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W]"
     )
@@ -139,8 +139,8 @@ def _with_name(transform: Any, pixels: Array) -> Any:
 def _with_floats(transform: Any, pixels: Array) -> Any:
     largest = np.iinfo(pixels.dtype).max
     with torch.no_grad():
-        made = transform(torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / largest)[0]
-        return (made * largest).round_().clamp_(0, largest).to(torch.from_numpy(pixels[:0]).dtype)
+        result = transform(torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / largest)[0]
+        return (result * largest).round_().clamp_(0, largest).to(torch.from_numpy(pixels[:0]).dtype)
 
 
 def _with_pil(transform: Any, pixels: Array) -> Any:
@@ -151,21 +151,21 @@ def _with_pil(transform: Any, pixels: Array) -> Any:
     return transform(Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
 
 
-def _way_to_call(transform: Any, reached: Iterable[Any]) -> Callable[[Any, Array], Any]:
+def _caller(transform: Any, objects: Iterable[Any]) -> Callable[[Any, Array], Any]:
     if _comes_from(transform, "albumentations"):
         return _with_name
     module = isinstance(transform, nn.Module)
-    if module and any(_comes_from(found, "kornia") for found in reached if isinstance(found, nn.Module)):
+    if module and any(_comes_from(found, "kornia") for found in objects if isinstance(found, nn.Module)):
         return _with_floats
     if _comes_from(transform, "torchvision", "timm"):
-        of_pil = any(type(found).__name__ in TO_TENSOR and _comes_from(found, "torchvision", "timm") for found in reached)
-        return _with_tensor if module and not of_pil else _with_pil
+        from_pil = any(type(found).__name__ in TO_TENSOR and _comes_from(found, "torchvision", "timm") for found in objects)
+        return _with_tensor if module and not from_pil else _with_pil
     if module:
         return _with_tensor
-    wanted = _first_annotation(transform)
-    if isinstance(wanted, type) and issubclass(wanted, torch.Tensor):
+    annotation = _first_annotation(transform)
+    if isinstance(annotation, type) and issubclass(annotation, torch.Tensor):
         return _with_tensor
-    return _with_pil if wanted is not None and getattr(wanted, "__module__", "") == "PIL.Image" else _with_array
+    return _with_pil if getattr(annotation, "__module__", "") == "PIL.Image" else _with_array
 
 
 def _comes_from(found: Any, *packages: str) -> bool:
@@ -173,22 +173,22 @@ def _comes_from(found: Any, *packages: str) -> bool:
 
 
 def _first_annotation(transform: Any) -> Any:
-    """The annotation of the first parameter, as an object; None: there is none, or it can't be found."""
+    """Return the annotation of the first parameter, as an object; None if it has none, or it cannot be evaluated."""
     try:
         parameters = inspect.signature(transform, eval_str=True).parameters
-    except (TypeError, ValueError, NameError, AttributeError):  # built in; or names that are known to type checkers only
+    except (TypeError, ValueError, NameError, AttributeError):  # a built-in, or names that only type checkers see
         return None
     first = next(iter(parameters.values()), None)
     return None if first is None or first.annotation is first.empty else first.annotation
 
 
-# Its generators
+# Finding its generators
 
 
 def _seeder(found: Any) -> Seeder | None:
-    """What seeds an object, if that is a generator or has one."""
+    """Return the function that seeds an object; None if it is not a generator and has none."""
     if _comes_from(found, "albumentations") and _has(found, "set_random_state"):
-        # its set_random_seed gives each of several transforms the same numbers: both flips of a Compose, or none
+        # its set_random_seed would give all transforms of a Compose the same numbers: both flips, or none
         return lambda seed: found.set_random_state(np.random.default_rng(seed), random.Random(seed))
     if _has(found, "set_random_seed"):
         return lambda seed: found.set_random_seed(seed & 0xFFFFFFFF)
@@ -202,7 +202,7 @@ def _seeder(found: Any) -> Seeder | None:
 
 
 def _has(found: Any, name: str) -> bool:
-    """Whether an object has a method, without running code of its own."""
+    """Return whether an object has a method, without running its code."""
     return callable(inspect.getattr_static(found, name, None))
 
 
@@ -210,27 +210,27 @@ def _seed_numpy(generator: Any, seed: int) -> None:
     generator.state = type(generator)(seed).state
 
 
-def _reached(transform: Any) -> Iterator[Any]:
-    """A transform, and the objects that it can be seen to use."""
+def _objects(transform: Any) -> Iterator[Any]:
+    """Yield a transform, and the objects that it visibly uses."""
     shared = random.random.__self__, np.random.mtrand._rand, torch.default_generator  # type: ignore[attr-defined]
-    seen = set(map(id, shared))  # these are seeded for everyone
+    seen = set(map(id, shared))  # these are seeded for all
     level = [transform]
-    for _ in range(DEEP):
+    for _ in range(DEPTH):
         below: list[Any] = []
         for found in level:
-            if isinstance(found, NOTHING_INSIDE) or id(found) in seen:
+            if isinstance(found, OPAQUE) or id(found) in seen:
                 continue
-            if len(seen) == MANY:
+            if len(seen) == MOST_OBJECTS:
                 return
             seen.add(id(found))
             yield found
             if _seeder(found) is None:
-                below.extend(islice(_inside(found), LONG))
+                below.extend(islice(_inside(found), MOST_ITEMS))
         level = below
 
 
 def _inside(found: Any) -> Iterator[Any]:
-    """What an object holds, or a function refers to."""
+    """Yield the contents of an object, or what a function refers to."""
     if isinstance(found, Mapping):
         yield from found.values()
     elif isinstance(found, list | tuple | set | frozenset):
@@ -258,7 +258,7 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names of globals that code may use, and the functions inside of it."""
+    """Yield the names of globals that code, and functions inside it, may use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

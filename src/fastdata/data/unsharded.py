@@ -15,10 +15,10 @@ __all__ = ["warn_if_unsharded"]
 
 
 def warn_if_unsharded() -> None:
-    """Warn if torch's DataLoader is drawing the order of a dataset on one of several ranks, without anything that splits it.
+    """Warn if torch's DataLoader draws the order of a dataset on one of several ranks, and nothing splits it.
 
-    A dataset calls this in its `len`, which torch's own samplers ask for whenever an epoch begins. Where something stands between
-    such a sampler and the DataLoader (Accelerate's BatchSamplerShard, for instance), that splits the data, and there is no warning.
+    A dataset calls this in its `len`, which torch's own samplers call at the beginning of an epoch. There is no warning if another
+    object, such as Accelerate's BatchSamplerShard, which splits the data, stands between the sampler and the DataLoader.
     """
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return
@@ -27,20 +27,20 @@ def warn_if_unsharded() -> None:
     ranks = distributed.get_world_size()
     warn_user(
         f"this DataLoader reads the whole dataset on each of the {ranks} ranks: an epoch of training has every sample {ranks} "
-        "times. Use fastdata.Loader, which splits it, or DataLoader(sampler=DistributedSampler(dataset)). For evaluation on one "
-        "rank, or of everything on each rank, it is fine as it is"
+        "times. Use fastdata.Loader, which splits it, or DataLoader(sampler=DistributedSampler(dataset)). To evaluate on one "
+        "rank, or everything on each rank, it is fine as it is"
     )
 
 
 def _drawn_by_dataloader(frame: FrameType | None) -> bool:
-    """Whether `frame` is a pass over one of torch's plain samplers that the DataLoader draws from, with nothing in between."""
-    if frame is None or not _is_pass_over(frame, (RandomSampler, SequentialSampler)):
+    """Return whether `frame` iterates one of torch's plain samplers, and the DataLoader draws from it directly."""
+    if frame is None or not _iterates(frame, (RandomSampler, SequentialSampler)):
         return False
     caller = frame.f_back
-    if caller is not None and _is_pass_over(caller, (BatchSampler,)):
+    if caller is not None and _iterates(caller, (BatchSampler,)):
         caller = caller.f_back
     return caller is not None and caller.f_globals.get("__name__") == "torch.utils.data.dataloader"
 
 
-def _is_pass_over(frame: FrameType, kinds: tuple[Any, ...]) -> bool:
+def _iterates(frame: FrameType, kinds: tuple[Any, ...]) -> bool:
     return frame.f_code.co_name == "__iter__" and type(frame.f_locals.get("self")) in kinds

@@ -1,4 +1,4 @@
-"""Weights of classes, for a loss, from how often each of them comes."""
+"""Weights of classes for a loss, by their frequency."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ KINDS = ("inverse", "median")
 
 
 class HasClasses:
-    """A dataset whose samples, or the pixels of whose masks, have classes."""
+    """A dataset whose samples, or whose masks' pixels, have classes."""
 
     def _class_counts(self) -> tuple[dict[int, int], int]:
-        """How often each class comes, and how many have names.
+        """Return the count of each class, and the number of named classes.
 
         Raises:
             ValueError: there are no classes.
@@ -26,28 +26,28 @@ class HasClasses:
         raise NotImplementedError
 
     def class_weights(self, kind: str = "inverse", *, num_classes: int | None = None) -> torch.Tensor:
-        """A weight for each class, as a loss takes it: `cross_entropy(scores, targets, weight=dataset.class_weights())`.
+        """Return a weight for each class, as a loss takes it: `cross_entropy(scores, targets, weight=dataset.class_weights())`.
 
-        With n samples in all, c classes that come at all, and n_k samples of class k:
+        With n samples, c classes that have samples, and n_k samples of class k:
 
-        - "inverse": n / (c * n_k), so that every class weighs as much as every other one, and a sample 1 on average. (King and
+        - "inverse": n / (c * n_k), so that all classes have the same total weight, and a sample 1 on average. (King and
           Zeng, Logistic Regression in Rare Events Data, 2001; scikit-learn's class_weight="balanced".)
         - "median": the median of all n_k / n_k. (Median frequency balancing of Eigen and Fergus, Predicting Depth, Surface Normals
           and Semantic Labels with a Common Multi-Scale Convolutional Architecture, ICCV 2015. They divide n_k by the pixels of the
-          images that class k is in, which a store does not count.)
+          images that contain class k, which a store does not count.)
 
-        With masks, samples are pixels (`class_pixels`, `class_voxels`): those of all masks of the store, without `ignore_index`.
-        Else they are the samples of this dataset, so that a split has weights of its own.
+        With masks, samples are the pixels of all masks of the store (`class_pixels`, `class_voxels`), without `ignore_index`.
+        Otherwise they are the samples of this dataset, so that each part of a split has its own weights.
 
         Args:
             kind: "inverse" or "median".
-            num_classes: how many weights; None: as many as there are names, or the largest class needs.
+            num_classes: the number of weights; None: the number of named classes, or the largest class + 1 if that is more.
 
         Returns:
-            float32 [num_classes]; 0 for a class that never comes.
+            float32 [num_classes]; 0 for a class without samples.
 
         Raises:
-            ValueError: a wrong argument, or there are no classes.
+            ValueError: an argument is wrong, or there are no classes.
         """
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}")
@@ -66,6 +66,6 @@ class HasClasses:
 
 
 def counted(targets: Array) -> dict[int, int]:
-    """How often each class comes in a list of them, in the order of the classes."""
+    """Return the count of each class, in the order of the classes."""
     classes, counts = np.unique(targets, return_counts=True)
     return dict(zip(classes.tolist(), counts.tolist(), strict=True))

@@ -1,1 +1,1 @@
-"""Batches: order, resume, and the Loader."""
+"""The Loader: order, resume, and the engines that make its batches."""

@@ -1,4 +1,4 @@
-"""What would make a loader quicker: only what can still be changed here."""
+"""Names the changes that would make a loader faster, leaving out those that are already made."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fastdata.loader.direct import is_direct
 
 __all__ = ["advice"]
 
-LARGER = 1.3  # a stored side, beside that of the crop, from which on a smaller one is worth a new store
+LARGER = 1.3  # the ratio of a stored side to the crop's from which a smaller store pays
 DECODED = ("jpeg", "png")
 
 
 def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
-    """The first things to change where workers spend most of their time on one part of the work; "" where nothing is left.
+    """Return the first things to change where workers spend most of their time on `part`; "" if none is left.
 
     Args:
-        part: "read", "decode", "resize", or "other", such as a transform of the user's.
+        part: "read", "decode", "resize", or "other", such as a user's transform.
         more_workers: whether cores are left for them.
     """
     found = list[str]()
@@ -34,12 +34,12 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
             found.append("a smaller --size of the store")
         if part == "decode" and dataset.codec in DECODED:
             found.append("--codec rgb (no decoding, but more room)")
-    if part != "read" and more_workers and not is_direct(dataset):  # batches of those are made by this process
+    if part != "read" and more_workers and not is_direct(dataset):  # this process makes the batches of those
         found.append("more workers")
     return " or ".join(found) if len(found) < 3 else f"{', '.join(found[:-1])}, or {found[-1]}"
 
 
 def _shrinks(dataset: ImageDataset) -> bool:
-    """Whether most stored images are much larger than what is made of them."""
+    """Return whether most stored images are much larger than the crop's output."""
     crop = dataset.view.crop
     return crop is not None and bool(np.median(np.minimum(*dataset.sides())) >= LARGER * max(crop.sides(2)))

@@ -1,4 +1,4 @@
-"""Which backend a Loader has: the one that was asked for, or the quickest on this machine."""
+"""The backend of a Loader: the requested one, or the fastest on this machine."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["choose_backend", "requested_backend", "share_of"]
 
 BACKENDS = "torch", "dali"
 ROUNDS = 3
-SLICE_S = 0.5  # of each backend in each round, at least
+SLICE_S = 0.5  # the least time for each backend in each round
 LIMIT_S = 10.0  # no round begins later
-SHARED_ON = ("cuda",)  # where DALI leaves cores for workers
-STEPS, LEAST = 16, Fraction(1, 16)  # of a share
-MOST_UNEVEN = Fraction(1, 64)
-WORTH = 1.05  # how much quicker two decoders must be than one
+SHARED_ON = ("cuda",)  # devices on which DALI leaves cores for workers
+STEPS, LEAST = 16, Fraction(1, 16)  # of a measured share
+MOST_UNEVEN = Fraction(1, 64)  # with a smaller share, an engine would draw the requests of many epochs
+WORTH = 1.05  # the least speedup for which two decoders are used instead of one
 
 
 def requested_backend(backend: str, dataset: Any, *, resident: bool) -> tuple[str, str]:
-    """The argument `backend` of a Loader, and what to say about it.
+    """Return the Loader's argument `backend`, and the reason for it.
 
     Raises:
-        ValueError: there is no such backend, it does not take this dataset, or it goes without `resident`.
+        ValueError: there is no such backend, it cannot read this dataset, or it excludes `resident`.
         MissingExtraError: it is not installed.
     """
     share = share_of(str(backend))
@@ -44,65 +44,64 @@ def requested_backend(backend: str, dataset: Any, *, resident: bool) -> tuple[st
         raise ValueError(f"resident decodes its images once, in worker processes: leave out backend={backend!r}, or resident")
     if backend == "dali" or share is not None:
         check_dali(dataset, backend)
-    return backend, "not chosen yet: that happens when the first pass begins" if backend == "auto" else "it was asked for"
+    return backend, "not chosen yet: it is measured when the first pass begins" if backend == "auto" else "it was requested"
 
 
 def share_of(backend: str) -> Fraction | None:
-    """The share of the batches that DALI makes, of a backend such as "hybrid:0.25"; None: it is another one."""
+    """Return the share of the batches that DALI makes with a backend such as "hybrid:0.25"; None: it is another backend."""
     kind, _, share = backend.partition(":")
     try:
         found = Fraction(share) if kind == "hybrid" else Fraction(0)
     except (ValueError, ZeroDivisionError):
         return None
-    return found if MOST_UNEVEN <= found <= 1 - MOST_UNEVEN else None  # beyond, one engine would draw the requests of many epochs
+    return found if MOST_UNEVEN <= found <= 1 - MOST_UNEVEN else None
 
 
 def choose_backend(loader: Any, rows: int, size: Size) -> tuple[str, str]:
-    """The quicker backend for the dataset, the device and the workers of a loader, and why. rows, size: of its batches.
+    """Return the fastest backend for a loader's dataset, device and workers, and why. rows, size: of its batches.
 
-    Over several ranks, rank 0 measures and all do as it says. What the loader delivers is not touched.
+    Over several ranks, rank 0 measures and all take its choice. What the loader delivers does not change.
     """
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not distributed or loader.part.world_size != torch.distributed.get_world_size():
-        return _chosen(loader, rows, size)
-    told = [_chosen(loader, rows, size) if torch.distributed.get_rank() == 0 else ("", "")]
-    torch.distributed.broadcast_object_list(told, src=0)
-    return told[0]
+        return _choose(loader, rows, size)
+    choice = [_choose(loader, rows, size) if torch.distributed.get_rank() == 0 else ("", "")]
+    torch.distributed.broadcast_object_list(choice, src=0)
+    return choice[0]
 
 
-def _chosen(loader: Any, rows: int, size: Size) -> tuple[str, str]:
+def _choose(loader: Any, rows: int, size: Size) -> tuple[str, str]:
     try:
         check_dali(loader.dataset)
     except (ValueError, MissingExtraError) as error:
-        return "torch", f"DALI is out of the question: {error}"
+        return "torch", f"DALI cannot be used: {error}"
     try:
-        rates = _measured(loader, rows, size, BACKENDS)
-        best, why = _told(rates)
+        rates = _measure(loader, rows, size, BACKENDS)
+        best, why = _fastest(rates)
         if loader.device is not None and loader.device.type in SHARED_ON:
             share = Fraction(round(STEPS * rates["dali"] / sum(rates.values())), STEPS)
             both = f"hybrid:{float(min(max(share, LEAST), 1 - LEAST))}"
-            more = _measured(loader, rows, size, (both, best))  # whose workers are forked before DALI has threads
-            why = f"{why}; and then, {_told(more)[1]}"
+            more = _measure(loader, rows, size, (both, best))  # in this order, workers are forked before DALI has threads
+            why = f"{why}; then {_fastest(more)[1]}"
             best = both if more[both] > WORTH * more[best] else best
-    except Exception as error:  # noqa: BLE001  the pass itself will say what is wrong, on this rank and on others that wait for this one
+    except Exception as error:  # noqa: BLE001  the pass itself reports it; other ranks wait for the choice
         return "torch", f"the backends could not be measured: {type(error).__name__}: {error}"
     return best, f"measured here: {why}"
 
 
-def _told(rates: dict[str, float]) -> tuple[str, str]:
-    """The quickest, and all in words."""
+def _fastest(rates: dict[str, float]) -> tuple[str, str]:
+    """Return the fastest backend, and all rates in words."""
     return max(rates, key=lambda name: rates[name]), ", ".join(f"{name} {rate:,.0f} images/s" for name, rate in rates.items())
 
 
-def _measured(loader: Any, rows: int, size: Size, backends: Sequence[str]) -> dict[str, float]:
-    """Images per second of some backends, in turns; medians."""
+def _measure(loader: Any, rows: int, size: Size, backends: Sequence[str]) -> dict[str, float]:
+    """Return the median images per second of each backend, measured in turns."""
     found: dict[str, list[float]] = {name: [] for name in backends}
     ahead = max(loader.num_workers, 1) * loader.prefetch_factor
     with ExitStack() as stack:
         passes = {}
-        for k, name in enumerate(backends):  # of other orders, so that none finds in the page cache what the other one read
-            other = _like(loader, rows, size, name, seed=k)
-            passes[name] = _endless(stack.enter_context(other))
+        for k, name in enumerate(backends):  # with different orders, so that none reads from the page cache what another read
+            passes[name] = _endless(stack.enter_context(_like(loader, rows, size, name, seed=k)))
         end = time.monotonic() + LIMIT_S
         for k in range(ROUNDS):
             for name, batches in passes.items():
@@ -112,21 +111,21 @@ def _measured(loader: Any, rows: int, size: Size, backends: Sequence[str]) -> di
 
 
 def _like(loader: Any, rows: int, size: Size, backend: str, seed: int) -> Any:
-    """A loader of the same batches in another order."""
+    """Return a loader of the same samples with another backend and order."""
     same = {name: getattr(loader, name) for name in ("num_workers", "device", "prefetch_factor", "pin_memory")}
     own = {"shuffle": True, "seed": seed, "backend": backend, "rank": 0, "world_size": 1, "schedule": {0: tuple(size)}}
     return type(loader)(loader.dataset, rows, **same, **own)
 
 
 def _endless(loader: Any) -> Iterator[int]:
-    """The number of samples of each batch."""
+    """Yield the number of samples of each batch, epoch after epoch."""
     while True:
         for batch in loader:
             yield batch.valid
 
 
 def _rate(batches: Iterator[int], ahead: int, device: torch.device | None) -> float:
-    """Images per second; not counting batches that were made before, and over so many that each worker made some."""
+    """Return images per second, without batches made before, and over so many that each worker made some."""
     for _ in islice(batches, ahead):
         pass
     _wait(device)
@@ -139,6 +138,6 @@ def _rate(batches: Iterator[int], ahead: int, device: torch.device | None) -> fl
 
 
 def _wait(device: torch.device | None) -> None:
-    """For what a GPU has to do (host sync)."""
+    """Wait until a GPU is idle (host sync)."""
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""NVIDIA DALI: JPEGs and boxes become samples, on the CPU or on a GPU."""
+"""Decodes JPEGs to samples with NVIDIA DALI, on the CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def import_dali() -> Any:
-    """The package nvidia.dali, for the CUDA that torch was built with.
+    """Import the package nvidia.dali, for the CUDA that torch was built with.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -29,17 +29,16 @@ def import_dali() -> Any:
 
 
 class DaliDecoder:
-    """Batches, one after the other, several of them at a time.
+    """Decodes several batches at a time, and returns them in order.
 
-    A batch belongs to whoever takes it, for as long as that one likes: DALI's dynamic executor does not use its memory again before
-    the tensor is gone, nor does the end of the pipeline take it away. On a GPU the batch is copied into torch's own memory there,
-    so that torch's rules of streams hold for it too.
+    A batch stays valid while its tensor lives: DALI's dynamic executor does not reuse that memory, and the end of the pipeline does
+    not free it. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
 
     Args:
         view: crop and flips.
         channels: 3 or 1.
         rows: the most samples of a batch.
-        threads: of the CPU.
+        threads: CPU threads.
         device: None for the CPU, else a GPU.
     """
 
@@ -47,52 +46,54 @@ class DaliDecoder:
         dali = import_dali()
         self._device = device
         number = None if device is None else torch.cuda.current_device() if device.index is None else device.index
-        # The dynamic executor takes any number of runs ahead; a deeper queue would only ask to be filled before the first one.
+        # The dynamic executor schedules any number of runs ahead; a deeper queue would have to be filled before the first output.
         executor = {"exec_dynamic": True, "prefetch_queue_depth": 1}
         self._pipe: Any = dali.Pipeline(batch_size=rows, num_threads=threads, device_id=number, **executor)
         with self._pipe:
             self._inputs = _graph(dali, self._pipe, view, channels, device is not None)
         self._pipe.build()
-        self._fed: deque[Any] = deque()  # what DALI reads from, of batches that are not taken yet
+        self._fed: deque[Any] = deque()  # the bytes that DALI reads, of batches not taken yet
         self._copying: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def submit(self, jpegs: Sequence[Any], plan: Sequence[Any]) -> None:
-        """Begin with a batch: JPEGs that hold the windows of samples (`EncodedBatch`)."""
+        """Start a batch: JPEGs that contain the windows of samples (`EncodedBatch`)."""
         data = [jpeg.data for jpeg in jpegs]
-        for name, made in self._inputs.items():
-            self._pipe.feed_input(name, data if made is None else made(jpegs, plan))
+        for name, make in self._inputs.items():
+            self._pipe.feed_input(name, data if make is None else make(jpegs, plan))
         self._fed.append(data)
         self._pipe.schedule_run()
 
     def take(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """The batch that was submitted first, uint8 [n, H, W, C], if that is its shape.
+        """Return the oldest submitted batch, uint8 [n, H, W, C].
 
         Raises:
-            Exception: DALI could not decode it. The decoder is of no use any more.
+            ValueError: it has another shape.
+            Exception: DALI could not decode it. The decoder must not be used any more.
         """
         stream = None if self._device is None else torch.cuda.current_stream(self._device)
-        (out,) = self._pipe.share_outputs(cuda_stream=stream)  # the stream waits for the GPU, on the CPU the host for its threads
+        (out,) = self._pipe.share_outputs(cuda_stream=stream)  # on a GPU the stream waits, on the CPU the host
         fed = self._fed.popleft()
-        lent: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())
+        batch: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())
         self._pipe.release_outputs()
-        if lent.shape != shape:
-            raise ValueError(f"DALI made {list(lent.shape)}, where {list(shape)} was expected")
-        return lent if self._device is None else self._copied(lent, fed)
+        if batch.shape != shape:
+            raise ValueError(f"DALI made {list(batch.shape)}, where {list(shape)} was expected")
+        return batch if self._device is None else self._copy(batch, fed)
 
-    def _copied(self, lent: torch.Tensor, fed: Any) -> torch.Tensor:
-        """On the GPU, in torch's memory; what was lent is kept until it is read, and what it was made of until it is made."""
+    def _copy(self, batch: torch.Tensor, fed: Any) -> torch.Tensor:
+        """Copy a batch into torch's memory on the GPU. Keep the batch and its JPEGs until the copy is done."""
         while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]
             self._copying.popleft()
-        copy, event = lent.clone(), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(lent.device))
-        self._copying.append((event, (lent, fed)))
+        copy = batch.clone()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(batch.device))
+        self._copying.append((event, (batch, fed)))
         return copy
 
     def close(self) -> None:
-        """End the threads, and wait (host sync) for copies that are under way."""
+        """End the threads, and wait for pending copies (host sync)."""
         while self._copying:
             self._copying.popleft()[0].synchronize()
-        self._pipe = None  # waits for what it is doing
+        self._pipe = None  # which waits for running work
         self._fed.clear()
 
 
@@ -100,16 +101,17 @@ Input = Callable[[Sequence[Any], Sequence[Any]], Array]
 
 
 def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[str, Input | None]:
-    """Define what DALI does; returns its inputs, and how each is made of JPEGs and samples."""
+    """Define the pipeline. Return its inputs, each with the function that makes it of JPEGs and samples."""
     fn, types = dali.fn, dali.types
-    crop, inputs = view.crop, dict[str, Input | None]()
+    crop = view.crop
     fast = crop is not None and crop.fast
+    inputs = dict[str, Input | None]()
 
-    def given(name: str, made: Input | None) -> Any:
-        inputs[name] = made
-        return fn.external_source(name=name, no_copy=made is None)
+    def source(name: str, make: Input | None) -> Any:
+        inputs[name] = make
+        return fn.external_source(name=name, no_copy=make is None)
 
-    jpeg = given("jpeg", None)
+    jpeg = source("jpeg", None)
     options = {
         "device": "mixed" if gpu else "cpu",
         "output_type": types.RGB if channels == 3 else types.GRAY,
@@ -120,24 +122,25 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
     if crop is None:
         images = fn.decoders.image(jpeg, **options)
     else:
-        start, shape = given("start", _starts), given("shape", _shapes)
+        start = source("start", _starts)
+        shape = source("shape", _shapes)
         images = fn.decoders.image_slice(jpeg, start, shape, axis_names="HW", **options)
     if crop is not None and crop.reaches_outside:
-        box = {"start": given("offset", _offsets), "shape": given("size", _sizes), "axes": (0, 1)}
+        box = {"start": source("offset", _offsets), "shape": source("size", _sizes), "axes": (0, 1)}
         images = fn.slice(images, **box, out_of_bounds_policy="pad", fill_values=0)
     elif crop is not None and crop.resizes:
-        size = given("sides", lambda jpegs, plan: np.array([sample.shape for sample in plan], np.float32))
+        size = source("sides", lambda jpegs, plan: np.array([sample.shape for sample in plan], np.float32))
         images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=crop.antialias)
     if view.hflip or view.vflip:
-        across = given("across", lambda jpegs, plan: np.array([sample.flip[0] for sample in plan], np.int32))
-        down = given("down", lambda jpegs, plan: np.array([sample.flip[1] for sample in plan], np.int32))
+        across = source("across", lambda jpegs, plan: np.array([sample.flip[0] for sample in plan], np.int32))
+        down = source("down", lambda jpegs, plan: np.array([sample.flip[1] for sample in plan], np.int32))
         images = fn.flip(images, horizontal=across, vertical=down)
     pipe.set_outputs(images)
     return inputs
 
 
 def _starts(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
-    """Where the windows begin in the JPEGs."""
+    """Return where the windows begin in the JPEGs."""
     pairs = [(s.window.top - j.top, s.window.left - j.left) for j, s in zip(jpegs, plan, strict=True)]
     return np.array(pairs, np.int32)
 
@@ -147,7 +150,7 @@ def _shapes(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
 
 
 def _offsets(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
-    """Where the boxes begin in the windows: below 0 where they reach beyond the image."""
+    """Return where the boxes begin in the windows: below 0 where they reach outside the image."""
     return np.array([(s.box[0] - s.window.top, s.box[1] - s.window.left) for s in plan], np.int32)
 
 

@@ -1,4 +1,4 @@
-"""An engine's batches, copied to a device ahead of the consumer."""
+"""Copies an engine's batches to a device ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from fastdata.loader.fetch import Reply
 __all__ = ["Feed"]
 
 
-class Feed:
-    """An engine of batches on a device.
+class Feed(Engine):
+    """Another engine's batches, on a device.
 
-    A batch that has begun its way is never held back by a later one: further copies begin only with batches that are made, and an
-    error comes when those before it are handed out.
+    No batch waits for a later one: only finished batches are copied ahead, and an error is raised after the batches before it.
 
     Args:
-        engine: makes the batches, in memory of the host.
-        device: where they go.
-        depth: the most batches on their way, or there, ahead of the consumer.
-        pin: batches that are not page-locked are copied through memory that is.
+        engine: makes the batches, in host memory.
+        device: where to copy them.
+        depth: the most batches that are copied ahead of the consumer.
+        pin: copy batches that are not page-locked through memory that is.
     """
 
     def __init__(self, engine: Engine, device: torch.device, depth: int, *, pin: bool) -> None:
         self.slots = engine.slots
-        self._engine, self._generation = engine, -1
+        self._engine = engine
+        self._generation = -1
         self._copier = Copier(device, pin=pin)
         self._ahead = Ahead[tuple[Reply, Copy]](depth)
         if self.slots is not None:
             self.slots.reclaim = self._copier.reclaim
-        weakref.finalize(self, self._copier.close).atexit = False  # before the slots that are copied lose their page lock
+        weakref.finalize(self, self._copier.close).atexit = False  # before the slots being copied lose their page lock
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        """The next batch of this generation, for use on the current stream."""
+        """Return the next batch of this generation, for use on the current stream."""
         if generation != self._generation:
-            self._generation, error = generation, self._ahead.clear()
+            self._generation = generation
+            error = self._ahead.clear()
             if error is not None and self._engine.died(error):
                 raise error
         reply, copy = self._ahead.take(self._draw, self._engine.ready)

@@ -1,4 +1,4 @@
-"""Batches that are one gather: of tokens and tables. Made in this process, since sending them from another would cost more."""
+"""Batches that are one gather, of tokens and tables. This process makes them: sending them from a worker would cost more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply, Request
 from fastdata.loader.requests import Requests
-from fastdata.loader.slots import Slots
 
 __all__ = ["Direct", "is_direct"]
 
@@ -19,45 +19,47 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def is_direct(dataset: Any) -> bool:
-    """Whether a dataset finds all rows of many batches at once (`locate`), and copies those of one (`gather`)."""
+    """Return whether a dataset finds the rows of many batches at once (`locate`) and copies those of one batch (`gather`)."""
     return hasattr(dataset, "locate") and hasattr(dataset, "gather")
 
 
-class Direct:
+class Direct(Engine):
     """The engine of such datasets.
 
     Args:
-        dataset: with `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row for each sample, and
-            `gather(rows, pin=)`, which returns the batch. If it has `at_once`, so many rows are gathered for several batches,
-            which are views of them; then what it gathers is a tensor, or a tuple of tensors.
-        requests: what is asked for, in order.
+        dataset: has `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row per sample, and
+            `gather(rows, pin=)`, which returns the batch. If it has `at_once`, that many rows are gathered for several batches,
+            which are views of them; `gather` then returns a tensor or a tuple of tensors.
+        requests: the requests, in order.
         pin: page-lock the batches.
     """
 
-    slots: Slots | None = None
-
     def __init__(self, dataset: Any, requests: Requests, *, pin: bool) -> None:
-        self._dataset, self._requests, self._pin = dataset, requests, pin and torch.cuda.is_available()
-        self._generation, self._batches = -1, self._made()
+        self._dataset = dataset
+        self._requests = requests
+        self._pin = pin and torch.cuda.is_available()
+        self._generation = -1
+        self._batches = self._made()
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        """The next batch of this generation."""
         started = time.perf_counter()
         if generation != self._generation:
-            self._generation, self._batches = generation, self._made()
+            self._generation = generation
+            self._batches = self._made()
         request, data = next(self._batches)
         return Reply(request, images=False, work_s=time.perf_counter() - started), data
 
     def _made(self) -> Iterator[tuple[Request, Any]]:
-        """Batches without end: the rows of many are found at once, and those of some copied, to spread the cost of a call."""
+        """Yield batches without end. To spread the cost of a call, locate the rows of many batches and gather several at once."""
         while True:
             requests = self._requests.take()
-            located, rows = self._locate(requests), len(requests[0].indices)
+            located = self._locate(requests)
+            rows = len(requests[0].indices)
             count = max(getattr(self._dataset, "at_once", 1) // rows, 1)
             for k in range(0, len(requests), count):
-                some = requests[k : k + count]
+                group = requests[k : k + count]
                 data = self._dataset.gather(located[k * rows : (k + count) * rows], pin=self._pin)
-                yield from zip(some, [data] if len(some) == 1 else _parts(data, len(some)), strict=True)
+                yield from zip(group, [data] if len(group) == 1 else _chunks(data, len(group)), strict=True)
 
     def _locate(self, requests: list[Request]) -> Array:
         first = requests[0]
@@ -69,16 +71,10 @@ class Direct:
     def ready(self) -> bool:
         return True
 
-    def alive(self) -> bool:
-        return True
-
-    def died(self, error: BaseException) -> bool:
-        return False
-
     def close(self) -> None:
         self._batches = self._made()
 
 
-def _parts(data: Any, count: int) -> Iterable[Any]:
-    """Equal parts of a tensor, or of each tensor of a tuple, which lie in its memory."""
+def _chunks(data: Any, count: int) -> Iterable[Any]:
+    """Return views of equal parts of a tensor, or of each tensor of a tuple."""
     return zip(*(each.chunk(count) for each in data), strict=True) if isinstance(data, tuple) else data.chunk(count)

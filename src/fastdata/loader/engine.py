@@ -10,41 +10,47 @@ from weakref import WeakKeyDictionary
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
-__all__ = ["Engine", "let_go_after_fork"]
+__all__ = ["Engine", "detach_after_fork"]
 
 
 class Engine(Protocol):
-    """Batches in the order of the `Requests` that it was made with; it ends with an error, or with `close`."""
+    """Makes batches in the order of its `Requests`, until an error or `close` ends it.
 
-    slots: Slots | None
+    The methods with a body suit an engine without worker processes.
+    """
+
+    slots: Slots | None = None
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        """The next batch of this generation; batches of earlier ones are dropped. Raises whatever went wrong."""
+        """Return the next batch of this generation, and drop those of earlier ones. Raise whatever went wrong."""
 
     def ready(self) -> bool:
-        """Whether `receive` would give the next batch, or raise, without waiting for it to be made."""
+        """Return whether `receive` would return the next batch, or raise, without waiting for it to be made."""
+        return False
 
     def alive(self) -> bool:
-        """Whether it can go on."""
+        """Return whether it can continue."""
+        return True
 
     def died(self, error: BaseException) -> bool:
-        """Whether `error`, which `receive` raised, is how the death of a worker shows."""
+        """Return whether `error`, raised by `receive`, means that a worker died."""
+        return False
 
     def close(self) -> None:
-        """Give back what it holds; batches that are still held keep their memory."""
+        """Release all resources; batches still held keep their memory."""
 
 
-_owners = WeakKeyDictionary[Any, Callable[[Any], Engine | None]]()
-_parents = list[Engine | None]()  # engines of the parent process; their end would end its workers
+_detachers = WeakKeyDictionary[Any, Callable[[Any], Engine | None]]()
+_parents_engines = list[Engine | None]()  # kept in the child: freeing them would end the parent's workers
 
 
-def let_go_after_fork(loader: Any, let_go: Callable[[Any], Engine | None]) -> None:
-    """Call `let_go(loader)` in every forked child: the workers of its engine answer the parent, so a child starts its own."""
-    _owners[loader] = let_go
+def detach_after_fork(loader: Any, detach: Callable[[Any], Engine | None]) -> None:
+    """Call `detach(loader)` in every forked child: the engine's workers answer the parent, so a child starts its own."""
+    _detachers[loader] = detach
 
 
 def _after_fork() -> None:
-    _parents.extend([let_go(loader) for loader, let_go in list(_owners.items())])
+    _parents_engines.extend([detach(loader) for loader, detach in list(_detachers.items())])
 
 
 if hasattr(os, "register_at_fork"):

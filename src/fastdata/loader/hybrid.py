@@ -1,4 +1,4 @@
-"""The engine of `Loader(backend="hybrid:SHARE")`: worker processes and DALI side by side."""
+"""The engine of `Loader(backend="hybrid:SHARE")`: worker processes and DALI at the same time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from fastdata.images.dataset import ImageDataset
 from fastdata.loader.dali import Dali
+from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply, Request
 from fastdata.loader.requests import Requests
 from fastdata.loader.sizes import Sizes
@@ -21,36 +22,38 @@ __all__ = ["Hybrid"]
 
 
 class Split:
-    """Requests shared out among two engines, number 0 and number 1.
+    """Distributes requests to engines 0 and 1.
 
-    The number of a batch decides, and nothing else: a run that is repeated or resumed has the same pixels.
+    The number of a batch alone decides, so that a repeated or resumed run has the same pixels.
 
     Args:
-        requests: of both.
-        share: of the batches, that engine 1 makes. An engine that runs ahead leaves up to 1 / share requests to the other one for
-            each of its own.
+        requests: the requests for both engines.
+        share: the share of the batches that engine 1 makes. An engine that runs ahead queues up to 1 / share requests for the other
+            one for each of its own.
     """
 
     def __init__(self, requests: Requests, share: Fraction) -> None:
-        self.requests, self._share, self._drawn = requests, share, iter(requests)
+        self.requests = requests
+        self._share = share
+        self._drawn = iter(requests)
         self._generation = requests.generation
         self._turns: deque[int] = deque()
         self._waiting: tuple[deque[Request], deque[Request]] = deque(), deque()
 
     def turn(self) -> int:
-        """Which engine makes the next batch that is to be delivered."""
-        self._keep_up()
+        """Return the engine that makes the next batch to deliver."""
+        self._drop_outdated()
         if not self._turns:
             self._draw()
         return self._turns[0]
 
     def delivered(self) -> None:
-        """The next batch has been received."""
+        """Note that the next batch was received."""
         self._turns.popleft()
 
     def next(self, engine: int) -> Request:
-        """The next request of an engine."""
-        self._keep_up()
+        """Return the next request of an engine."""
+        self._drop_outdated()
         while not self._waiting[engine]:
             self._draw()
         return self._waiting[engine].popleft()
@@ -62,8 +65,8 @@ class Split:
         self._turns.append(engine)
         self._waiting[engine].append(request)
 
-    def _keep_up(self) -> None:
-        """Forget what was drawn before the loader changed its mind."""
+    def _drop_outdated(self) -> None:
+        """Forget what was drawn before the requests were restarted."""
         if self._generation != self.requests.generation:
             self._generation = self.requests.generation
             for queue in (self._turns, *self._waiting):
@@ -71,10 +74,11 @@ class Split:
 
 
 class Half:
-    """The requests of one engine, as it draws them."""
+    """The requests of one engine."""
 
     def __init__(self, split: Split, engine: int) -> None:
-        self._split, self._engine = split, engine
+        self._split = split
+        self._engine = engine
         self.slots: Slots | None = None
 
     @property
@@ -84,8 +88,8 @@ class Half:
     def fill(self) -> None:
         self._split.requests.fill()
 
-    def again(self) -> None:
-        self._split.requests.again()
+    def rewind(self) -> None:
+        self._split.requests.rewind()
 
     def __iter__(self) -> Iterator[Request]:
         while True:
@@ -93,13 +97,13 @@ class Half:
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
 
-class Hybrid:
-    """Workers and DALI, which make their shares of the batches at the same time.
+class Hybrid(Engine):
+    """Workers and DALI, each making its share of the batches at the same time.
 
     Args:
-        dataset: of images, held as JPEGs.
-        requests: what is asked for, in order.
-        share: of the batches, that DALI makes; between 0 and 1.
+        dataset: a dataset of images stored as JPEGs.
+        requests: the requests, in order.
+        share: the share of the batches that DALI makes, between 0 and 1.
         counts, pin_memory, device, ahead: as for `Workers`.
     """
 
@@ -120,13 +124,15 @@ class Hybrid:
         self.slots = self._workers.slots
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        """The next batch of this generation."""
-        received = (self._workers, self._dali)[self._split.turn()].receive(generation)
+        received = self._next().receive(generation)
         self._split.delivered()
         return received
 
     def ready(self) -> bool:
-        return (self._workers, self._dali)[self._split.turn()].ready()
+        return self._next().ready()
+
+    def _next(self) -> Workers | Dali:
+        return (self._workers, self._dali)[self._split.turn()]
 
     def alive(self) -> bool:
         return self._workers.alive()

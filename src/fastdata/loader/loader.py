@@ -1,4 +1,4 @@
-"""Loader: batches of compact integers, in an order that depends on (seed, epoch) and on nothing else, over torch's DataLoader."""
+"""The Loader: batches of compact integers, in an order that depends on (seed, epoch) alone, over torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -14,11 +13,10 @@ import torch
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
-from fastdata.loader.counts import check_state
 from fastdata.loader.dali import Dali
 from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct, is_direct
-from fastdata.loader.engine import Engine, let_go_after_fork
+from fastdata.loader.engine import Engine, detach_after_fork
 from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import Part
@@ -29,7 +27,7 @@ from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
-from fastdata.loader.unwrap import Given
+from fastdata.loader.unwrap import WatchedDataset
 from fastdata.loader.workers import Workers, why_died
 
 __all__ = ["Loader"]
@@ -39,56 +37,54 @@ class Loader:
     """Batches of a dataset, made ahead in worker processes.
 
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
-    [B, columns]. It carries `.valid`, how many rows are real (at the end of an epoch over several ranks the last may repeat a
+    [B, columns]. It carries `.valid`, the number of real rows (at the end of an epoch over several ranks the last row may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
-    Of a MaskDataset, targets are the masks [B, H, W]. A TokenDataset makes one tensor [B, block_size + 1], with these attributes.
-    A dataset that is not fastdata's yields what torch's default_collate makes of its items; a dict comes without attributes.
+    A MaskDataset yields masks [B, H, W] as targets. A TokenDataset yields one tensor [B, block_size + 1] with these attributes.
+    Other datasets yield what torch's default_collate makes of their items; a dict has no attributes.
 
-    Images lie in shared memory that the workers write them into; a batch stays as it is for as long as anyone in this process
-    holds it or a view of it (clone it before a fork). Whoever holds more than three gets further ones as copies. `stats()` tells
-    how much memory that is, and who waits for whom.
+    Workers write images into shared memory. A batch stays unchanged for as long as this process holds it or a view of it (clone it
+    before a fork). A consumer that holds more than three batches gets copies. `stats()` reports this memory, and who is waiting.
 
     The order, the crops and the flips depend on (seed, epoch, sample), never on the number of workers or ranks, nor on an
-    interruption. Every `iter(loader)` after one that has handed out a batch is a new epoch, as with torch's DataLoader, also if
-    the earlier pass was left before its end; `set_epoch` and `load_state_dict` override this.
+    interruption. As with torch's DataLoader, each `iter(loader)` begins a new epoch if the last one has delivered a batch, even if
+    that pass was not finished; `set_epoch` and `load_state_dict` override this.
 
     Args:
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
-            datasets become datasets of fastdata, which are quicker.
-        batch_size: per rank, as in torch.
-        global_batch_size: over all ranks instead; what stays the same when a run resumes on another number of ranks.
-        shuffle: a new order each epoch.
-        sampler: this rank's indices instead, from any torch Sampler. Its `set_epoch`, if any, is called; what it draws from torch's
-            default generator is seeded by (seed, epoch); a generator of its own is its own affair. Its list is drawn when a pass
-            begins.
-        batch_sampler: this rank's batches instead, lists of indices, as torch's BatchSampler or a sampler that groups by length
-            gives them; without batch_size. Epochs and random numbers are as with `sampler`.
-        collate_fn: makes a batch of a list of items, for a dataset that is not fastdata's; None: torch's default_collate.
-        num_workers: processes that make batches; 0: none; None: the cores at hand, shared with the other ranks of this machine.
-            Batches of tokens are always made in this process.
-        device: None for CPU tensors; "cuda" for batches on the device, copied beside its work and whole for the stream that is
-            current when they are handed out. They live and die like any tensor of that stream.
+            datasets are turned into fastdata's own, which are faster.
+        batch_size: samples per batch and rank, as in torch.
+        global_batch_size: samples per batch over all ranks, instead of `batch_size`; use it to resume on another number of ranks.
+        shuffle: draw a new order each epoch.
+        sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and seeds torch's
+            default generator by (seed, epoch) for it; a generator of its own is left alone. Its list is drawn when a pass begins.
+        batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler or a sampler that groups by length;
+            excludes batch_size. Epochs and random numbers are as with `sampler`.
+        collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
+        num_workers: processes that make batches; 0: make them in this process; None: one for each core, shared with the other ranks
+            of this machine. Batches of tokens are always made in this process.
+        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes and ready for the stream that is
+            current when they are delivered. Their lifetime is that of any tensor of that stream.
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
-        device_prefetch: the most batches on their way to the device, or there, ahead of the consumer; none is waited for.
-        pin_memory: None: when the device is a GPU.
-        backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; the order,
-            boxes and states are the same, pixels within a code or two. "hybrid:0.25": that share of the batches by DALI, always the
-            same ones, and the others by workers meanwhile. "auto": the quickest (hybrid on a GPU only), measured for some seconds
-            when the first pass begins; then `loader.backend` says which it is, and `loader.backend_reason` why.
-        resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu"), where batches are then made: the same ones, for
-            images of one size that fit there, without a crop or with CenterCrop or RandomCrop. Workers decode them once, before the
-            first batch, and anew for another size.
-        schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, what `set_size` sets; workers make it ahead.
+        device_prefetch: the most batches that are copied to the device ahead of the consumer; none is waited for.
+        pin_memory: page-lock the batches; None: if the device is a GPU.
+        backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; order,
+            boxes and states are the same, pixels differ by a code or two. "hybrid:0.25": DALI makes that share of the batches,
+            always the same ones, while workers make the others. "auto": the fastest (hybrid on a GPU only), measured for some
+            seconds when the first pass begins; `loader.backend` then names it, and `loader.backend_reason` says why.
+        resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu") and make the same batches there. The images must
+            have one size and fit there, and the crop must be None, a CenterCrop or a RandomCrop. Workers decode them once, before
+            the first batch, and again for another size.
+        schedule: {epoch: stored size, or (stored size, crop)}: what `set_size` would set from that epoch on; made ahead by workers.
         rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
             (RANK and WORLD_SIZE, or Lightning's NODE_RANK and LOCAL_RANK), else 0 of 1.
 
     Raises:
-        ValueError: a wrong argument.
-        MissingExtraError: backend="dali" or "hybrid", and DALI is not installed.
-        LoaderError: while iterating, a batch can't be made, or a worker died; torch.distributed and the environment contradict each
-            other, or WORLD_SIZE is above 1 and nothing says which rank this is.
+        ValueError: an argument is wrong.
+        MissingExtraError: backend is "dali" or "hybrid", and DALI is not installed.
+        LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
+            or WORLD_SIZE is above 1 and nothing says which rank this is.
     """
 
     def __init__(
@@ -114,19 +110,25 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self._given = Given(dataset)
-        self.dataset = dataset = self._given.dataset
-        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
-        self.device, self.resident = one_device(device, resident), resident is not None
-        self.prefetch_factor, self.device_prefetch = prefetch_factor, device_prefetch
         if device_prefetch < 1:
             raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
-        self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        if collate_fn is not None:
-            self._given.check_collate()
+        if (num_workers or 0) < 0 or prefetch_factor < 1:
+            raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
+        self._watched = WatchedDataset(dataset, collate_fn)
+        self.dataset = dataset = self._watched.dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.device = one_device(device, resident)
+        self.resident = resident is not None
+        self.prefetch_factor = prefetch_factor
+        self.device_prefetch = device_prefetch
+        self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
         self._collate_fn = collate_fn
+        self._num_workers = num_workers
         self._planner = Planner(
             dataset,
             batch_size=batch_size,
@@ -139,26 +141,22 @@ class Loader:
             rank=rank,
             world_size=world_size,
         )
-        if (num_workers or 0) < 0 or prefetch_factor < 1:
-            raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
-        self._num_workers = num_workers
         self.backend, self.backend_reason = requested_backend(backend, dataset, resident=self.resident)
-        self._sizes = Sizes.of(schedule)
-        self._sizes.check(dataset)
+        self._sizes = Sizes.of(schedule).check(dataset)
         if self.resident:
             check_resident(dataset, self._sizes)
         self._epoch, self._consumed = 0, 0
-        self._begun = False  # whether a batch was handed out since the place was set
+        self._begun = False  # whether a batch was delivered since the position was set
         self._pass = 0
         self._stats = Stats(dataset)
         self._engine: Engine | None = None
         self._plan: Plan | None = None
-        with suppress(LoaderError):  # which rank this is may be known later only
+        with suppress(LoaderError):  # the rank may become known only later
             self._planned()
-        self._in_flight = self._place()  # what the workers' next batch is
+        self._in_flight = self._position()  # of the batch that the workers make next
 
     def _planned(self) -> Plan:
-        """What this rank delivers. Until a batch is handed out, the ranks are looked up anew: a launcher may set them up late."""
+        """Return what this rank delivers. Until the first batch, look the ranks up each time: a launcher may set them up late."""
         if self._plan is None or not self._begun:
             plan = self._planner.plan(self._plan)
             if plan is not self._plan:
@@ -168,22 +166,22 @@ class Loader:
 
     @property
     def part(self) -> Part:
-        """Which rank this loader delivers to, and of how many."""
+        """This loader's rank, and the number of ranks."""
         return self._planned().part
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch, on all ranks; with a sampler, on this one; with a batch sampler, the batches."""
+        """Samples of an epoch over all ranks; with a sampler, on this rank; with a batch sampler, the number of batches."""
         return self._planned().counts.num_samples
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of a batch, on all ranks; with a sampler, on this one; 1 with a batch sampler, which counts in batches."""
+        """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, which counts in batches."""
         return self._planned().counts.global_batch_size
 
     @property
     def epoch_stop(self) -> int:
-        """How many of `num_samples` an epoch delivers: all of them, without drop_last."""
+        """How many of `num_samples` an epoch delivers: all of them unless drop_last is set."""
         return self._planned().counts.epoch_stop
 
     @property
@@ -194,33 +192,33 @@ class Loader:
         return 0 if is_direct(self.dataset) else default_workers(self.part, len(self))
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same on every rank."""
+        """Return the number of batches in an epoch, the same on every rank."""
         return -(-self.epoch_stop // self.global_batch_size)
 
     def __repr__(self) -> str:
         sizes = {"batch_size": self.batch_size, "global_batch_size": self._planner.global_batch_size}
-        how = [f"{name}={size}" for name, size in sizes.items() if size is not None] or ["batch_sampler"]
-        how += [name for name in ("shuffle", "drop_last", "resident") if getattr(self, name)]
-        how += [f"device={self.device}"] * (self.device is not None) + [f"epoch={self._epoch}"]
-        return f"Loader({self.dataset!r:.120}, {', '.join(how)})"
+        arguments = [f"{name}={size}" for name, size in sizes.items() if size is not None] or ["batch_sampler"]
+        arguments += [name for name in ("shuffle", "drop_last", "resident") if getattr(self, name)]
+        arguments += [f"device={self.device}"] * (self.device is not None) + [f"epoch={self._epoch}"]
+        return f"Loader({self.dataset!r:.120}, {', '.join(arguments)})"
 
     def __getstate__(self) -> dict[str, Any]:
         if self._engine is not None:
             raise TypeError(
-                "a running Loader has worker processes and shared memory, which can't be pickled: pickle its state_dict(), or "
+                "a running Loader has worker processes and shared memory, which cannot be pickled: pickle its state_dict(), or "
                 "close() it first"
             )
         return self.__dict__
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being, or will next be, delivered."""
+        """The epoch being delivered, or the next one if none is."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Deliver this epoch next, from its beginning; a pass that has handed out batches is over.
+        """Deliver this epoch next, from its beginning; a pass that has delivered batches ends.
 
-        Right after `load_state_dict`, the epoch that it resumes goes on where it was.
+        Right after `load_state_dict`, setting the resumed epoch keeps the position in it.
         """
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}, but must not be negative")
@@ -229,29 +227,27 @@ class Loader:
 
     @property
     def sampler(self) -> EpochSampler:
-        """What takes the epoch where other packages look for a DataLoader's sampler; it has no indices to give."""
+        """Passes `set_epoch` on, for packages that call it on a DataLoader's sampler. It yields no indices."""
         ordered = not self.shuffle and self._planner.any_sampler is None
         return (SequentialEpochSampler if ordered else EpochSampler)(self.set_epoch)
 
     batch_sampler = sampler
 
     def _move_to(self, epoch: int, consumed: int) -> None:
-        """The next batch is this one. A pass that has handed out batches is over; one that has not begins there."""
+        """Set the next batch. A pass that has delivered batches ends; one that has not begins there."""
         self._epoch, self._consumed = epoch, consumed
         self._pass += self._begun
         self._begun = False
 
     def set_size(self, size: int | None = None, *, crop: int | None = None) -> None:
-        """From the next batch on, read this stored size, and crop to this side; None: the dataset's own. The workers stay.
+        """From the next batch on, read this stored size and crop to this side; None: the dataset's own. The workers are kept.
 
-        It ends a schedule. Batches larger than the dataset's own, or the schedule's, do not fit their slots, and come as copies.
+        This ends a schedule. Batches larger than those of the dataset or the schedule do not fit the slots and come as copies.
         """
-        sizes = Sizes.of({0: (size, crop)})
-        sizes.check(self.dataset)
-        self._sizes = sizes
+        self._sizes = Sizes.of({0: (size, crop)}).check(self.dataset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: with this, another process delivers the batch after the last one delivered here."""
+        """Return the position, from which another process delivers the batch after the last one delivered here."""
         epoch, consumed = self._epoch, self._consumed
         if consumed >= self.epoch_stop:
             epoch, consumed = epoch + 1, 0
@@ -267,12 +263,12 @@ class Loader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken. The number of workers and ranks may differ; what decides the order may not.
+        """Continue where a state was taken. The number of workers and ranks may differ; what determines the order may not.
 
         Raises:
-            ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler can't be resumed.
+            ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
         """
-        check_state(state, self.state_dict(), self._planner.any_sampler)
+        self._planner.check_state(state, self.state_dict())
         self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         if consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
@@ -280,7 +276,7 @@ class Loader:
         self._move_to(epoch, consumed)
 
     def stats(self) -> Stats:
-        """What was delivered so far, and where the time went."""
+        """Return what was delivered so far, and where the time went."""
         slots = self._engine and self._engine.slots
         stats = replace(self._stats, workers=self.num_workers, cores=cores_of(self.part))
         if slots:
@@ -294,31 +290,32 @@ class Loader:
         self._planned()
         self._pass += 1
         if self._engine is not None and not self._engine.alive():
-            self.close()  # one died since the last batch: this pass starts new ones
+            self.close()  # a worker died since the last batch: start new ones
         return self._deliver(self._pass)
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self.backend == "auto":
             self.backend, self.backend_reason = choose_backend(self, self._requests.rows(), self._sizes.at(self._epoch))
         if self._planner.any_sampler is not None:
-            self._in_flight = (-1, 0, self._sizes)  # it may have been changed between passes: draw its list now
-        while self._goes_on(this_pass):
-            if self._given.changed():
-                self.close()  # its workers have the old transform; the next batch has the new one
-            if self._engine is None or self._in_flight != self._place():
-                self._requests.restart(*self._place())  # what is in flight will be dropped
-            yield self._batch(*self._receive())  # in no name, so that who lets go of a batch frees it
+            self._in_flight = (-1, 0, self._sizes)  # the sampler may have changed between passes: draw its list again
+        while self._has_next(this_pass):
+            if self._watched.changed():
+                self.close()  # the workers have the old transform; the next batch needs the new one
+            if self._engine is None or self._in_flight != self._position():
+                self._requests.restart(*self._position())  # batches in flight are dropped
+            yield self._batch(*self._receive())  # bind it to no name here: dropping the batch must free it
         self._next_epoch()
 
     def _next_epoch(self) -> None:
-        if self._consumed >= self.epoch_stop:  # its first batches are on their way
+        if self._consumed >= self.epoch_stop:  # the next epoch's first batches are in flight
             self._in_flight = (self._epoch + 1, 0, self._in_flight[2])  # set_size may have been called since
-        self._epoch, self._consumed, self._begun = self._epoch + 1, 0, False
+        self._epoch, self._consumed = self._epoch + 1, 0
+        self._begun = False
 
-    def _goes_on(self, this_pass: int) -> bool:
+    def _has_next(self, this_pass: int) -> bool:
         if this_pass != self._pass:
             raise LoaderError(
-                "this pass was left when another began, or by set_epoch or load_state_dict; a loader delivers one pass at a time"
+                "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a time"
             )
         return self._consumed < self.epoch_stop
 
@@ -326,7 +323,7 @@ class Loader:
     def _requests(self) -> Requests:
         return self._planned().requests
 
-    def _place(self) -> tuple[int, int, Sizes]:
+    def _position(self) -> tuple[int, int, Sizes]:
         return self._epoch, self._consumed, self._sizes
 
     def _receive(self) -> tuple[Reply, Any]:
@@ -334,16 +331,16 @@ class Loader:
         try:
             if self._engine is None:
                 self._engine = self._start()
-                let_go_after_fork(self, Loader._let_go)
+                detach_after_fork(self, Loader._detach)
                 if self.device is not None and not self.resident:
                     self._engine = Feed(self._engine, self.device, self.device_prefetch, pin=self.pin_memory)
             reply, data = self._engine.receive(self._requests.generation)
         except BaseException as error:
             died = self._engine is not None and self._engine.died(error)
-            self.close()  # the workers end with their error; another pass starts new ones
+            self.close()  # the next pass starts new workers
             if died:
-                place = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
-                raise LoaderError(f"{place}: a worker died: {error}; {why_died()}") from error
+                position = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
+                raise LoaderError(f"{position}: a worker died: {error}; {why_died()}") from error
             raise
         self._stats.add(time.perf_counter() - started, reply.work_s, reply.timing)
         self._stats.fallbacks += reply.fallbacks
@@ -366,8 +363,9 @@ class Loader:
 
     def _batch(self, reply: Reply, data: Any) -> Any:
         request = reply.request
-        self._consumed, self._begun = request.stop, True
-        self._in_flight = self._place()
+        self._consumed = request.stop
+        self._begun = True
+        self._in_flight = self._position()
         self._stats.batches += 1
         self._stats.samples += request.valid
         rows = request.valid, request.indices, (request.epoch, request.stop)
@@ -378,15 +376,15 @@ class Loader:
         return data
 
     def close(self) -> None:
-        """End the workers. Another pass starts new ones; batches that are still held keep their memory."""
+        """End the workers. The next pass starts new ones; batches still held keep their memory."""
         if self._engine is not None:
             self._engine.close()
             if self._engine.slots is not None:
                 self._stats.copies += self._engine.slots.copies
-        self._let_go()
+        self._detach()
 
-    def _let_go(self) -> Engine | None:
-        """Have no engine any more; the next batch starts one."""
+    def _detach(self) -> Engine | None:
+        """Forget the engine and return it; the next batch starts another."""
         engine, self._engine = self._engine, None
         if self._plan is not None:
             self._plan.requests.slots = None
@@ -395,5 +393,5 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -1,8 +1,8 @@
-"""The order of an epoch, and who takes which part of it. Arithmetic only: any place of any epoch is reached at once.
+"""The order of an epoch, and each rank's part of it. Any place of any epoch is computed directly.
 
 A shuffled epoch is a pseudorandom permutation of 0 .. n-1 that is computed place by place, never stored: a Feistel network over the
-next power of two, walked again where it leaves the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite
-Domains", 2002). So a resume in the middle of ten million samples costs what one batch costs.
+next power of two, applied again to results outside the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite
+Domains", 2002). So a resume in the middle of ten million samples costs as much as one batch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["EpochOrder", "Part", "permute"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDS = 12
-LEAST_BITS = 8  # below that the rounds have too few functions to choose from
-ORDER_STREAM = 0xFFFFFFFF  # the counter word that keeps these keys apart from the samples' random numbers
+LEAST_BITS = 8  # with fewer bits the rounds have too few functions to choose from
+ORDER_STREAM = 0xFFFFFFFF  # a counter word that separates these keys from the samples' random numbers
 
 
 def permute(places: Array, n: int, keys: Array) -> Array:
-    """Where a permutation of 0 .. n-1 sends `places`, int64; `keys` are uint32 [ROUNDS]."""
+    """Return the images of `places` under a permutation of 0 .. n-1, int64. `keys` are uint32 [ROUNDS]."""
     bits = max(LEAST_BITS, (n - 1).bit_length())
     out = _feistel(np.asarray(places, np.uint64), bits, keys)
     while (outside := np.flatnonzero(out >= n)).size:
@@ -33,9 +33,10 @@ def permute(places: Array, n: int, keys: Array) -> Array:
 
 
 def _feistel(x: Array, bits: int, keys: Array) -> Array:
-    """A bijection of the numbers of `bits` bits. The halves may differ by a bit; an even number of rounds leaves them in place."""
+    """Map numbers of `bits` bits one to one. The halves may differ by a bit; an even number of rounds restores their places."""
     low = bits // 2
-    left, right = (x >> np.uint64(low)).astype(np.uint32), (x & np.uint64((1 << low) - 1)).astype(np.uint32)
+    left = (x >> np.uint64(low)).astype(np.uint32)
+    right = (x & np.uint64((1 << low) - 1)).astype(np.uint32)
     masks = np.uint32((1 << (bits - low)) - 1), np.uint32((1 << low) - 1)
     for k, key in enumerate(keys):
         left, right = right, left ^ (_mix(right ^ key) & masks[k % 2])
@@ -43,7 +44,7 @@ def _feistel(x: Array, bits: int, keys: Array) -> Array:
 
 
 def _mix(h: Array) -> Array:
-    """MurmurHash3's 32-bit finalizer (Appleby, public domain): every input bit changes every output bit half of the time."""
+    """Apply MurmurHash3's 32-bit finalizer (Appleby, public domain): each input bit flips each output bit half of the time."""
     h ^= h >> np.uint32(16)
     h *= np.uint32(0x85EBCA6B)
     h ^= h >> np.uint32(13)
@@ -54,14 +55,14 @@ def _mix(h: Array) -> Array:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order of n samples in each epoch, on all ranks together."""
+    """The order of n samples in each epoch, over all ranks."""
 
     n: int
     seed: int
     shuffle: bool
 
     def at(self, epoch: int, places: Array) -> Array:
-        """The samples at these places of an epoch, int64."""
+        """Return the samples at these places of an epoch, int64."""
         if not self.shuffle:
             return np.asarray(places, np.int64)
         words = philox((np.arange(-(-ROUNDS // 4)), 0, ORDER_STREAM, self.seed >> 32), (self.seed & 0xFFFFFFFF, epoch))
@@ -72,15 +73,15 @@ class EpochOrder:
 class Part:
     """A rank's part of a global batch. Global batch k takes places [k G, (k + 1) G) of the epoch, and rank r every W-th of these.
 
-    All ranks get equally many rows, so that collective operations match: at the end of an epoch some get one row that repeats a
-    sample; `valid` tells how many rows are real.
+    All ranks get the same number of rows, so that collective operations match: at the end of an epoch some ranks repeat one sample;
+    `valid` is the number of real rows.
     """
 
     rank: int
     world_size: int
 
     def places(self, start: int, stop: int) -> tuple[Array, int]:
-        """The places of this rank in the global batch [start, stop), and how many of them are real."""
+        """Return this rank's places in the global batch [start, stop), and how many of them are real."""
         rows = -(-(stop - start) // self.world_size)
         places = start + self.rank + self.world_size * np.arange(rows)
         valid = int((places < stop).sum())

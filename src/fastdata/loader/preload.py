@@ -1,6 +1,6 @@
-"""What the fork server imports before it makes workers, so that they share it.
+"""Imported by the fork server before it starts workers, so that they share these modules.
 
-The collector's marks on all these objects would give each worker a copy of the pages that they lie in: they are set apart.
+`gc.freeze` hides the objects from the collector, whose marks would give each worker its own copy of their pages.
 """
 
 import gc

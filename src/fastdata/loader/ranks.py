@@ -1,4 +1,4 @@
-"""Which rank this process is, and how many workers it may start beside the other ranks of its machine."""
+"""This process's rank, and how many workers it may start next to the other ranks of its machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 def find_part(rank: int | None, world_size: int | None) -> Part:
-    """Find out which rank this process is, and of how many.
+    """Return this process's rank and the number of ranks.
 
-    The arguments count first, then torch.distributed if it is initialized, then the environment: RANK and WORLD_SIZE, as torchrun
-    and Accelerate set them, or WORLD_SIZE with NODE_RANK and LOCAL_RANK, as Lightning does. Without any of these it is rank 0 of 1.
+    They come from the arguments, else from torch.distributed if it is initialized, else from the environment: RANK and WORLD_SIZE,
+    as torchrun and Accelerate set them, or WORLD_SIZE with NODE_RANK and LOCAL_RANK, as Lightning does. The default is rank 0 of 1.
 
     Raises:
-        ValueError: the arguments make no sense.
-        LoaderError: torch.distributed and the environment contradict each other, or nothing says which of several ranks this is.
+        ValueError: the arguments are out of range, or only one of them is given.
+        LoaderError: torch.distributed contradicts the environment, or nothing says which of several ranks this is.
     """
     if (rank is None) != (world_size is None):
         raise ValueError("give both rank and world_size, or neither")
@@ -33,27 +33,27 @@ def find_part(rank: int | None, world_size: int | None) -> Part:
             raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
         return Part(rank, world_size)
     size = _number("WORLD_SIZE", 1)
-    told = _number("RANK", _rank_by_node(size))
+    number = _number("RANK", _rank_by_node(size))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         found = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        if "WORLD_SIZE" in os.environ and told is not None and (told, size) != (found.rank, found.world_size):
+        if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
             raise LoaderError(
                 f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
-                f"environment say rank {told} of {size}: give the Loader rank= and world_size="
+                f"environment say rank {number} of {size}: give the Loader rank= and world_size="
             )
         return found
-    if told is None:
+    if number is None:
         raise LoaderError(
-            f"WORLD_SIZE is {size}, but nothing says which rank this process is: without that, all would read the same samples. "
+            f"WORLD_SIZE is {size}, but nothing says which rank this process is, and all would read the same samples. "
             "Initialize torch.distributed before the loader is used, set RANK, or give the Loader rank= and world_size="
         )
-    if not 0 <= told < size:
-        raise LoaderError(f"the environment says RANK {told} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
-    return Part(told, size)
+    if not 0 <= number < size:
+        raise LoaderError(f"the environment says RANK {number} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
+    return Part(number, size)
 
 
 def _rank_by_node(size: int) -> int | None:
-    """The rank where only the rank on this node is told, as Lightning tells it; None: it does not follow from that."""
+    """Return the rank by NODE_RANK and LOCAL_RANK, which Lightning sets; None: they do not determine it."""
     if size == 1:
         return 0
     if "LOCAL_RANK" not in os.environ or "NODE_RANK" not in os.environ:
@@ -65,7 +65,7 @@ def _rank_by_node(size: int) -> int | None:
 
 
 def _number(name: str, default: T) -> int | T:
-    """A whole number of the environment."""
+    """Return an environment variable that is a whole number."""
     text = os.environ.get(name)
     if not text:
         return default
@@ -76,12 +76,12 @@ def _number(name: str, default: T) -> int | T:
 
 
 def default_workers(part: Part, batches: int) -> int:
-    """One a core of this rank, and no more than an epoch has batches."""
+    """Return one worker for each core of this rank, and no more than an epoch has batches."""
     return min(cores_of(part), max(1, batches))
 
 
 def cores_of(part: Part) -> int:
-    """Cores of this machine for each of its ranks, 1 at least."""
-    gpus = torch.cuda.device_count() or part.world_size  # where nobody says how many ranks this machine has
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", min(part.world_size, gpus)))
+    """Return the cores of this machine for each of its ranks, at least 1."""
+    gpus = torch.cuda.device_count() or part.world_size
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", min(part.world_size, gpus)))  # unset: a rank for each GPU
     return max(1, available_cores() // max(ranks, 1))

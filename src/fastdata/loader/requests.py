@@ -1,4 +1,4 @@
-"""The endless list of batches that torch's DataLoader draws from, ahead of the consumer."""
+"""The endless list of batches that an engine draws from, ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Requests", "Source"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SAMPLER_STREAM = 1 << 62  # no sample has this number
-AHEAD = 16_384  # samples whose order is computed at once: numpy's cost per call is spread over many batches
+AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches
 
 
 class Source(Protocol):
-    """Where an engine draws its requests from: all that there are, or its share of them."""
+    """The requests of an engine: all of them, or its share."""
 
     slots: Slots | None
 
@@ -35,25 +35,26 @@ class Source(Protocol):
 
     def fill(self) -> None: ...
 
-    def again(self) -> None: ...
+    def rewind(self) -> None: ...
 
     def __iter__(self) -> Iterator[Request]: ...
 
 
 class Requests:
-    """Goes from epoch to epoch without a border, so that the next one's first batches are made while the last ones are consumed.
+    """Requests of all epochs, without a gap: the first batches of an epoch are made while the last of the one before are consumed.
 
     Args:
         order: of the samples.
         part: this rank's share of it.
         global_batch_size: samples of a batch on all ranks.
         stop: where an epoch ends.
-        sampler: this rank's indices, instead of `order` and `part`.
-        batch_sampler: this rank's batches, lists of indices, instead of all these; a place is then the number of a batch.
+        sampler: yields this rank's indices, in place of `order` and `part`.
+        batch_sampler: yields this rank's batches, lists of indices, in place of all these; positions then count batches.
 
     Attributes:
-        slots: to take one for each request from, or None.
+        slots: where each request takes a slot from, or None.
         sizes: of the epochs.
+        generation: the number of restarts; it marks replies to requests from before the last one.
     """
 
     def __init__(
@@ -65,7 +66,10 @@ class Requests:
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
     ) -> None:
-        self._order, self._part, self._batch, self._stop = order, part, global_batch_size, stop
+        self._order = order
+        self._part = part
+        self._batch = global_batch_size
+        self._stop = stop
         self._sampler: Any = sampler
         self._batch_sampler: Any = batch_sampler
         self.slots: Slots | None = None
@@ -73,23 +77,25 @@ class Requests:
         self.restart(0, 0, Sizes.of(None))
 
     def rows(self) -> int:
-        """Count the most samples of a batch; with a batch sampler, in the epoch that begins: larger ones are copied."""
+        """Return the most samples of a batch; with a batch sampler, those of the coming epoch, and larger batches are copied."""
         if self._batch_sampler is not None:
-            return max(len(indices) for indices, _ in self.batches())
+            return max(len(indices) for indices, _ in self._batches())
         ranks = 1 if self._sampler is not None else self._part.world_size
         return -(-min(self._batch, self._stop) // ranks)
 
     def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
-        """Go on from another place; the generation tells replies to earlier requests apart."""
+        """Continue from another position, as a new generation."""
         self.generation += 1
-        self._begun, self._epoch, self._start, self.sizes = (epoch, start, sizes), epoch, start, sizes
+        self._restarted_at = epoch, start
+        self._epoch, self._start = epoch, start
+        self.sizes = sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
         self._drawn_batches: list[Any] | None = None
 
-    def again(self) -> None:
-        """Go on from where the last restart began."""
-        self.restart(*self._begun)
+    def rewind(self) -> None:
+        """Continue from where the last restart began."""
+        self.restart(*self._restarted_at, self.sizes)
 
     def __iter__(self) -> Iterator[Request]:
         while True:
@@ -98,47 +104,52 @@ class Requests:
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
     def number(self, request: Request) -> int:
-        """Of its batch, counted from the first one of epoch 0."""
+        """Return the number of a batch, counted from the first one of epoch 0."""
         return request.epoch * -(-self._stop // self._batch) + request.start // self._batch
 
     def take(self) -> list[Request]:
-        """The next requests, several of one epoch, without slots."""
+        """Return the next requests, one or more of one epoch, without slots."""
         self.fill()
-        taken, self._ready = list(self._ready), deque()
+        taken = list(self._ready)
+        self._ready.clear()
         return taken
 
     def fill(self) -> None:
-        """Compute the next requests, if there are none: several whole batches, or the last one of an epoch, which is smaller."""
+        """If there are no requests, compute the next: several full batches, or the last, smaller one of an epoch."""
         if self._ready:
             return
         if self._start >= self._stop:
-            self._epoch, self._start, self._drawn, self._drawn_batches = self._epoch + 1, 0, None, None
+            self._epoch, self._start = self._epoch + 1, 0
+            self._drawn = None
+            self._drawn_batches = None
         if self._batch_sampler is not None:
             self._ready.append(self._drawn_request())
             return
         epoch, start, batch = self._epoch, self._start, self._batch
         rows = batch if self._sampler is not None else batch // self._part.world_size
-        whole = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
-        stop = self._start = start + whole * batch if whole else self._stop
+        full = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
+        stop = self._start = start + full * batch if full else self._stop
         indices, repeats, valid = self._samples(start, stop)
-        size, seed, real = self.sizes.at(epoch), self._order.seed, rows if whole else valid
+        size = self.sizes.at(epoch)
+        valid = rows if full else valid
         for k, first in enumerate(range(start, stop, batch)):
-            part, last = slice(k * rows, (k + 1) * rows), min(first + batch, stop)
-            again = None if repeats is None else repeats[part]
-            self._ready.append(Request(self.generation, epoch, first, last, indices[part], again, real, size, seed))
+            part = slice(k * rows, (k + 1) * rows)
+            last = min(first + batch, stop)
+            repeat = None if repeats is None else repeats[part]
+            self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
 
     def _drawn_request(self) -> Request:
-        """The next batch of the batch sampler."""
-        batches, k = self.batches(), self._start
+        """Return the request for the batch sampler's next batch."""
+        k = self._start
+        indices, repeats = self._batches()[k]
         self._start += 1
-        indices, repeats = batches[k]
-        size, seed = self.sizes.at(self._epoch), self._order.seed
-        return Request(self.generation, self._epoch, k, k + 1, indices, repeats, len(indices), size, seed)
+        size = self.sizes.at(self._epoch)
+        return Request(self.generation, self._epoch, k, k + 1, indices, repeats, len(indices), size, self._order.seed)
 
-    def batches(self) -> list[Any]:
-        """What the batch sampler gives for this epoch: of each batch, its indices and how often each came before, int64 [2, n]."""
+    def _batches(self) -> list[Any]:
+        """Return the batch sampler's batches of this epoch: the indices, and how often each came before, int64 [2, n]."""
         if self._drawn_batches is None:
-            with self._own_generators(self._batch_sampler):
+            with self._seeded(self._batch_sampler):
                 lists = [_indices(batch, "batch_sampler") for batch in self._batch_sampler]
             if len(lists) != self._stop:
                 raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {self._stop}")
@@ -150,7 +161,7 @@ class Requests:
         return self._drawn_batches
 
     def _samples(self, start: int, stop: int) -> tuple[Array, Array | None, int]:
-        """This rank's samples of a part of the epoch, how often each came before if a sampler draws them, and how many are real."""
+        """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many are real."""
         if self._sampler is None:
             places, valid = self._part.places(start, stop)
             return self._order.at(self._epoch, places), None, valid
@@ -160,30 +171,28 @@ class Requests:
         return indices, repeats, stop - start
 
     def _draw(self) -> Array:
-        """Indices of an epoch, and how often each came before in it: int64 [2, n]."""
-        with self._own_generators(self._sampler):
+        """Return the sampler's indices of an epoch, and how often each came before in it: int64 [2, n]."""
+        with self._seeded(self._sampler):
             indices = _indices(self._sampler, "sampler")
         if len(indices) < self._stop:
             raise LoaderError(f"the sampler ended after {len(indices)} indices, but its len() is {len(self._sampler)}")
         return np.stack([indices, occurrences(indices)])
 
     @contextmanager
-    def _own_generators(self, sampler: Any) -> Iterator[None]:
-        """Tell a sampler the epoch, and seed what it may draw from by (seed, epoch): a resumed epoch has the same list."""
-        parts: tuple[Any, ...] = (sampler, getattr(sampler, "sampler", None))
-        for part in parts:
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self._epoch)
-                break
+    def _seeded(self, sampler: Any) -> Iterator[None]:
+        """Tell a sampler the epoch, and seed the generators that it may use by (seed, epoch): a resumed epoch has the same list."""
+        inner = getattr(sampler, "sampler", None)
+        if set_epoch := getattr(sampler, "set_epoch", None) or getattr(inner, "set_epoch", None):
+            set_epoch(self._epoch)
         with lent_generators() as reseed:
             reseed(loose_seeds(self._order.seed, self._epoch, [SAMPLER_STREAM])[0])
             yield
 
 
 def _indices(drawn: Iterable[Any], name: str) -> Array:
-    """The indices that a sampler gives, int64."""
+    """Return the indices that a sampler yields, int64."""
     try:
         return np.fromiter((operator.index(k) for k in drawn), np.int64)
     except TypeError as error:
-        what = "lists of indices" if name == "batch_sampler" else "one index after another; lists of them go to batch_sampler="
-        raise LoaderError(f"{name} must give {what}: {error}") from error
+        expected = "lists of indices" if name == "batch_sampler" else "one index after another; lists of them go to batch_sampler="
+        raise LoaderError(f"{name} must give {expected}: {error}") from error

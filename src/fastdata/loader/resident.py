@@ -1,4 +1,4 @@
-"""A decoded store that stays on the device: batches are gathered there, and the host sends a few numbers a sample."""
+"""Decoded images that stay on a device: batches are gathered there, and the host sends a few numbers per sample."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["Resident", "check_resident", "one_device"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK = 8 << 20  # bytes that a worker decodes at a time; memory of the load is a few times that for each worker
-AHEAD = 2  # chunks on their way to the device
+CHUNK = 8 << 20  # bytes that a worker decodes at a time; loading takes a few times that for each worker
+AHEAD = 2  # chunks that are copied to the device at a time
 
 
 def one_device(device: str | torch.device | None, resident: str | torch.device | None) -> torch.device | None:
-    """Where batches arrive: on the device that the images stay on, if they stay on one.
+    """Return the device of the batches: `resident` if given, else `device`.
 
     Raises:
-        ValueError: two devices are given that differ, or a GPU that is not there.
+        ValueError: the two differ, or torch sees no GPU.
     """
     if device is not None and resident is not None and _numbered(device) != _numbered(resident):
         raise ValueError(
             f"resident is {str(resident)!r} and device {str(device)!r}: batches are made where the images are; leave device out"
         )
-    name, given = ("device", device) if resident is None else ("resident", resident)
-    chosen = None if given is None else torch.device(given)
+    name, value = ("device", device) if resident is None else ("resident", resident)
+    chosen = None if value is None else torch.device(value)
     if chosen and chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"{name} is {given!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
+        raise ValueError(f"{name} is {value!r}, but torch sees no GPU here: leave {name} out for CPU tensors")
     return chosen
 
 
@@ -54,20 +54,21 @@ def _numbered(device: str | torch.device) -> tuple[str, int]:
 
 
 def check_resident(dataset: Any, sizes: Sizes) -> None:
-    """Raises ValueError where a dataset's samples, in any of its sizes, are not boxes of images that all have one size."""
+    """Raise a ValueError unless a dataset's samples, in all `sizes`, are boxes of images of one size."""
     for _, size in sizes:
         _stored_shape(sized(dataset, size))
 
 
 def _stored_shape(dataset: Any) -> tuple[int, int]:
-    """(height, width) of every stored image."""
+    """Return the (height, width) of every stored image."""
     if not isinstance(dataset, ImageDataset):
         raise ValueError(
-            f"resident keeps images of fastdata's datasets on a device, this is a {type(dataset).__name__}: leave resident out"
+            f"resident keeps images of fastdata's datasets on a device, but this is a {type(dataset).__name__}: leave resident out"
         )
-    crop, found = dataset.view.crop, set(zip(*map(np.ndarray.tolist, dataset.sides()), strict=True))
+    crop = dataset.view.crop
+    found = set(zip(*map(np.ndarray.tolist, dataset.sides()), strict=True))
     if dataset.view.transform is not None:
-        raise ValueError("transform works on numpy arrays in workers: transform batches on the device, or leave resident out")
+        raise ValueError("transform runs in workers, on numpy arrays: transform batches on the device, or leave resident out")
     if len(found) > 1:
         shapes = shorten({f"{width} x {height}" for height, width in found})
         raise ValueError(
@@ -85,7 +86,7 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
 
 
 def _only_cuts(crop: Crop, shape: tuple[int, int]) -> bool:
-    """Whether the boxes of images of this shape need not be resized."""
+    """Return whether boxes of images of this shape are never resized."""
     if not crop.resizes or crop.draws:
         return not crop.resizes
     box = _first_box(crop, shape)
@@ -93,66 +94,67 @@ def _only_cuts(crop: Crop, shape: tuple[int, int]) -> bool:
 
 
 def _first_box(crop: Crop, shape: tuple[int, int]) -> Array:
-    """The box of one image of this shape, int64 [1, 4]."""
+    """Return the box of one image of this shape, int64 [1, 4]."""
     return crop.boxes(np.zeros((crop.draws, 1)), *np.array([shape]).T)
 
 
 class Resident(Direct):
-    """The engine of images that stay on a device; they are loaded before the first batch, and anew for another size.
+    """The engine of images that stay on a device. They are loaded before the first batch, and again for another size.
 
     Args:
-        dataset: one that `check_resident` takes.
-        requests: what is asked for, in order.
-        device: where the images are to be.
+        dataset: one that `check_resident` accepts.
+        requests: the requests, in order.
+        device: where to keep the images.
         num_workers: processes that decode them, once.
     """
 
     def __init__(self, dataset: Any, requests: Requests, device: torch.device, num_workers: int) -> None:
         super().__init__(None, requests, pin=False)
-        self._source, self._device, self._num_workers = dataset, device, num_workers
+        self._source = dataset
+        self._device = device
+        self._num_workers = num_workers
         self._size: Size | None = None
 
     def _locate(self, requests: list[Request]) -> Any:
-        if requests[0].size != self._size:
-            self.free()  # before there is another one
-            self._dataset = Held(sized(self._source, requests[0].size), self._device, self._num_workers)
-            self._size = requests[0].size
+        size = requests[0].size
+        if size != self._size:
+            self._dataset = self._size = None  # free the device's memory first
+            self._dataset = ResidentImages(sized(self._source, size), self._device, self._num_workers)
+            self._size = size
         return super()._locate(requests)
-
-    def free(self) -> None:
-        """Give the device's memory back."""
-        self._dataset = self._size = None
 
     def close(self) -> None:
         super().close()
-        self.free()
+        self._dataset = self._size = None
 
 
 class Layer(NamedTuple):
-    """What a Stack is made for: (height, width, channels), dtype, and what lies outside of an image if boxes reach there."""
+    """The arguments of a Stack: (height, width, channels), dtype, and the value outside of an image if boxes reach there."""
 
     shape: tuple[int, int, int]
     dtype: torch.dtype
     outside: int | None
 
 
-class Held:
-    """The images of a dataset on a device, each once, and what makes batches of them, as `Direct` asks for them.
+class ResidentImages:
+    """The images of a dataset on a device, each stored once, with the `locate` and `gather` that `Direct` needs.
 
     Args:
-        dataset: one that `check_resident` takes.
+        dataset: one that `check_resident` accepts.
         device, num_workers: as for Resident.
 
     Raises:
-        LoaderError: they do not fit; or a worker died.
-        ValueError: `check_resident` does not take it.
+        LoaderError: the images do not fit, or a worker died.
+        ValueError: `check_resident` does not accept the dataset.
     """
 
     def __init__(self, dataset: ImageDataset, device: torch.device, num_workers: int) -> None:
-        self._dataset, self._device, self._shape = dataset, device, _stored_shape(dataset)
+        self._dataset = dataset
+        self._device = device
+        self._shape = _stored_shape(dataset)
         crop = dataset.view.crop
         self._moved = crop is not None or dataset.view.hflip > 0 or dataset.view.vflip > 0
-        self._split = dataset.planes and self._moved  # luma and colours flip each for themselves
+        self._split = dataset.planes and self._moved  # luma and colours are flipped separately
         self._crop = self._shape if crop is None else crop.shapes(_first_box(crop, self._shape))[0]
         _, first, self._place = np.unique(dataset.rows(np.arange(len(dataset))), return_index=True, return_inverse=True)
         whole = dataset.subset(first).with_crop(CenterCrop(self._shape, fast=crop.fast) if crop else None)
@@ -160,16 +162,17 @@ class Held:
         _check_room(len(whole), layers, device)
         self._stacks = [Stack(len(whole), *layer, device) for layer in layers]
         long = max(stack.pixels for stack in self._stacks) > 1 << 31
-        self._index = torch.int64 if long else torch.int32  # half the bytes
+        self._index = torch.int64 if long else torch.int32  # int32 where it suffices: half the bytes
         self._targets = None if whole.large_targets else torch.from_numpy(whole.targets).to(device)
         self._load(whole, num_workers)
-        held = [stack.memory for stack in self._stacks] + ([] if self._targets is None else [self._targets])
-        self._home = Home(device, held)
+        memory = [stack.memory for stack in self._stacks] + ([] if self._targets is None else [self._targets])
+        self._home = Home(device, memory)
 
     def _layers(self, whole: ImageDataset) -> list[Layer]:
-        """Of what kind the images of a dataset are, and its masks."""
+        """Return the layers of a dataset's images, or planes, and masks."""
         images, masks = (torch.from_numpy(array) for array in whole.read_batch(np.zeros(1, np.int64), seed=0, epoch=0))
-        (_, rows, columns, channels), border = images.shape, self._reaches_out()
+        _, rows, columns, channels = images.shape
+        border = self._reaches_out()
         layers = [Layer((rows, columns, channels), images.dtype, 0 if border else None)]
         if self._split:
             height = self._shape[0]
@@ -179,7 +182,7 @@ class Held:
         return layers
 
     def _reaches_out(self) -> bool:
-        """Whether boxes may reach beyond the images."""
+        """Return whether boxes may reach outside the images."""
         crop = self._dataset.view.crop
         if crop is None or not crop.reaches_outside or crop.draws:
             return crop is not None and crop.reaches_outside
@@ -187,13 +190,14 @@ class Held:
         return bool((box[:, :2] < 0).any() or (box[:, :2] + box[:, 2:] > self._shape).any())
 
     def _load(self, whole: ImageDataset, num_workers: int) -> None:
-        """Decode every image once, and copy them to the device chunk by chunk."""
+        """Decode every image once, and copy them to the device in chunks."""
         rows = max(1, min(len(whole), CHUNK // whole.sample_bytes()))
         requests = Requests(EpochOrder(len(whole), 0, shuffle=False), Part(0, 1), rows, len(whole), None)
         num_workers = min(num_workers, -(-len(whole) // rows))
         pin = self._device.type == "cuda"
         workers = Workers.start(whole, requests, rows, num_workers, 2, pin_memory=pin, device=self._device, ahead=AHEAD)
-        feed, stop = Feed(workers, self._device, AHEAD, pin=pin), 0
+        feed = Feed(workers, self._device, AHEAD, pin=pin)
+        stop = 0
         try:
             while stop < len(whole):
                 reply, (images, targets) = feed.receive(requests.generation)
@@ -217,36 +221,36 @@ class Held:
             stack.put(start, part)
 
     def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None) -> torch.Tensor:
-        """A row for each sample, on the device: the number of its image and, where boxes are cut, their lines in each stack."""
+        """Return a row per sample, on the device: the number of its image and, if boxes are cut, their lines in each stack."""
         numbers = self._place[indices][:, None]
         if not self._moved:
-            return self._settled(self._sent(numbers))
+            return self._finish(self._to_device(numbers))
         boxes, flips = self._dataset.draw(indices, seed=seed, epoch=epoch, repeats=repeats)
-        number, starts, turned = torch.split(self._sent(np.concatenate([numbers, boxes[:, :2], flips], axis=1)), [1, 2, 2], 1)
+        number, starts, turned = torch.split(self._to_device(np.concatenate([numbers, boxes[:, :2], flips], axis=1)), [1, 2, 2], 1)
         lines = [number]
         for stack, (height, width) in zip(self._stacks, self._sizes(), strict=True):
             lines.extend(stack.lines(number[:, 0], starts, (height, width), turned))
-        return self._settled(torch.cat(lines, 1))
+        return self._finish(torch.cat(lines, 1))
 
-    def _settled(self, located: torch.Tensor) -> torch.Tensor:
-        """In the end, and where it was made: `gather` may come on another stream."""
+    def _finish(self, located: torch.Tensor) -> torch.Tensor:
+        """Convert the result, and note its stream: `gather` may run on another one."""
         located = located.to(self._index)
-        self._told = Home(self._device, [located])
+        self._located_home = Home(self._device, [located])
         return located
 
-    def _sent(self, table: Array) -> torch.Tensor:
-        told = torch.from_numpy(table)
-        return told.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else told.to(self._device)
+    def _to_device(self, table: Array) -> torch.Tensor:
+        host = torch.from_numpy(table)
+        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host.to(self._device)
 
     def _sizes(self) -> list[tuple[int, int]]:
-        """(height, width) of what is cut from each stack."""
+        """Return the (height, width) to cut from each stack."""
         height, width = self._crop
         return [(height, width), (height // 2, width // 2)] if self._split else [(height, width)] * len(self._stacks)
 
     def gather(self, located: torch.Tensor, *, pin: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of what `locate` found: images [n, C, H, W] in channels_last layout, and targets."""
+        """Return the batch of `located`: images [n, C, H, W] in channels_last layout, and targets."""
         self._home.visit()
-        self._told.visit()
+        self._located_home.visit()
         numbers = located[:, 0]
         if self._moved:
             lines = iter(torch.split(located[:, 1:], [side for size in self._sizes() for side in size], 1))
@@ -260,12 +264,13 @@ class Held:
 
 
 def _check_room(count: int, layers: list[Layer], device: torch.device) -> None:
-    """Raises LoaderError where so many images do not fit; what torch keeps there unused counts as free."""
-    need, free = sum(Stack.nbytes(count, *layer) for layer in layers), free_memory()
+    """Raise a LoaderError if the images do not fit. Unused memory in torch's pool counts as free."""
+    need = sum(Stack.nbytes(count, *layer) for layer in layers)
+    free = free_memory()
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if need > free:
         raise LoaderError(
             f"resident={str(device)!r}: {count} decoded images take {need / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free there: "
-            "take a subset, a smaller size of the store, or leave resident out"
+            "use a subset, a smaller size of the store, or leave resident out"
         )

@@ -1,4 +1,4 @@
-"""What other packages find where a DataLoader has its sampler: they tell it the epoch, and ask whether it shuffles."""
+"""The samplers of a Loader, for packages that call `set_epoch` on a DataLoader's sampler or ask whether it shuffles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["EpochSampler", "SequentialEpochSampler"]
 
 
 class EpochSampler(Sampler[int]):
-    """Passes the epoch on to a Loader, which alone knows its order.
+    """Passes the epoch on to a Loader, which computes the order itself.
 
-    Lightning, timm and torch's own examples call `loader.sampler.set_epoch(epoch)` when an epoch begins.
+    Lightning, timm and torch's examples call `loader.sampler.set_epoch(epoch)` when an epoch begins.
     """
 
     def __init__(self, set_epoch: Callable[[int], None]) -> None:
@@ -22,10 +22,10 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         raise LoaderError(
-            "a Loader can't be rebuilt from its sampler, as a DataLoader can: its crops and its place would be lost. Resume it "
+            "a Loader cannot be rebuilt from its sampler, as a DataLoader can: it would lose its crops and position. Resume it "
             "with load_state_dict; for accelerate's skip_first_batches make it a fastdata.integrations.accelerate.AcceleratedLoader"
         )
 
 
 class SequentialEpochSampler(EpochSampler, SequentialSampler):
-    """The sampler of a Loader that does not shuffle: Lightning's overfit_batches asks for that."""
+    """The sampler of a Loader that does not shuffle, which Lightning's overfit_batches checks for."""

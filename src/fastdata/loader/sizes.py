@@ -1,4 +1,4 @@
-"""Which stored size, and which side of the crop, an epoch has: progressive resizing."""
+"""The stored size and the side of the crop in each epoch: progressive resizing."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["Size", "Sizes", "sized"]
 
 
 class Size(NamedTuple):
-    """stored: a size of the store; None: the dataset's own. crop: the side of the crop's output; None: the dataset's own."""
+    """A stored size of the store, and the side of the crop's output; None: the dataset's own."""
 
     stored: int | None = None
     crop: int | None = None
 
 
 class Sizes(tuple[tuple[int, Size], ...]):
-    """Pairs of an epoch and the size from it on, in order; the first epoch is 0."""
+    """Pairs of an epoch and the size from then on, in order; the first epoch is 0."""
 
     def at(self, epoch: int) -> Size:
         return next(size for first, size in reversed(self) if first <= epoch)
 
     @classmethod
     def of(cls, schedule: Mapping[int, Any] | None) -> Sizes:
-        """From what a user gives: {epoch: stored size, or (stored size, crop)}, either of which may be None.
+        """Make sizes of a user's {epoch: stored size, or (stored size, crop)}; either may be None.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: `schedule` has another form.
         """
         steps = {0: Size()} | {
             epoch: Size(*value) if isinstance(value, tuple | list) else Size(value) for epoch, value in (schedule or {}).items()
@@ -39,25 +39,26 @@ class Sizes(tuple[tuple[int, Size], ...]):
         return cls(sorted(steps.items()))
 
     def state(self) -> dict[int, list[int | None]]:
-        """What `of` makes the same of; of plain values."""
+        """Return plain values of which `of` makes the same sizes."""
         return {epoch: list(size) for epoch, size in self}
 
-    def check(self, dataset: Any) -> None:
-        """Raise unless every size can be had of a dataset."""
+    def check(self, dataset: Any) -> Sizes:
+        """Return these sizes, or raise as `sized` does if the dataset lacks one of them."""
         for _, size in self:
             sized(dataset, size)
+        return self
 
     def largest(self, dataset: SlotDataset) -> int:
-        """Bytes of the largest sample of any size."""
+        """Return the bytes of the largest sample of any size."""
         return int(max(sized(dataset, size).sample_bytes() for _, size in self))
 
 
 def sized(dataset: Any, size: Size) -> Any:
-    """A dataset with another stored size, and another side of its crop.
+    """Return the dataset with another stored size and another side of its crop.
 
     Raises:
-        TypeError: it has no sizes.
-        ValueError: it has no crop.
+        TypeError: the dataset has no sizes.
+        ValueError: the dataset has no crop.
     """
     if size != Size() and not isinstance(dataset, SlotDataset):
         raise TypeError(f"sizes need one of fastdata's datasets of images; this is a {type(dataset).__name__}")

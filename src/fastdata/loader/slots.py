@@ -1,9 +1,8 @@
 """Slots: shared memory that workers write batches into and the consumer reads in place.
 
-A slot is lent out as a tensor and comes back when the last view of that tensor is gone. The number of slots is fixed. When the
-consumer keeps so many batches that none would be left for the next one, a batch is handed out as a copy instead, so that a
-batch never changes while anyone in this process holds it, and memory never grows. A child that is forked while it holds a batch
-is not counted: it has to clone what it keeps.
+A slot is handed out as a tensor and is free again when the last view of that tensor is gone. The number of slots is fixed. If the
+consumer holds so many batches that no slot is left for the next one, it gets a copy instead: a batch never changes while this
+process holds it, and memory does not grow. A forked child is not counted: it has to clone the batches that it keeps.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ __all__ = ["ALIGN", "HELD", "Place", "Slots", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-ALIGN = 64  # bytes: where a second array of a batch may begin
-HELD = 3  # batches without a copy in the consumer's hands: the new one, the one before until its name is bound anew, one put by
+ALIGN = 64  # bytes to which the second array of a batch is aligned
+HELD = 3  # batches that a consumer may hold without a copy: the new one, the last one until its name is rebound, and a spare
 
 
 class Span(NamedTuple):
-    """Where in a slot an array lies: from byte `start` on."""
+    """The place of an array in a slot, from byte `start` on."""
 
     start: int
     shape: tuple[int, ...]
@@ -43,31 +42,33 @@ class Span(NamedTuple):
 
 
 class Place:
-    """The slots as a worker sees them: memory to write batches into."""
+    """The slots' memory, which workers write batches into."""
 
     def __init__(self, count: int, size: int) -> None:
         self.memory = SharedArray((count, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE))
 
     def array(self, slot: int, span: Span) -> Array | None:
-        """A part of a slot as an array; None where it does not fit."""
+        """Return part of a slot as an array; None if it does not fit."""
         row = self.memory.array[slot]
         return row[span.start : span.stop].view(span.dtype).reshape(span.shape) if span.stop <= row.size else None
 
 
 class Slots:
-    """Keeps account of the slots; in the process of the consumer only.
+    """Keeps account of the slots, in the consumer's process.
 
     Args:
-        in_flight: batches that are asked for and not yet handed out.
+        in_flight: batches that are requested and not yet handed out.
         size: bytes of a batch.
         held: batches that are handed out, or being copied to a device.
 
     Attributes:
-        reclaim: lets go of batches that are copied, and waits for copies until a condition holds. Whoever copies sets it.
+        count: the number of slots.
+        copies: batches that were handed out as a copy.
+        reclaim: releases batches that were copied to a device, and waits for copies until a condition holds. Set by the copier.
     """
 
     def __init__(self, in_flight: int, size: int, *, held: int = HELD) -> None:
-        self.count = in_flight + held + 1  # one more, so that the next request finds one before a batch is handed out
+        self.count = in_flight + held + 1  # one more for the request that precedes handing out
         self.place = Place(self.count, size)
         self._free = deque(range(self.count))
         self.reclaim: Callable[[Callable[[], bool]], None] = lambda enough: None
@@ -79,11 +80,11 @@ class Slots:
 
     @property
     def in_use(self) -> int:
-        """Slots that are being filled, or waiting, or in the hands of the consumer."""
+        """Slots that are being filled, waiting, or held by the consumer."""
         return self.count - len(self._free)
 
     def take(self) -> int:
-        """A free slot for the next request."""
+        """Return a free slot for the next request."""
         self.reclaim(self._some_free)
         return self._free.popleft()
 
@@ -91,8 +92,8 @@ class Slots:
         self._free.append(slot)
 
     def hand_out(self, slot: int, spans: Sequence[Span]) -> list[torch.Tensor]:
-        """The arrays of a batch in a slot. It comes back when nobody holds one of the tensors, or a view of one, any more."""
-        memory = self.place.memory.array[slot, : max(span.stop for span in spans)]  # an object of its own, which the tensors keep
+        """Return the arrays of a batch in a slot, which is free again when the last tensor, and the last view of one, is gone."""
+        memory = self.place.memory.array[slot, : max(span.stop for span in spans)]  # a new object that the tensors keep alive
         self.reclaim(self._some_free)
         if not self._free:
             self.copies += 1
@@ -107,21 +108,21 @@ class Slots:
         return bool(self._free)
 
     def pin(self, device: torch.device) -> None:
-        """Page-lock the slots, once, for copies to a GPU that overlap with its work. Where CUDA refuses, it warns."""
+        """Page-lock the slots, once, so that copies to a GPU overlap with its work. Warn if CUDA refuses."""
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         start = self.place.memory.array.ctypes.data
         with torch.cuda.device(device):
             code = int(cudart.cudaHostRegister(start, self.nbytes, 0))
             if code:
-                with suppress(RuntimeError):  # CUDA tells of an error again, to whoever calls next
+                with suppress(RuntimeError):  # CUDA reports the error again on the next call
                     torch.zeros(1, device=device).add_(1)
         if code:
             text = f"CUDA did not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code})"
-            warnings.warn(f"{text}: they are copied through other memory, which costs time", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{text}: they are copied through other memory, which takes longer", RuntimeWarning, stacklevel=2)
         else:
             weakref.finalize(self, _unpin, cudart, start, device).atexit = False
 
 
 def _unpin(cudart: Any, start: int, device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # a copy may still read
+    torch.cuda.synchronize(device)  # a copy may still be reading
     cudart.cudaHostUnregister(start)

@@ -1,4 +1,4 @@
-"""What a Loader counts."""
+"""The counts and times of a Loader."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ class Stats:
     """What a loader has done so far, in this process.
 
     Attributes:
-        dataset: what it reads.
-        workers, cores: its processes, and how many this rank has cores for.
-        batches, samples: delivered.
+        dataset: the dataset that it reads.
+        workers: its worker processes.
+        cores: the cores of this rank.
+        batches, samples: how many were delivered.
         wait_s: seconds that the consumer waited for a batch.
-        work_s: seconds that workers spent making them (with DALI: that this process spent on them), of which
+        work_s: seconds that workers spent making batches (with DALI: that this process spent). Parts of these are
         read_s, decode_s, resize_s: waiting for the images' bytes; decoding; resizing, cropping and flipping.
-        slots, slots_in_use: batches that shared memory holds room for, and how many of these are being filled, waiting or held.
+        slots, slots_in_use: batches that shared memory has room for, and how many of these are being filled, waiting or held.
         slot_bytes: shared memory of all slots.
-        copies: batches that were handed out as a copy, because the consumer held too many.
-        fallbacks: samples that DALI was to decode, and the CPU decoded as backend="torch" does.
+        copies: batches that were handed out as a copy because the consumer held too many.
+        fallbacks: samples that DALI could not decode, and the CPU decoded as backend="torch" does.
     """
 
     dataset: Any = field(default=None, repr=False, compare=False)
@@ -45,7 +46,7 @@ class Stats:
     fallbacks: int = 0
 
     def add(self, wait_s: float, work_s: float, timing: Timing) -> None:
-        """Count the times of one more batch."""
+        """Add the times of one more batch."""
         self.wait_s += wait_s
         self.work_s += work_s
         self.read_s += timing.read_s
@@ -53,7 +54,7 @@ class Stats:
         self.resize_s += timing.resize_s
 
     def advice(self, before: Stats) -> str:
-        """The first thing to change for a quicker loader, by what its workers spent most time on since `before`; "": nothing."""
+        """Return what to change first for a faster loader, by what its workers spent most time on since `before`; "": nothing."""
         spent = {part: getattr(self, f"{part}_s") - getattr(before, f"{part}_s") for part in ("read", "decode", "resize")}
         spent["other"] = self.work_s - before.work_s - sum(spent.values())
         return advice(self.dataset, max(spent, key=lambda part: spent[part]), more_workers=self.workers < self.cores)

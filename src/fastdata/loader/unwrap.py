@@ -1,4 +1,4 @@
-"""The dataset that a Loader was given, as the one that it reads."""
+"""Turns the dataset given to a Loader into the one that it reads."""
 
 from __future__ import annotations
 
@@ -13,68 +13,70 @@ from fastdata.errors import LoaderError
 from fastdata.loader.direct import is_direct
 from fastdata.tables.dataset import TableDataset
 
-__all__ = ["Given", "unwrapped"]
+__all__ = ["WatchedDataset"]
 
 
-class Given:
-    """What a Loader was given, which notices when another transform is set on it.
+class WatchedDataset:
+    """The dataset of a Loader; it notices when another transform is set.
 
     Args:
         dataset: the Loader's argument.
+        collate: the Loader's argument `collate_fn`.
 
     Attributes:
-        dataset: what is read: torch's Subset and ConcatDataset of fastdata's datasets are one dataset of fastdata's.
+        dataset: the dataset to read. torch's Subset and ConcatDataset of fastdata's datasets become one dataset of fastdata's.
+
+    Raises:
+        ValueError: `collate` is given for a dataset that makes its own batches.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._given, self.dataset = dataset, unwrapped(dataset)
-        self._looks = _looks(self.dataset), _looks(self._given)
-
-    def check_collate(self) -> None:
-        """Raises ValueError if it is a dataset that has its own way to make batches."""
-        if isinstance(self.dataset, SlotDataset) or is_direct(self.dataset):
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        self._original = dataset
+        self.dataset = _unwrap(dataset)
+        self._settings = _settings(self.dataset), _settings(self._original)
+        if collate is not None and (isinstance(self.dataset, SlotDataset) or is_direct(self.dataset)):
             raise ValueError(
-                f"collate_fn is for datasets of others; batches of a {type(self.dataset).__name__} are made as one: give it "
-                "a transform, or change the batch in the loop"
+                f"collate_fn is for other datasets: a {type(self.dataset).__name__} makes whole batches itself. Give it a "
+                "transform, or change the batch in the loop"
             )
 
     def changed(self) -> bool:
-        """Whether another transform, or view, was set since this was last asked: workers that were started before lack it.
+        """Return whether a transform or view was set since the last call: workers started before lack it.
 
         Raises:
-            LoaderError: that was done to a dataset inside of a Subset or ConcatDataset that was unwrapped.
+            LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
         """
-        before, now = self._looks, (_looks(self.dataset), _looks(self._given))
-        if self.dataset is not self._given and now[1] != before[1]:
+        before, now = self._settings, (_settings(self.dataset), _settings(self._original))
+        if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
-                f"a transform was set inside of a {type(self._given).__name__} after the Loader had taken the samples out of it: "
+                f"a transform was set inside a {type(self._original).__name__} after the Loader had unwrapped it: "
                 "set loader.dataset.transform, or make the Loader afterwards"
             )
-        self._looks = now
+        self._settings = now
         return now != before
 
 
-def _looks(dataset: Any) -> list[Any]:
-    """What may be set on a dataset, and on those that it wraps: its view, or its transform."""
+def _settings(dataset: Any) -> list[Any]:
+    """Return the view and the transform of a dataset, and of those that it wraps."""
     inside = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
-    return [getattr(dataset, "view", None), getattr(dataset, "transform", None), *map(_looks, inside)]
+    return [getattr(dataset, "view", None), getattr(dataset, "transform", None), *map(_settings, inside)]
 
 
-def unwrapped(dataset: Any) -> Any:
+def _unwrap(dataset: Any) -> Any:
     """Turn torch's Subset or ConcatDataset of fastdata's datasets into one dataset of fastdata's, with the same indices.
 
-    Subclasses, which may change the items, and whatever else has no fast path, are returned as they are.
+    Return other datasets as they are, and subclasses too, which may change the items.
     """
     if type(dataset) is Subset:
-        whole = unwrapped(dataset.dataset)
+        whole = _unwrap(dataset.dataset)
         return whole.subset(dataset.indices) if isinstance(whole, SlotDataset | TableDataset) else dataset
     if type(dataset) is ConcatDataset:
-        parts = [unwrapped(part) for part in dataset.datasets]
+        parts = [_unwrap(part) for part in dataset.datasets]
         if not all(isinstance(part, SlotDataset) for part in parts):
             return dataset
         try:
             joined = reduce(add, parts)
-        except ValueError:  # of different crops or labels, for instance
+        except ValueError:  # different crops or labels, for instance
             return dataset
         return joined if isinstance(joined, SlotDataset) else dataset
     return dataset
