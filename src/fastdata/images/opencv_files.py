@@ -80,7 +80,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def read_png(data: bytes) -> PngHeader:
-    """The header, with every chunk up to IEND found to be there."""
+    """The header, with every chunk up to IEND found to be there, and as its checksum says; that of pixels OpenCV checks."""
     if data[12:16] != b"IHDR":
         struct.unpack_from("16x", data)  # a file that is too short is truncated
         raise unsupported("PNG that does not start with IHDR")
@@ -113,6 +113,8 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         end = at + 12 + size
         if end > len(data):
             raise CodecError("the PNG ends inside a chunk", "truncated")
+        if kind != b"IDAT" and zlib.crc32(data[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
+            raise CodecError("the checksum of a PNG chunk is wrong", "undecodable")
         yield kind, at, end
         at = end
 
