@@ -31,7 +31,7 @@ test-all: test
 	$(RUN) $(PYTEST) -m slow
 
 test-dali: $(DALI)
-	$(RUN) $(PYTEST) tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py
+	$(RUN) $(PYTEST) tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py tests/test_properties_loader.py
 
 test-integrations: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python $(PYTEST) tests/integrations

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fastdata import FastDataError, Loader, Prefetcher, Trainer
 from fastdata.optim.rates import cosine
+from support import evaluation_of, step_of
 from training import Batch, Switch, cut, data, net, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
@@ -151,9 +152,9 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
         weights.append(values(model))
         average.append(values(run.ema.model))  # type: ignore[union-attr]
         bad[0] = update == 1
-        skipped += run._step.totals.read()[2]
+        skipped += step_of(run).totals.read()[2]
     state = run.optimizer.state_dict()["state"]
-    scale = run._step.scaler.get_scale()
+    scale = run.state_dict()["scaler"]["scale"]
     return {"weights": weights, "average": average[:2], "skipped": skipped, "state": state, "scale": scale}
 
 
@@ -194,7 +195,7 @@ def statistics(rank: int, size: int) -> dict[str, float]:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
     run, n = trainer(model, MOMENTUM, ema=AVERAGES), 6 * size
     list(run.steps([(x + rank, y) for x, y in cut(data(24), (8, 8, 8))]))
-    evaluate = run._evaluation.run
+    evaluate = evaluation_of(run).run
     found = {"averaged": run.evaluate(loader(n))["loss"], "evaluated": evaluate(run.model, loader(n))["loss"]}
     state = run.state_dict()
     x, y = data(n)
@@ -219,14 +220,14 @@ def sharded(rank: int, size: int, precision: str) -> dict[str, Any]:
     list(run.steps(loader(5 * 4 * size, torch.float32)))
     state = run.state_dict()
     loss = run.evaluate(loader(7, torch.float32))["loss"]
-    run._step.totals.read()
+    step_of(run).totals.read()
     before, factor[0] = shards(run.model), torch.inf if rank == size - 1 else 1.0
     list(run.steps(loader(4 * size, torch.float32)))
     return {
         "parts": all(isinstance(p, DTensor) for p in run.model.parameters()),
         "states": {name: state[name] for name in ("model", "ema")},
         "loss": loss,
-        "skipped": [run._step.totals.read()[2], torch.equal(before, shards(run.model)), run._step.scaler.get_scale()],
+        "skipped": [step_of(run).totals.read()[2], torch.equal(before, shards(run.model)), run.state_dict()["scaler"]["scale"]],
     }
 
 

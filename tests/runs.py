@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, RandomCrop, Trainer
 from fastdata.monitor import log
+from support import last_saved, step_of, wait_for_checkpoint
 
 EPOCHS = 2
 
@@ -146,15 +147,15 @@ def after_step(job: dict[str, Any], made: Trainer) -> None:
 def fit(job: dict[str, Any]) -> int:
     """Run a job: {"dir", "data", ...}; with "die", by SIGKILL, right after so many saves. Returns how many saves there were."""
     made, (train, val), saves = trainer(job), data(job), 0
-    save, add = made.save, made._step.add
+    save, add = made.save, step_of(made).add
 
     def counted() -> None:
         nonlocal saves
-        before = made._saved
+        before = last_saved(made)
         save()
-        saves += made._saved != before
+        saves += last_saved(made) != before
         if saves == job.get("die"):
-            made._checkpoints.wait()  # type: ignore[union-attr]
+            wait_for_checkpoint(made)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def logged(batch: Any, **options: Any) -> None:
@@ -164,7 +165,7 @@ def fit(job: dict[str, Any]) -> int:
 
     made.save = counted  # type: ignore[method-assign]
     if "log" in job:
-        made._step.add = logged  # type: ignore[method-assign]
+        step_of(made).add = logged
     try:
         made.fit(train, val, epochs=job.get("epochs", EPOCHS), max_steps=job.get("max_steps"), eval_every=job.get("eval_every"))
     finally:

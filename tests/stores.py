@@ -123,6 +123,19 @@ def arrays() -> Path:
 
 
 @cache
+def masked_arrays() -> Path:
+    """A store of 14 arrays of several shapes, int16 [20 + k, 24, 30], with masks of their last digits."""
+    root = folder()
+    for name in ("in", "masks"):
+        (root / name).mkdir()
+    for k in range(14):
+        values = np.random.default_rng(k).integers(0, 1000, (20 + k, 24, 30))
+        np.save(root / "in" / f"{k:02d}.npy", values.astype(np.int16))
+        np.save(root / "masks" / f"{k:02d}.npy", (values % 10).astype(np.uint8))
+    return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", chunk=16, workers=1).out
+
+
+@cache
 def table() -> Path:
     """A store of ten rows, x from 0 to 9 and the target y = x % 2."""
     root = folder()

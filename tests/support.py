@@ -141,3 +141,125 @@ def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd:
         if codes == [0] * count:
             return 0
     return next((code for code in codes if code), -1)
+
+
+# ------------------------------------------------------------------------------------------------------------- inside
+# What tests have to see, count or damage, and no public name gives. Each reach into an object of fastdata's is here.
+
+
+def records_of(dataset: Any) -> list[Any]:
+    """The records that a RAMDataset of images or arrays holds, then those of its masks: `bytes`, `ends`, and their number."""
+    parts = [getattr(dataset, name, None) for name in ("_images", "_arrays", "_masks")]
+    return [getattr(part, "source", part).records for part in parts if part is not None]
+
+
+def memory_of(dataset: Any) -> Array:
+    """The memory in which a dataset of any kind holds its samples, without masks; all of its copies share it."""
+    if hasattr(dataset, "_memory"):
+        return dataset._memory._copied.array  # of tokens
+    return dataset._table.array if hasattr(dataset, "_table") else records_of(dataset)[0].bytes
+
+
+def images_of(dataset: Any) -> Any:
+    """Where a dataset of images has its records from: what reads and decodes them, to be replaced by what does it wrongly."""
+    return dataset._images
+
+
+def documents_of(dataset: Any) -> Array:
+    """The documents of a part of a TokenDataset: numbers in the whole store."""
+    return dataset._chosen.array
+
+
+def runs_of(dataset: Any) -> Any:
+    """The pieces of memory in which the tokens of a TokenDataset lie."""
+    return dataset._runs()
+
+
+def engine_of(loader: Any) -> Any:
+    """What makes the batches of a Loader that runs: its slots have to come back, and whatever it holds has to go."""
+    return loader._engine
+
+
+def under_way(holder: Any) -> Any:
+    """The copies to a device that a Prefetcher, the engine of a Loader, or a Copier still holds memory for."""
+    return copier_of(holder)._under_way
+
+
+def copier_of(holder: Any) -> Any:
+    """What a Prefetcher, or the engine of a Loader, copies batches to a device with."""
+    return getattr(holder, "_copier", holder)
+
+
+def ahead_of(feed: Any) -> Any:
+    """The batches that a Feed has on their way to the consumer."""
+    return feed._ahead
+
+
+def read_through(dataset: Any, wrap: Any) -> Any:
+    """Put what counts them between a dataset of arrays and its records, and return it."""
+    dataset._arrays._reader = wrap(dataset._arrays._reader)
+    return dataset._arrays._reader
+
+
+def make_shard_here(job: Any, task: Any) -> None:
+    """What a worker does with a shard, in this process: a new one for each would take minutes."""
+    from fastdata.prepare import worker
+
+    worker._make_shard(job, task, worker.Progress(np.zeros(1, worker.STATUS)))
+
+
+def with_index(jpeg: Any) -> Any:
+    """A JPEG of the test's own, which OpenCV wrote on a grid, with the index that fastdata adds to its own ones."""
+    from fastdata.images import jpeg as module
+
+    return module._with_index(jpeg)
+
+
+def index_of(lengths: Array) -> bytes:
+    """The index of a JPEG whose segments would have these lengths, some of them too long for a file."""
+    from fastdata.images import jpeg as module
+
+    return module._index_segments(lengths)
+
+
+def window_of(view: Any, box: Any, output: tuple[int, int], sides: tuple[int, int]) -> Any:
+    """What a view decodes for a box that no crop would draw."""
+    return view._windows(np.array([box]), np.array([output]), np.array([sides[0]]), np.array([sides[1]]))[0]
+
+
+def step_of(run: Any) -> Any:
+    """What a Trainer makes an update with: its `add` takes the batches of one, its `totals` count updates that were skipped."""
+    return run._step
+
+
+def evaluation_of(run: Any) -> Any:
+    """What a Trainer evaluates with, to be given a model other than the averaged one."""
+    return run._evaluation
+
+
+def place_of(run: Any) -> Any:
+    """Where a Trainer stands in its data, to be moved as if it had been there all the time."""
+    return run._pass
+
+
+def last_saved(run: Any) -> Any:
+    """What a Trainer's last checkpoint is of: it saves nothing twice."""
+    return run._saved
+
+
+def torchs_scheduler(schedule: Any) -> Any:
+    """The scheduler of torch's inside of a Schedule."""
+    return schedule._scheduler
+
+
+def wait_for_checkpoint(run: Any) -> None:
+    """Until what a Trainer saves in the background is on disk. Its next save would do so too; whether it failed is told then."""
+    if (written := run._checkpoints._written) is not None:
+        written.exception()
+
+
+def forget_kind(name: str) -> None:
+    """Undo `fastdata.kinds.register`, which is for the life of a process: for other tests in this one the kind is not there."""
+    from fastdata import kinds
+
+    kinds._HOMES.pop(name)

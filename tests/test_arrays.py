@@ -19,8 +19,8 @@ import fastdata
 from fastdata import ArrayDataset, CenterCrop, Loader, LoaderError, RandomCrop, RandomResizedCrop, StoreError
 from fastdata.arrays.chunks import boxes, count, touched
 from fastdata.data.random import uniforms
-from stores import folder, once, sha, store
-from support import Array
+from stores import folder, store
+from support import Array, read_through
 
 
 def save(root: Path, arrays: dict[str, Array]) -> Path:
@@ -156,11 +156,6 @@ class Counting:
         return record
 
 
-def counting(dataset: ArrayDataset) -> Counting:
-    dataset._arrays._reader = Counting(dataset._arrays._reader)
-    return dataset._arrays._reader
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """A volume of 512 x 512 x 512 x uint16, made of a formula, and its store."""
@@ -177,7 +172,7 @@ def large(tmp_path_factory):
 def test_a_crop_of_a_large_volume_touches_at_most_four_times_its_bytes(large):
     path, volume = large
     dataset = ArrayDataset(path, crop=RandomCrop((64, 64, 64)))
-    reader = counting(dataset)
+    reader = read_through(dataset, Counting)
     worst = total = 0
     for epoch in range(60):
         before = reader.bytes
@@ -203,7 +198,7 @@ def test_no_crop_touches_more(start):
 def test_of_two_axes_too():
     path, _ = made("images")
     dataset = ArrayDataset(path, crop=CenterCrop(16))
-    reader = counting(dataset)
+    reader = read_through(dataset, Counting)
     _ = dataset[0]
     assert reader.records <= 4
 
@@ -249,55 +244,6 @@ def labelled() -> Path:
     root = folder()
     save(root / "in", {f"{'ab'[k % 2]}/{k:02d}": noise((20 + k, 24, 30), "int16", k) for k in range(14)})
     return fastdata.prep(root / "in", root / "o.fds", workers=1).out
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("masks", [False, True])
-def test_the_loader_delivers_what_the_dataset_reads(workers, masks):
-    path = made("volumes", masks=True)[0] if masks else labelled()
-    dataset = ArrayDataset(path, crop=RandomCrop((12, 7, 9)), flips=(0.5, 0, 0.3))
-    with Loader(dataset, 2, shuffle=True, num_workers=workers, seed=1) as loader:
-        batches = [batch for _ in range(3) for batch in loader]
-        assert workers == 0 or loader.stats().slots > 0
-    for batch in batches:
-        arrays, targets = dataset.read_batch(batch.ids, seed=1, epoch=batch.position[0])
-        assert batch[0].shape[1:] == (12, 7, 9) and batch[0].is_contiguous()
-        np.testing.assert_array_equal(batch[0].numpy(), arrays)
-        np.testing.assert_array_equal(batch[1].numpy(), targets)
-    with Loader(dataset, 2, shuffle=True, num_workers=1, seed=1) as other:
-        assert sha(other) == sha(batches[: len(other)])
-
-
-def test_a_batch_is_not_changed_while_it_is_held():
-    dataset = ArrayDataset(made("volumes", masks=True)[0], crop=RandomCrop(8))
-    with Loader(dataset, 1, num_workers=1) as loader:
-        kept = [batch for _ in range(4) for batch in loader]
-        then = sha(kept)
-        for _ in loader:
-            pass
-        assert sha(kept) == then and loader.stats().copies > 0
-
-
-def test_it_resumes_in_the_middle_of_an_epoch():
-    dataset = ArrayDataset(labelled(), crop=RandomCrop(6), flips=0.5)
-    with Loader(dataset, 3, shuffle=True, num_workers=2, seed=4) as first:
-        batches = iter(first)
-        next(batches), next(batches)
-        state = first.state_dict()
-        rest = sha(batches)
-    with Loader(dataset, 3, shuffle=True, num_workers=0, seed=4) as second:
-        second.load_state_dict(state)
-        assert sha(second) == rest and len(rest) == 3
-
-
-def test_ranks_share_an_epoch():
-    dataset = ArrayDataset(labelled(), crop=RandomCrop(6))
-    ids = []
-    for rank in range(3):
-        with Loader(dataset, 2, shuffle=True, num_workers=0, rank=rank, world_size=3) as loader:
-            batches = list(loader)
-            ids += [b.ids[: b.valid] for b in batches]
-    assert once(ids, 14)
 
 
 def test_subsets_and_splits():

@@ -16,7 +16,7 @@ from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.images.pixels import Window
 from stores import square, store
-from support import Array, picture
+from support import Array, images_of, picture
 
 Case = tuple[int, tuple[int, int], tuple[int, int, int, int], int, int]
 
@@ -142,7 +142,7 @@ def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int
 
 def test_one_damaged_record_is_named_and_the_others_of_its_batch_are_not() -> None:
     dataset = LMDBDataset(square("jpeg"), crop=CenterCrop(16))
-    images = dataset._images
+    images = images_of(dataset)
     good, _ = dataset.read_batch(np.arange(8), seed=0, epoch=0)
     get = images.get
 

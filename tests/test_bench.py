@@ -145,7 +145,7 @@ class _Batches:
 def test_a_pass_must_have_every_sample(sizes: list[int], fine: bool) -> None:
     batches = [torch.zeros(n, 3, 16, 16, dtype=torch.uint8) for n in sizes]
     contestant = Streamed("fake", "other", lambda: _Batches(batches), 0, samples=20, image_bytes=100)
-    contestant._loader = _Batches(batches)
+    contestant.start()
     if fine:
         check = contestant.check(60)
         assert (check.complete, check.shape, check.dtype, check.means.shape) == (True, (16, 16, 3), "uint8", (20, 3))

@@ -74,7 +74,7 @@ def test_inverse_frequencies_are_scikit_learns_balanced_weights():
     np.testing.assert_allclose(weights, wanted, rtol=1e-6)
     rows = TableDataset(table()[0])
     assert rows.classes == []
-    with pytest.raises(ValueError, match="class_weights needs classes; this dataset has labels of kind 'integer'"):
+    with pytest.raises(ValueError, match=r"class_weights needs classes.*'integer'"):
         rows.class_weights()
 
 
@@ -108,7 +108,7 @@ def test_weights_have_a_place_for_every_name():
     [
         (lambda: LMDBDataset(store()).class_weights("log"), "kind is 'log', but must be one of inverse, median"),
         (lambda: LMDBDataset(store()).class_weights(num_classes=2), "num_classes is 2, but there are samples of class 2: give 3"),
-        (lambda: LMDBDataset(floats()).class_weights(), "needs classes; this dataset has labels of kind 'vector'"),
+        (lambda: LMDBDataset(floats()).class_weights(), "needs classes.*'vector'"),
         (lambda: LMDBDataset(unlabelled()).class_weights(), "labels of kind 'none'"),
     ],
 )

@@ -19,7 +19,7 @@ from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, Prefetcher, R
 from fastdata.gpu.copies import Copier, together
 from paper import PaperGPU, take_over
 from stores import COUNT, SHAPES, folder, sources, store
-from support import encode
+from support import copier_of, encode, engine_of, under_way
 
 PASSES = 3
 
@@ -107,7 +107,7 @@ def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
         with monkeypatch.context() as patch:
             gpu = take_over(patch, eager=eager)
             if missing == "the host's memory is held":
-                patch.setattr(Copier, "reclaim", lambda self, *_: self._under_way.clear())
+                patch.setattr(Copier, "reclaim", lambda self, *_: under_way(self).clear())
             else:
                 patch.setattr(gpu.home if missing == "the consumer waits" else gpu.side, "wait_event", lambda event: None)
             with fed() as loader:
@@ -198,9 +198,9 @@ def test_slots_come_back_when_their_copies_are_done(gpu):
         for _ in range(PASSES):
             train(loader, gpu)
         gpu.run()
-        loader._engine._copier.reclaim()
+        copier_of(engine_of(loader)).reclaim()
         assert loader.stats().slots_in_use <= 4 + 2
-        slots = loader._engine.slots
+        slots = engine_of(loader).slots
     gc.collect()
     assert slots.in_use <= 4, "requests that were not served"
 
@@ -208,10 +208,10 @@ def test_slots_come_back_when_their_copies_are_done(gpu):
 def test_closing_waits_for_copies_that_are_under_way(gpu):
     loader = fed()
     next(iter(loader))
-    feeding = loader._engine
-    assert feeding._copier._under_way
+    engine = engine_of(loader)
+    assert under_way(engine)
     loader.close()
-    assert not feeding._copier._under_way
+    assert not under_way(engine)
 
 
 def test_images_and_masks_travel_as_one(gpu):

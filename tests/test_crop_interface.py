@@ -25,6 +25,7 @@ from fastdata import (
 )
 from fastdata.images import crops
 from stores import sha, square, store, whole
+from support import records_of
 from test_masks import masked
 from test_masks import nearest as nearest_classes
 
@@ -223,12 +224,12 @@ def test_all_sizes_are_in_memory_and_within_max_bytes():
     sizes = {size: sum(image.nbytes for image in whole(store(), size)) for size in (64, 96)}
     held = RAMDataset(store(), size=(96, 64))
     for size, total in sizes.items():
-        one = held.with_size(size)._images.records
+        (one,) = records_of(held.with_size(size))
         assert len(one) == 42 and one.bytes.nbytes == total
         one.bytes[:] = size
         assert (held.with_size(size)[5][0] == size).all()
     part = RAMDataset(store(), size=(96, 64), max_bytes=sum(sizes.values()) // 2)
-    counts = {len(part.with_size(size)._images.records) for size in sizes}
+    counts = {len(records_of(part.with_size(size))[0]) for size in sizes}
     assert len(counts) == 1 and 10 < counts.pop() < 30
     assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
 

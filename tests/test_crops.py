@@ -19,7 +19,7 @@ from fastdata.images.pixels import decode_window, encode_record
 from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
 from stores import deep, store, whole
-from support import picture
+from support import picture, window_of
 
 sides = st.integers(1, 40) | st.integers(1, 3000)
 sizes = st.integers(1, 64) | st.tuples(st.integers(1, 80), st.integers(1, 80))
@@ -301,7 +301,7 @@ def test_a_box_is_not_shifted_by_a_decode_at_a_smaller_scale(antialias, factor, 
     view = View(Resize((24, 24), antialias=antialias))
     for start in range(20, 28):
         box = (start, start + 3, side + start % 3, side)
-        window = view._windows(np.array([box]), np.array([out.shape[:2]]), np.array([400]), np.array([420]))[0]
+        window = window_of(view, box, out.shape[:2], (400, 420))
         assert window.shrink == shrink
         region = decode_window(data, PixelFormat("jpeg", 3, "uint8"), 400, 420, window, lambda n: np.empty(n, np.uint8))[0]
         view.render(Sample(box, window, (24, 24), (False, False)), region, out)

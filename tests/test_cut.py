@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata.errors import CodecError
-from fastdata.images import jpeg
 from fastdata.images.form import PixelFormat
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.images.jpeg_cut import cut_jpeg
 from fastdata.images.pixels import Window, decode_window, encode_record
-from support import Array, picture
+from support import Array, picture, with_index
 
 PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
 SAMPLINGS = {
@@ -38,7 +37,7 @@ def _encoded(image: Array, sampling: str, quality: int = 90, cells: int = 0) -> 
     if sampling != "grey":
         params += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling]]
         image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    return jpeg._with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1))
+    return with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1))
 
 
 def _pillow(data: bytes) -> Array:
@@ -164,7 +163,7 @@ def test_other_samplings_are_not_cut() -> None:
     image = cv2.cvtColor(picture(2, 70, 90), cv2.COLOR_RGB2BGR)
     for sampling in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440):
         params = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling]
-        assert cut_jpeg(jpeg._with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
+        assert cut_jpeg(with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
 
 
 def test_a_record_of_another_size_is_an_error() -> None:

@@ -23,7 +23,7 @@ from fastdata import (
 )
 from fastdata.store.store import Store
 from stores import store
-from support import encode, picture, until
+from support import encode, images_of, picture, until
 from test_dali import WITH_DALI, WITH_TORCH, both, same, threads
 
 pytest.importorskip("nvidia.dali")
@@ -37,7 +37,7 @@ def ended(data):
 
 def fail_at(monkeypatch, dataset, row):
     """Let DALI have noise for the JPEG of a row; no JPEG was found that it refuses and fastdata decodes."""
-    images = dataset._images
+    images = images_of(dataset)
     real = images.jpeg
 
     def jpeg(index, data, window, *, cut):

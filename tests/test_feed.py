@@ -21,7 +21,7 @@ from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenD
 from fastdata.loader.device_prefetch import Feed
 from fastdata.torch_private import arrived
 from stores import COUNT, once, sha, store
-from support import children, until
+from support import ahead_of, children, engine_of, until
 from training import net, summed, values
 
 
@@ -115,7 +115,7 @@ def test_closing_forgets_the_batches_and_closes_the_engine():
     subject = feed(engine)
     number(subject)
     subject.close()
-    assert engine.closed and not len(subject._ahead)
+    assert engine.closed and not len(ahead_of(subject))
 
 
 # What is there already, of torch's DataLoader
@@ -257,8 +257,8 @@ def test_slots_come_back_after_passes_that_are_left_and_after_a_change_of_size(w
         assert sha(loader) == first
         stats = loader.stats()
         assert (stats.copies, stats.slots) == (0, in_flight + 3 + 2 + 1) and stats.slots_in_use <= in_flight + 3
-        slots = loader._engine.slots
-        feeding = loader._engine
+        feeding = engine_of(loader)
+        slots = feeding.slots
     feeding.close()
     del feeding
     gc.collect()
@@ -271,17 +271,29 @@ def fails(pixels: Any) -> Any:
     return pixels
 
 
-def test_a_batch_that_failed_costs_no_slot():
-    """An error that was still to come is dropped with its generation, and the workers live on."""
-    with Loader(augmented(transform=fails), 1, num_workers=1) as loader:
-        loader._engine = engine = loader._start()
-        errors = 0
-        for _ in range(COUNT):
-            try:
-                engine.receive(loader._requests.generation)
-            except OSError:
-                errors += 1
-        assert errors > 5 and engine.slots.in_use <= 2
+def is_read(k: int) -> bool:
+    try:
+        list(Loader(augmented(transform=fails), 1, sampler=[k], num_workers=0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_batch_that_failed_costs_no_slot(device):
+    """An error that was still to come is dropped when the pass begins anew, and the workers live on."""
+    read = [is_read(k) for k in range(COUNT)]
+    before = set(children(os.getpid()))
+    sampler = [read.index(True)] + [read.index(False)] * 9
+    with Loader(augmented(transform=fails), 1, sampler=sampler, num_workers=1, device=device) as loader:
+        for _ in range(30):
+            next(iter(loader))
+            time.sleep(0.02)  # the next ones fail meanwhile
+            workers = set(children(os.getpid())) - before
+            loader.set_epoch(0)
+        assert set(children(os.getpid())) - before == workers
+        stats = loader.stats()
+        assert stats.copies == 0 and stats.slots_in_use <= 6
 
 
 def test_targets_on_the_host_hold_no_slot():
@@ -303,8 +315,8 @@ def test_a_loader_that_is_let_go_leaves_nothing():
     before = set(children(os.getpid()))
     loader = Loader(augmented(), 6, num_workers=2, device="cpu")
     next(iter(loader))
-    feeding = weakref.ref(loader._engine)
-    slots = weakref.ref(loader._engine.slots)
+    feeding = weakref.ref(engine_of(loader))
+    slots = weakref.ref(engine_of(loader).slots)
     del loader
     gc.collect()
     assert feeding() is None and slots() is None

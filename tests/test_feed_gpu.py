@@ -23,6 +23,7 @@ from fastdata import LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResized
 from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier
 from stores import script, store
+from support import ahead_of, engine_of, under_way
 from test_copies import TENSORS, masked
 from training import net, summed, values
 
@@ -114,7 +115,7 @@ def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
     if missing == "the consumer waits":
         monkeypatch.setattr(copies.Copy, "take", lambda self: self._data)
     elif missing == "the host's memory is held":
-        monkeypatch.setattr(Copier, "reclaim", lambda self, *_: self._under_way.clear())
+        monkeypatch.setattr(Copier, "reclaim", lambda self, *_: under_way(self).clear())
     else:
         start = Copier._start
 
@@ -294,11 +295,11 @@ def test_copies_run_beside_the_consumers_work():
         time.sleep(0.3)  # the workers have made the next ones
         images, _ = next(batches)
         torch.cuda._sleep(2_000_000_000)
-        done = loader._engine._copier._under_way[-1][0]
+        done = under_way(engine_of(loader))[-1][0]
         end = time.monotonic() + 0.5
         while not done.query() and time.monotonic() < end:
             time.sleep(0.001)
-        assert len(loader._engine._ahead) == 2 and done.query() and not torch.cuda.current_stream().query()
+        assert len(ahead_of(engine_of(loader))) == 2 and done.query() and not torch.cuda.current_stream().query()
     assert images.is_cuda
 
 
@@ -369,10 +370,10 @@ def test_closing_frees_what_was_ahead():
 def test_slots_are_page_locked_once_and_unlocked_in_the_end():
     with made() as loader:
         next(iter(loader))
-        memory = loader._engine.slots.place.memory
+        memory = engine_of(loader).slots.place.memory
         whole = torch.from_numpy(memory.array)
         assert whole.is_pinned() and whole[-1, -1:].is_pinned()
-        sources = [source for _, sources, _ in loader._engine._copier._under_way for source in sources]
+        sources = [source for _, sources, _ in under_way(engine_of(loader)) for source in sources]
         assert all(source.is_pinned() for source in sources)
     gc.collect()
     assert not whole.is_pinned()
@@ -381,7 +382,7 @@ def test_slots_are_page_locked_once_and_unlocked_in_the_end():
 def test_slots_that_may_not_be_page_locked_are_right_too():
     with made(pin_memory=False) as loader:
         found = train(passes(loader))
-        assert not torch.from_numpy(loader._engine.slots.place.memory.array).is_pinned()
+        assert not torch.from_numpy(engine_of(loader).slots.place.memory.array).is_pinned()
     assert right(found)
 
 

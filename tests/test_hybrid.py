@@ -20,6 +20,7 @@ from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.requests import Requests
 from fastdata.loader.sizes import Sizes
 from stores import COUNT, sha, store
+from support import children
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -55,6 +56,17 @@ def wanted(share, epochs=(0, 1)):
 # ------------------------------------------------------------------------------------------------- without DALI
 
 
+class Counted(Requests):
+    """Requests that count how many were drawn."""
+
+    drawn = 0
+
+    def __iter__(self):
+        for request in super().__iter__():
+            self.drawn += 1
+            yield request
+
+
 @given(
     st.fractions(Fraction(1, 64), Fraction(63, 64), max_denominator=64),
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=60),
@@ -63,24 +75,27 @@ def wanted(share, epochs=(0, 1)):
 @settings(max_examples=200, deadline=None)
 @pytest.mark.slow
 def test_engines_that_run_ahead_as_they_like_get_their_own_requests_in_order(share, draws, restarts):
-    requests = Requests(EpochOrder(COUNT, 0, shuffle=True), Part(0, 1), 8, COUNT, None)
+    requests = Counted(EpochOrder(COUNT, 0, shuffle=True), Part(0, 1), 8, COUNT, None)
     split = Split(requests, share)
     halves = [iter(Half(split, engine)) for engine in (0, 1)]
-    ahead, epoch, place = (deque(), deque()), 0, 0
+    ahead, epoch, place, taken = (deque(), deque()), 0, 0, 0
     for step, (engine, count) in enumerate(draws):
         if step in restarts:
             epoch, place = epoch + 2, 3 * 8
             requests.restart(epoch, place, Sizes.of(None))
+            requests.drawn = taken = 0
             for queue in ahead:
                 queue.clear()  # as an engine does with what belongs to an earlier generation
         ahead[engine].extend(next(halves[engine]) for _ in range(count))
+        taken += count
         turn = split.turn()
         k = epoch * BATCHES + place // 8
         assert turn == int((k + 1) * share // 1 - k * share // 1)
+        taken += not ahead[turn]
         request = ahead[turn].popleft() if ahead[turn] else next(halves[turn])
         split.delivered()
         assert (request.epoch, request.start, request.generation) == (epoch, place, requests.generation)
-        assert max(map(len, split._waiting)) <= 64 * (1 + max(map(len, ahead)))
+        assert requests.drawn - taken <= 64 * (1 + max(map(len, ahead))), "an engine that runs ahead leaves few for the other one"
         epoch, place = (epoch, request.stop) if request.stop < COUNT else (epoch + 1, 0)
 
 
@@ -98,7 +113,7 @@ def test_what_is_no_share_is_no_backend():
         "other:0.5",
         None,
     ):
-        with pytest.raises(ValueError, match=r'must be "torch", "dali", "auto", or such as "hybrid:0.25"'):
+        with pytest.raises(ValueError, match=r"backend is .*hybrid:"):
             Loader(photos(), 8, backend=wrong)
 
 
@@ -148,10 +163,12 @@ def test_on_a_device_with_a_sampler_and_another_size_in_between():
 
 def test_a_killed_worker_ends_the_pass_with_an_error_and_the_next_one_works():
     pytest.importorskip("nvidia.dali")
+    before = set(children(os.getpid()))
     with Loader(photos(), **OPTIONS, backend="hybrid:0.5", num_workers=1) as loader:
         batches = iter(loader)
         next(batches)
-        os.kill(loader._engine._workers._batches._workers[0].pid, signal.SIGKILL)
+        (worker,) = set(children(os.getpid())) - before
+        os.kill(worker, signal.SIGKILL)
         with pytest.raises(LoaderError, match="a worker died"):
             for _ in range(3 * BATCHES):
                 next(batches)

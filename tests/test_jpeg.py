@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata.errors import CodecError
-from fastdata.images import jpeg
 from fastdata.images.form import PixelFormat
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.images.pixels import Window, decode_record, decode_window, encode_record
-from support import Array, encode, picture
+from support import Array, encode, index_of, picture
 
 PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
 LARGEST_BODY = 65_533
@@ -127,14 +126,14 @@ def test_a_long_index_chains_over_several_segments(chunks: int) -> None:
 @pytest.mark.parametrize("largest", [255, 256, 65_536, 10_000_000])
 def test_long_segments_are_kept(largest: int) -> None:
     lengths = np.array([3, largest, 70, largest], np.int64)
-    data = b"\xff\xd8" + jpeg._index_segments(lengths) + b"\xff\xda\0\x02"
+    data = b"\xff\xd8" + index_of(lengths) + b"\xff\xda\0\x02"
     np.testing.assert_array_equal(_lengths(data), lengths)
 
 
 def test_index_bytes_are_those_of_the_format() -> None:
     head = b"\xff\xe9\x00\x23fastdata\0" + b"\x01" + b"\x00\x00" + b"\x01\x00"
     low, long = b"\x02\x03\xff", b"\0\0\0\0\x01\x00" + b"\x02\0\0\0\xff\x00"
-    assert jpeg._index_segments(np.array([258, 3, 65_535])) == head + b"\x03\0\0\0" + low + long
+    assert index_of(np.array([258, 3, 65_535])) == head + b"\x03\0\0\0" + low + long
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def begun(killed: Path, tmp_path: Path) -> Path:
 
 
 def test_a_begun_store_says_so(begun: Path) -> None:
-    with pytest.raises(StoreError, match=r"not finished.*run the same fastdata-prep command again"):
+    with pytest.raises(StoreError, match="not finished"):
         Store(begun)
     assert any("not finished" in line for line in verify(begun))
 

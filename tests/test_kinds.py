@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +10,7 @@ import pandas as pd
 import pytest
 
 import fastdata
-from fastdata import PrepError, StoreError, kinds
-from fastdata.options import options_of
+from fastdata import PrepError, StoreError
 from fastdata.prepare.estimate import estimate
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
@@ -21,7 +18,7 @@ from fastdata.store.info import store_facts
 from fastdata.store.info_lines import info_lines
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, run, shards
+from support import MAIN, forget_kind, run, shards
 
 LINES = [(0.5, "one"), (-2.0, "two words"), (7.25, "three"), (1e6, "ümlaut")]
 PROGRAM = "import sys; sys.path.insert(0, {tests!r}); import numbered_lines; from fastdata.cli import main; main()"
@@ -32,7 +29,7 @@ def fifth():
     import numbered_lines
 
     yield numbered_lines
-    kinds._HOMES.pop("lines")  # for other tests in this process there are four
+    forget_kind("lines")
 
 
 @pytest.fixture(scope="module")
@@ -101,19 +98,6 @@ def test_the_command_has_its_options(made: Path, tmp_path: Path) -> None:
     assert done.returncode == 3 and "3 of 5 lines kept, 2 rejected" in done.stdout, done.stderr
     said = run(*program, "prep", "--help-for", "lines").stdout
     assert "--least-chars" in said and "Reject shorter lines." in said and "--size" not in said
-
-
-@pytest.mark.parametrize("name", ["images", "arrays", "tokens", "table"])
-def test_every_field_of_a_kind_s_options_is_an_option_of_the_command_and_of_prep(name: str) -> None:
-    from fastdata.cli import prep as command
-
-    made = kinds.find(name).options
-    assert set(options_of(made)) == {field.name for field in fields(made)}
-    typed = {param.name: param for param in command.params}
-    named = inspect.signature(fastdata.prep).parameters
-    for key, field in options_of(made).items():
-        assert typed[key].opts == [f"--{key.replace('_', '-')}"] and typed[key].help
-        assert named[key].default == field.default and f"{key}: " in (fastdata.prep.__doc__ or "")
 
 
 def test_wrong_values_are_told_by_name() -> None:

@@ -21,7 +21,7 @@ from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.text.tokenizer import Spec, load
-from support import PREP, kill_group, run, start, tables, tree, until
+from support import PREP, kill_group, memory_of, run, start, tables, tree, until
 from test_text import TEXTS, write
 from test_token_files import write_llmc, write_megatron, write_nanogpt
 
@@ -129,7 +129,7 @@ def test_the_first_rows_are_a_table_of_these_rows(kind: str, limit: int, tmp_pat
     assert (made.inputs, made.kept, made.rejected) == (want.inputs, want.kept, want.rejected)
     one, two = TableDataset(made.out), TableDataset(want.out)
     assert one.columns == two.columns and one.missing == two.missing and one.classes == two.classes
-    assert one._table.array.tobytes() == two._table.array.tobytes() and made.inputs == min(limit, 300)
+    assert memory_of(one).tobytes() == memory_of(two).tobytes() and made.inputs == min(limit, 300)
     assert one.columns["x"].dtype == ("uint8" if limit <= 64 else "int16") and list(verify(made.out)) == []
     again = fastdata.prep(whole, tmp_path / "a.fds", target="y", limit=limit)
     assert again.resumed == again.inputs == made.inputs

@@ -24,7 +24,7 @@ from fastdata.images.mask_file import decode_mask
 from fastdata.images.mask_recipe import read_palette
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from stores import folder, sha, store
+from stores import folder, store
 from support import MAIN, PREP, Array, encode, picture, run, tree
 
 CAMVID = Path(__file__).parents[2] / "shared/data/camvid"
@@ -77,7 +77,7 @@ def test_colors_become_their_places_in_the_table():
     values = np.random.default_rng(0).integers(0, 4, (9, 11))
     rgb = np.array(colors, np.uint8)[values]
     np.testing.assert_array_equal(decode_mask(file(rgb), colors=colors), values)
-    with pytest.raises(CodecError, match=r"25 pixels have colours that the palette lacks, such as \(200, 0, 0\)") as error:
+    with pytest.raises(CodecError, match=r"^25 pixels .*\(200, 0, 0\)") as error:
         only = np.where(values == 1, 1, 0)
         decode_mask(file(np.array(colors, np.uint8)[only]), colors=((1, 2, 3), (9, 9, 9)))
     assert error.value.reason == "unknown-color"
@@ -260,21 +260,6 @@ def test_an_item_is_an_image_and_its_mask():
     image, mask = MaskDataset(masked())[1]
     assert (image.shape, mask.shape, image.dtype, mask.dtype) == ((1, 83, 61), (83, 61), torch.uint8, torch.uint8)
     assert torch.equal(image[0], mask)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_delivers_both(workers):
-    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31)), hflip=0.5)  # 31: the masks begin at an odd byte
-    with Loader(dataset, 5, shuffle=True, num_workers=workers, seed=1) as loader:
-        batches = [batch for _ in range(3) for batch in loader]
-        stats = loader.stats()
-        assert stats.slot_bytes == stats.slots * 8192 and stats.copies
-    for batch in batches:
-        images, masks = dataset.read_batch(batch.ids, seed=1, epoch=batch.position[0])
-        np.testing.assert_array_equal(batch[0].permute(0, 2, 3, 1).numpy(), images)
-        np.testing.assert_array_equal(batch[1].numpy(), masks)
-    with Loader(dataset, 5, shuffle=True, num_workers=1, seed=1) as other:
-        assert sha(other) == sha(batches[: len(other)])
 
 
 def test_a_batch_with_masks_takes_no_more_than_its_bytes(tmp_path):

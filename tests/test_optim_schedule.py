@@ -22,6 +22,7 @@ from torch.optim import lr_scheduler as lrs
 
 from fastdata.optim.rates import cosine, linear, multistep, onecycle, scale_lr
 from fastdata.optim.schedule import Schedule
+from support import torchs_scheduler
 
 EPOCHS, UPDATES = 6, 4  # per epoch
 LOSSES = [1.0, 0.9, 0.95, 0.97, 0.96, 0.96]  # of the evaluations: a plateau after the second
@@ -240,7 +241,7 @@ def test_a_resumed_multistep_has_the_milestones_that_torch_wants() -> None:
     make, _, optimizer = CASES["nested"]
     own = optimizer()
     again = resumed(make, optimizer(), saved(Schedule(make(own), own)))
-    milestones = again._scheduler._schedulers[0]._schedulers[1].milestones
+    milestones = torchs_scheduler(again)._schedulers[0]._schedulers[1].milestones
     assert milestones == Counter([1])
     assert type(milestones) is Counter
 
@@ -275,7 +276,7 @@ def test_tensors_as_rates_stay_the_same_tensors() -> None:
     torchs = Schedule(lrs.MultiStepLR(again, [1]), again)
     assert any(isinstance(v, Tensor) for v in values(torchs.state_dict()))
     assert not any(
-        v is w for v in values(torchs.state_dict()) for w in values(torchs._scheduler.state_dict()) if isinstance(v, Tensor)
+        v is w for v in values(torchs.state_dict()) for w in values(torchs_scheduler(torchs).state_dict()) if isinstance(v, Tensor)
     )
 
 

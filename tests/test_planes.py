@@ -35,8 +35,8 @@ from fastdata.images.pixels import decode_record, encode_record
 from fastdata.images.planes import split_planes
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from stores import sha, sources, square, store
-from support import Array, encode, picture
+from stores import sources, square, store
+from support import Array, encode, memory_of, picture
 
 YUV = PixelFormat("yuv420", 3, "uint8")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -254,7 +254,7 @@ def part(plane: Array, box: tuple[float, ...], shape: tuple[int, int], antialias
 def test_samples_are_the_planes_of_the_box(crop):
     path, seed, epoch = store("yuv420"), 5, 2
     dataset, opened = LMDBDataset(path, crop=crop, hflip=0.5, vflip=0.4), Store(path)
-    reader, sides = opened.reader(opened.variant(None)), dataset._images.sides(np.arange(len(dataset)))
+    reader, sides = opened.reader(opened.variant(None)), dataset.sides()
     for k in range(len(dataset)):
         height, width = int(sides[0][k]), int(sides[1][k])
         stored = split_planes(bytes(reader.get(k)), height, width)
@@ -277,21 +277,7 @@ def test_memory_emits_what_the_disk_does(decoded):
     disk, memory = LMDBDataset(store("yuv420"), crop=crop), RAMDataset(store("yuv420"), crop=crop, decoded=decoded)
     a, b = (d.read_batch(np.arange(len(d)), seed=0, epoch=0) for d in (disk, memory))
     np.testing.assert_array_equal(a[0], b[0])
-    assert memory._images.records.bytes.nbytes == sum(Store(store("yuv420")).samples["96/bytes"])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_hands_out_planes(workers):
-    dataset = LMDBDataset(store("yuv420"), crop=RandomResizedCrop((24, 32)), hflip=0.5)
-    with Loader(dataset, 8, shuffle=True, num_workers=workers, seed=1) as loader:
-        batches = list(loader)
-        assert loader.stats().slot_bytes >= loader.stats().slots * 8 * 24 * 32 * 3 // 2
-    assert all(images.shape[1:] == (1, 36, 32) and images.dtype == torch.uint8 for images, _ in batches)
-    for batch in batches:
-        want = dataset.read_batch(batch.ids, seed=1, epoch=0)[0]
-        np.testing.assert_array_equal(batch[0].permute(0, 2, 3, 1).numpy(), want)
-    with Loader(dataset, 8, shuffle=True, num_workers=1, seed=1) as other:
-        assert sha(other) == sha(batches)
+    assert memory_of(memory).nbytes == sum(Store(store("yuv420")).samples["96/bytes"])
 
 
 def test_one_sample():
@@ -348,7 +334,7 @@ def test_what_planes_cannot_do():
 
 @pytest.mark.parametrize("options", [{"bits": 16}, {"gray": True}])
 def test_no_planes_of_gray_or_sixteen_bits(options, tmp_path):
-    with pytest.raises(ValueError, match="yuv420 holds colours in 8 bits"):
+    with pytest.raises(ValueError, match=r"yuv420 .* 8 bits"):
         fastdata.prep(sources(), tmp_path / "o.fds", codec="yuv420", **options)
 
 

@@ -22,7 +22,7 @@ from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, Trainer
 from paper import take_over
 from runs import Counted
 from stores import sha, store
-from support import until
+from support import under_way, until
 from training import net, summed, values
 
 pytestmark = [
@@ -240,7 +240,7 @@ def test_a_pass_that_ends_early_lets_go_of_everything(end, monkeypatch):
     subject = Prefetcher(Watched(), "cpu", depth=3)
     batches = iter(subject)
     next(batches)
-    assert len(held) == 4 and len(subject._copier._under_way) == 4
+    assert len(held) == 4 and len(under_way(subject)) == 4
     if end == "error":
         with pytest.raises(ZeroDivisionError):
             batches.throw(ZeroDivisionError())
@@ -248,7 +248,7 @@ def test_a_pass_that_ends_early_lets_go_of_everything(end, monkeypatch):
         batches.close()
     del batches
     gc.collect()
-    assert not subject._copier._under_way and all(reference() is None for reference in held)
+    assert not under_way(subject) and all(reference() is None for reference in held)
 
 
 def test_wrong_arguments():

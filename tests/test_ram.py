@@ -18,12 +18,13 @@ from PIL import Image
 from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
 from fastdata.images.pixels import Window
 from fastdata.shared_memory import SharedArray
+from fastdata.store.store import Store
 from stores import COUNT, deep, folder, script, sources, store
-from support import encode, picture, until
+from support import encode, images_of, memory_of, picture, records_of, until
 
 
 def stored_bytes(path):
-    return int(LMDBDataset(path)._images.store.samples["96/bytes"].sum())
+    return int(Store(path).samples["96/bytes"].sum())
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 1, None])
@@ -33,7 +34,8 @@ def test_it_equals_the_store_bit_for_bit_whatever_is_held(codec, decoded, share)
     path, options = store(codec), {"crop": RandomResizedCrop(40), "hflip": 0.5}
     total = stored_bytes(store("rgb") if decoded else path)
     ram = RAMDataset(path, decoded=decoded, max_bytes=None if share is None else int(share * total), **options)
-    held = len(ram._images.records)
+    (records,) = records_of(ram)
+    held = len(records)
     assert held == {0: 0, 1: COUNT, None: COUNT}.get(share, held) and (share != 0.5 or 10 < held < 32)
     disk = LMDBDataset(path, **options)
     assert np.array_equal(ram.read_batch(range(COUNT), seed=1, epoch=1)[0], disk.read_batch(range(COUNT), seed=1, epoch=1)[0])
@@ -102,8 +104,8 @@ def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
 
 def test_a_damaged_record_is_named_when_it_is_decoded():
     dataset = RAMDataset(store("jpeg"))
-    start = dataset._images.records.ends[5]
-    dataset._images.records.bytes[start : start + 200] = 0
+    (records,) = records_of(dataset)
+    records.bytes[records.ends[5] : records.ends[5] + 200] = 0
     with pytest.raises(FormatError, match=r"sample 5 of .*: .*; run fastdata verify"):
         dataset[5]
 
@@ -175,6 +177,7 @@ def test_another_process_reads_the_same_memory_until_its_maker_is_gone():
 HOLDER = """
 import sys, time
 from fastdata.shared_memory import SharedArray
+from fastdata.store.store import Store
 held = SharedArray(200 << 20)
 held.array[:] = 7
 print("ready", flush=True)
@@ -202,6 +205,7 @@ import gc, json, os, sys, time
 from pathlib import Path
 import torch.multiprocessing as mp
 from fastdata import RAMDataset
+from support import records_of
 
 def pss(pid):
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -225,7 +229,7 @@ def main(method, *paths):
     go.set()
     for worker in workers:
         worker.join()
-    print(json.dumps([held, int(dataset._images.records.ends[-1])]))
+    print(json.dumps([held, int(records_of(dataset)[0].ends[-1])]))
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
@@ -243,10 +247,10 @@ def test_four_processes_hold_the_bytes_once(method):
 
 def test_the_crop_of_a_held_image_leaves_it_as_it_is():
     dataset = RAMDataset(store(), decoded=True, crop=CenterCrop(20), hflip=1, transform=lambda p: p.__imul__(0))
-    before = dataset._images.records.bytes.copy()
+    before = memory_of(dataset).copy()
     assert dataset[0][0].sum() == 0
-    np.testing.assert_array_equal(dataset._images.records.bytes, before)
-    images = LMDBDataset(store())._images
+    np.testing.assert_array_equal(memory_of(dataset), before)
+    images = images_of(LMDBDataset(store()))
     raw = images.decode(0, images.get(0), Window(0, 0, 1, 1), lambda n: np.empty(n, np.uint8))[0].pixels
     with pytest.raises(ValueError, match="read-only"):
         raw[0] = 0

@@ -17,7 +17,7 @@ import fastdata
 import stores
 from fastdata import ArrayDataset, Loader, RAMDataset, RandomCrop, StoreError, TableDataset, TokenDataset
 from stores import folder, script, sha
-from support import Array
+from support import Array, memory_of, records_of
 
 HERE = {"PYTHONPATH": str(Path(fastdata.__file__).parents[1])}
 
@@ -79,7 +79,7 @@ def test_tokens_come_as_from_disk(options: dict[str, Any], share: float | None) 
     held = RAMDataset(path, block_size=700, max_bytes=most, **options)
     disk = TokenDataset(path, 700, **options)
     assert isinstance(held, RAMDataset) and isinstance(held, TokenDataset) and len(held) == len(disk)
-    memory = held._memory._copied.array
+    memory = memory_of(held)
     assert len(memory) == len(everything) if share is None else 2 * len(memory) <= most
     assert np.array_equal(memory, everything[: len(memory)]) and (share != 0.4 or len(memory) > 500_000)
     for one, two in ((held, disk), (held.split(0.6, seed=1)[0], disk.split(0.6, seed=1)[0])):
@@ -107,7 +107,7 @@ def test_arrays_come_as_from_disk(share: float | None, workers: int) -> None:
     held = RAMDataset(path, max_bytes=None if share is None else int(share * total), **options)
     disk = ArrayDataset(path, **options)
     assert isinstance(held, RAMDataset) and isinstance(held, ArrayDataset)
-    kept = sum(part.in_memory.bytes.nbytes for part in (held._arrays, held._masks))
+    kept = sum(records.bytes.nbytes for records in records_of(held))
     assert kept == total if share is None else 0.9 * share * total <= kept <= share * total
     with Loader(held, 4, shuffle=True, seed=5, num_workers=workers) as one, Loader(disk, 4, shuffle=True, seed=5) as two:
         assert sha(one) == sha(two)
@@ -127,10 +127,10 @@ def test_whole_arrays_are_what_went_in(most: int | None) -> None:
 def test_held_chunks_are_read_from_memory() -> None:
     path, arrays, _ = volumes()
     held = RAMDataset(path)
-    held._arrays.in_memory.bytes[:] = 255
+    memory_of(held)[:] = 255
     assert (held[0][0] == 65_535).all() and not (ArrayDataset(path)[0][0] == 65_535).all()
     part = RAMDataset(path, max_bytes=100_000)
-    part._arrays.in_memory.bytes[:] = 255
+    memory_of(part)[:] = 255
     np.testing.assert_array_equal(part[5][0], arrays[5])
 
 
@@ -182,10 +182,11 @@ def test_it_pickles_small_and_says_what_it_is(name: str) -> None:
 OTHERS = """
 import json, multiprocessing, sys
 from fastdata import RAMDataset
+from support import memory_of
 
 def work(dataset, pipe):
-    memory = dataset._memory._copied.array if hasattr(dataset, "_memory") else dataset._arrays.in_memory.bytes
-    first = int((dataset[0][0] if hasattr(dataset, "_memory") else dataset[0][0]).flatten()[0])
+    memory = memory_of(dataset)
+    first = int(dataset[0][0].flatten()[0])
     memory[:4] = 7
     pipe.send(first)
 
@@ -225,7 +226,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
     path, options = (tokens()[0], {"block_size": 8}) if kind == "tokens" else (volumes()[0], {})
     disk = "TokenDataset" if kind == "tokens" else "ArrayDataset"
     monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 200_000)
-    with pytest.raises(StoreError, match=rf"0.00 GB are free: give max_bytes=160000 to keep the rest on disk, or use {disk}"):
+    with pytest.raises(StoreError, match=rf"max_bytes=160000 .*{disk}"):
         RAMDataset(path, **options)
     assert len(RAMDataset(path, max_bytes=160_000, **options)) > 0
 
@@ -249,8 +250,8 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             r"hflip is not an argument for .*, which holds arrays: it takes crop, flips",
         ),
         ("RAMArrays", {"ignore_index": 999}, ValueError, r"ignore_index is 999, but a uint8 mask holds 0 to 255"),
-        ("RAMTable", {"max_bytes": 9}, TypeError, r"max_bytes is not an argument for .*, which holds a table: it takes no other"),
-        ("RAMTable", {"targets": [1]}, ValueError, r"targets go with a list of files; a store has its own"),
+        ("RAMTable", {"max_bytes": 9}, TypeError, r"max_bytes is no argument for .*, which holds a table: that takes no other"),
+        ("RAMTable", {"targets": [1]}, ValueError, "targets go with"),
         (
             "RAMImages",
             {"block_size": 9},

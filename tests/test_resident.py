@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset, WeightedRandomSampler
+from torch.utils.data import TensorDataset
 
 import fastdata
 from fastdata import (
@@ -31,7 +31,7 @@ from fastdata import (
 )
 from fastdata.gpu.crops import Stack
 from fastdata.loader import resident
-from stores import COUNT, folder, once, sha, sources, square, store
+from stores import COUNT, folder, sha, sources, square, store
 from support import encode, picture
 
 pytestmark = [
@@ -177,28 +177,6 @@ def test_a_state_goes_from_one_to_the_other_in_mid_epoch_and_back(device):
             equal(other, mine, device)
 
 
-def test_passes_and_epochs_are_those_of_any_loader():
-    dataset = LMDBDataset(square(), hflip=0.5)
-    with Loader(dataset, 8, shuffle=True, num_workers=0, resident="cpu") as mine, Loader(dataset, 8, shuffle=True) as ordinary:
-        first = sha(ordinary)
-        old = iter(mine)
-        next(old)
-        assert sha(mine) == sha(ordinary)  # the pass that was left was an epoch
-        with pytest.raises(LoaderError, match="one pass at a time"):
-            next(old)
-        mine.set_epoch(0)
-        assert sha(mine) == first
-        mine.close()
-        ordinary.set_epoch(1)
-        assert sha(mine) == sha(ordinary)
-
-
-def test_samplers_draw_samples_again_and_they_look_otherwise():
-    dataset = LMDBDataset(square(), crop=RandomCrop(20), hflip=0.5)
-    weighted = WeightedRandomSampler([0.0] * 38 + [1.0] * 4, 30)
-    passes(dataset, "cpu", batch_size=8, sampler=weighted, shuffle=False)
-
-
 def test_sizes_are_loaded_anew():
     dataset = LMDBDataset(store("jpeg", size=(48, 32), resize="crop"), crop=CenterCrop(40))
     make = partial(Loader, dataset, 8, num_workers=0, schedule={0: (32, 24), 1: (48, 36)})
@@ -228,7 +206,9 @@ def test_each_image_is_held_once():
     with Loader(subset, 3, num_workers=0, resident="cpu") as mine:
         ((_, targets),) = list(mine)
         assert targets.tolist() == subset.targets.tolist()
-        assert mine._engine._dataset._stacks[0].pixels == 2 * 32 * 32
+        (stack,) = (each for each in gc.get_objects() if type(each) is Stack)
+        assert stack.pixels == 2 * 32 * 32
+        del stack
 
 
 @settings(max_examples=60, deadline=None)
@@ -285,7 +265,7 @@ def test_what_can_not_stay_is_refused_at_once(make, says):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu():
-    with pytest.raises(ValueError, match="resident is 'cuda', but torch sees no GPU here: leave resident out"):
+    with pytest.raises(ValueError, match=r"resident is 'cuda', .*: leave resident out"):
         loader(LMDBDataset(square()), resident="cuda")
 
 
@@ -326,14 +306,6 @@ class Deadly(LMDBDataset):
 def test_the_death_of_a_worker_is_told():
     with loader(Deadly(square()), num_workers=1) as mine, pytest.raises(LoaderError, match="a worker died while it loaded images"):
         next(iter(mine))
-
-
-def test_ranks_deliver_everything_once():
-    ids = []
-    for rank in range(3):
-        with loader(LMDBDataset(square()), rank=rank, world_size=3, shuffle=True) as mine:
-            ids.extend(batch.ids[: batch.valid] for batch in mine)
-    assert once(ids, COUNT)
 
 
 # On a GPU

@@ -15,6 +15,7 @@ from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from fastdata.gpu.copies import Copier
 from fastdata.loader.slots import Slots, Span
 from stores import COUNT, sha, store
+from support import under_way
 
 
 def augmented(**options):
@@ -227,12 +228,12 @@ def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
     slots, copier = Slots(1, 100), Copier("cpu")
     slots.reclaim = copier.reclaim
     for _ in range(4):
-        copier._under_way.append((Event(), slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))]), []))
+        under_way(copier).append((Event(), slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))]), []))
     assert (slots.count, slots.in_use, slots.copies) == (5, 4, 0)
     slots.take()
     assert Event.waited == 0
     slots.take()
-    assert Event.waited == 1 and len(copier._under_way) == 3
+    assert Event.waited == 1 and len(under_way(copier)) == 3
     copier.close()
     assert Event.waited == 4
 

@@ -30,7 +30,7 @@ from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.tables.column_stats import exact, narrowest
-from support import Array
+from support import Array, make_shard_here
 
 TARGET = "y"
 
@@ -42,11 +42,10 @@ def make(table: Any, out: Path | None = None, **options: Any) -> Path:
 
 
 def _run_here(plan: Plan, roots: Any, out: Path, shards: list[int], **_: Any) -> None:
-    """What workers do, in this process: a new one for each of a hundred tables would take minutes."""
     job = worker.Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint, plan.shared)
     for k in shards:
         task = worker.Task(k, plan.bounds[k], plan.shard(k), {})
-        worker._make_shard(job, task, worker.Progress(np.zeros(1, worker.STATUS)))
+        make_shard_here(job, task)
 
 
 def with_target(**columns: Any) -> pa.Table:
@@ -427,11 +426,12 @@ def test_it_pickles_small_and_other_processes_share_it(store: Path, method: str)
     code = """
 import json, multiprocessing, sys
 from fastdata import TableDataset
+from support import memory_of
 
 def work(dataset, pipe):
     columns, targets = dataset.gather(dataset.locate([7, 8]))
     before = columns["x"].tolist()
-    dataset._table.array["c0"][0] = 99
+    memory_of(dataset)["c0"][0] = 99
     pipe.send([before, targets.tolist()])
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from fastdata.store.format import read_manifest
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.tables import cut as cutting
-from support import MAIN, PREP, kill_group, run, start, tables, tree, until
+from support import MAIN, PREP, kill_group, make_shard_here, run, start, tables, tree, until
 from test_tables import make, with_target
 
 TOOLS = Path(__file__).parent.parent / "tools"
@@ -278,10 +278,10 @@ def test_a_table_that_changes_under_the_run(tmp_path: Path) -> None:
     for text in ("x,y\n1,1\n999,2\n", "x,y\n1,1\n,2\n", "x,y\n1,1\nab,2\n", "x,y\n1,1\n"):
         path.write_text(text)
         with pytest.raises(StoreError, match=r"than when it was listed|cannot be read as a table"):
-            worker._make_shard(job, worker.Task(0, 0, work.plan.shard(0), {}), worker.Progress(np.zeros(1, worker.STATUS)))
+            make_shard_here(job, worker.Task(0, 0, work.plan.shard(0), {}))
     with pytest.raises(StoreError, match=r"t.csv: rows 0 to 1 cannot be read: its decoder took"):
         task = worker.Task(0, 0, work.plan.shard(0), {0: ("crashed", "its decoder took the process down (SIGSEGV)")})
-        worker._make_shard(job, task, worker.Progress(np.zeros(1, worker.STATUS)))
+        make_shard_here(job, task)
 
 
 # ------------------------------------------------------------------------------------------------------- the same bytes
@@ -390,7 +390,7 @@ def test_the_commands(tmp_path: Path) -> None:
         {"age": None, "city": "Oslo", "score": None, "y": "yes"},
     ]
     strict = run(*PREP, "t.csv", "two.fds", "--target", "y", cwd=tmp_path)
-    assert strict.returncode == 3 and "more than 1.00% of the inputs were rejected" in strict.stderr
+    assert strict.returncode == 3 and "1.00%" in strict.stderr
     assert run(*PREP, "t.csv", "--target", "z", cwd=tmp_path).returncode == 2
     names = run(*PREP, "t.csv", "n.fds", "--target", "age", "--target", "city", cwd=tmp_path)
     assert names.returncode == 2 and "--target 'city' holds names: give it as the only target" in names.stderr

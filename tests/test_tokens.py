@@ -26,7 +26,7 @@ from fastdata.store.files import file_sum
 from fastdata.text.memory import RowCopier, Runs
 from stores import folder, once, script
 from stores import store as image_store
-from support import Array
+from support import Array, documents_of, runs_of
 
 NONE = 65_535
 
@@ -173,7 +173,7 @@ def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -
 
 def test_in_memory_is_one_run_and_files_are_few() -> None:
     mapped, held = TokenDataset(wide(), 8), TokenDataset(wide(), 8, in_memory=True)
-    assert len(held._runs().places) == 1 and 15 < len(mapped._runs().places) < 30
+    assert len(runs_of(held).places) == 1 and 15 < len(runs_of(mapped).places) < 30
     assert np.array_equal(
         mapped.locate(np.arange(100), seed=0, epoch=0)[:, 1:], held.locate(np.arange(100), seed=0, epoch=0)[:, 1:]
     )
@@ -187,20 +187,19 @@ def test_split_holds_out_whole_documents(path: Any) -> None:
     assert keys[0] + keys[1] == Counter(hash(d[:51].tobytes()) for d in whole)
     again = TokenDataset(path(), 50, mode="document").split(0.7, seed=4)[0]
     other = TokenDataset(path(), 50, mode="document").split(0.7, seed=5)[0]
-    assert np.array_equal(again._chosen.array, parts[0]._chosen.array) and not np.array_equal(
-        other._chosen.array, parts[0]._chosen.array
-    )
+    assert np.array_equal(documents_of(again), documents_of(parts[0]))
+    assert not np.array_equal(documents_of(other), documents_of(parts[0]))
 
 
 def test_the_stream_of_a_split_is_its_documents_one_after_another() -> None:
     whole = documents(store())
     for part in TokenDataset(store(), 33, mode="sequential").split(0.5, seed=1):
-        stream = np.concatenate([whole[k] for k in part._chosen.array])
+        stream = np.concatenate([whole[k] for k in documents_of(part)])
         with Loader(part, 8) as loader:
             rows = rows_of(loader)
         assert np.array_equal(rows[:, 1:].reshape(-1)[: len(stream) - 1], stream[1:])
         nested, rest = part.split(0.5, seed=2)
-        assert set(nested._chosen.array) | set(rest._chosen.array) == set(part._chosen.array)
+        assert set(documents_of(nested)) | set(documents_of(rest)) == set(documents_of(part))
 
 
 def test_a_store_that_uses_the_largest_id_comes_as_uint32() -> None:
@@ -225,42 +224,6 @@ def test_batches_carry_where_they_stand_and_no_worker_is_started() -> None:
     assert batches[1].position == (0, 16) and batches[-1].valid == len(batches[-1])
     located = dataset.locate(batches[2].ids, seed=1, epoch=0)
     assert batches[2].equal(dataset.gather(located))
-
-
-@pytest.mark.parametrize("mode", ["random", "sequential", "document"])
-def test_a_resumed_run_delivers_the_same_batches(mode: str) -> None:
-    def make(batch_size: int = 8) -> Loader:
-        return Loader(TokenDataset(store(), 16, mode=mode), batch_size, shuffle=True, seed=2)
-
-    def flat(batch: Any) -> bytes:
-        return b"".join(t.numpy().tobytes() for t in (batch if isinstance(batch, tuple) else (batch,)))
-
-    first = make()
-    pieces = [flat(b) for _ in range(2) for b in first]
-    second, count = make(), len(first)
-    iterator = iter(second)
-    for _ in range(count // 2):
-        next(iterator)
-    third = make()
-    third.load_state_dict(second.state_dict())
-    found = [flat(b) for b in third] + [flat(b) for b in third]
-    assert found == pieces[count // 2 :]
-    for loader in (first, second, third):
-        loader.close()
-
-
-def test_two_loaders_leaving_early_and_set_epoch() -> None:
-    dataset = TokenDataset(store(), 16)
-    with Loader(dataset, 8, seed=2) as loader:
-        whole = [[b.numpy().copy() for b in loader] for _ in range(2)]
-        loader.set_epoch(0)
-        for k, batch in enumerate(loader):
-            assert np.array_equal(batch, whole[0][k])
-            if k == 5:
-                break
-        assert np.array_equal(next(iter(loader)), whole[1][0])
-        loader.set_epoch(1)
-        assert all(np.array_equal(a, b) for a, b in zip(loader, whole[1], strict=True))
 
 
 def taken(loader: Loader, count: int) -> list[torch.Tensor]:
@@ -291,7 +254,7 @@ def test_rows_of_many_batches_at_once_are_slices_also_where_they_cross_runs(bloc
     stream, dataset = tokens(wide()), TokenDataset(wide(), block)
     if part is not None:
         whole, dataset = documents(wide()), dataset.split(0.5, seed=1)[part]
-        stream = np.concatenate([whole[k] for k in dataset._chosen.array])
+        stream = np.concatenate([whole[k] for k in documents_of(dataset)])
     with Loader(dataset, 3, seed=4) as loader:
         batches = taken(loader, 60)
     assert len(memory_of(batches)) == (1 if block == 1000 else 15)

@@ -21,7 +21,7 @@ from torch.optim import lr_scheduler as schedulers
 from fastdata import FastDataError, Trainer
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.parallel.world import World
-from support import run, run_ranks
+from support import run, run_ranks, wait_for_checkpoint
 
 BATCH = (torch.arange(12.0).reshape(4, 3) / 12, torch.tensor([0, 1, 0, 1]))
 
@@ -209,14 +209,14 @@ def test_an_error_of_writing_is_raised_at_the_next_save(tmp_path: Path, kind: st
     next(steps)
     made.save()
     next(steps)
-    made._checkpoints.wait()  # type: ignore[union-attr]
+    wait_for_checkpoint(made)
     if kind == "no folder":
         (tmp_path / "checkpoints").rename(tmp_path / "away")
     else:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
     try:
         made.save()
-        made._checkpoints._written.exception()  # type: ignore[union-attr]
+        wait_for_checkpoint(made)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     next(steps)

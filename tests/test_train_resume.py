@@ -22,7 +22,7 @@ import stores
 from fastdata import FastDataError, Loader, Trainer
 from fastdata.parallel.signals import Termination
 from fastdata.train.batches import Epoch
-from support import run, run_ranks
+from support import place_of, run, run_ranks
 
 SCRIPT = Path(runs.__file__)
 RANDOM = {"plateau": 1, "precision": "fp16", "eval_every": 2}
@@ -180,7 +180,7 @@ def test_at_90_percent_of_ten_million_only_what_is_used_is_read(tmp_path: Path) 
     first, loader = linear(tmp_path), Loader(Ten(), 100, shuffle=True, num_workers=0)
     loader.load_state_dict({**loader.state_dict(), "consumed": 9_000_000})
     next(first.steps(loader))
-    first._pass.used = 90_001  # type: ignore[union-attr]  as if it had been there all the time
+    place_of(first).used = 90_001
     first.save()
     first.close()
     again, data = linear(tmp_path), Ten()

@@ -118,7 +118,7 @@ def test_a_total_that_does_not_fit_is_refused_with_both_numbers(make, total):
 
 
 def test_a_warm_up_that_is_longer_than_the_run_is_refused():
-    with pytest.raises(ValueError, match="warmup is 500, but must be a whole number of updates below total, 15"):
+    with pytest.raises(ValueError, match=r"warmup is 500, .* 15"):
         rates(cosine(warmup=500), SIZED, epochs=3)
 
 

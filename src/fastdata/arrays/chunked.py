@@ -47,7 +47,7 @@ class StoreArrays:
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._names: list[str] | None = None
-        self.in_memory: InMemoryRecords | None = None
+        self.records: InMemoryRecords | None = None
 
     def __len__(self) -> int:
         return len(self.store)
@@ -58,11 +58,11 @@ class StoreArrays:
 
     def copy_to_memory(self, sizes: Array) -> None:
         """Copy the first chunks, which have these sizes, into shared memory."""
-        self.in_memory = InMemoryRecords(sizes, self._reader.get, "chunk")
+        self.records = InMemoryRecords(sizes, self._reader.get, "chunk")
 
     def _get(self, chunk: int) -> memoryview:
-        if self.in_memory is not None and chunk < len(self.in_memory):
-            return self.in_memory.get(chunk)
+        if self.records is not None and chunk < len(self.records):
+            return self.records.get(chunk)
         return self._reader.get(chunk)
 
     def name(self, index: int) -> str:
@@ -114,12 +114,12 @@ class StoreArrays:
             part[every + target] = values[every + wanted]
 
     def __getstate__(self) -> tuple[Path, bool, str, InMemoryRecords | None]:
-        return self.store.path, self.mask, self.store.manifest.fingerprint, self.in_memory
+        return self.store.path, self.mask, self.store.manifest.fingerprint, self.records
 
     def __setstate__(self, state: tuple[Path, bool, str, InMemoryRecords | None]) -> None:
         path, mask, fingerprint, in_memory = state
         self.__init__(path, mask=mask)  # type: ignore[misc]
-        self.in_memory = in_memory
+        self.records = in_memory
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 

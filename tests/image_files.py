@@ -1,0 +1,199 @@
+"""Writers of image files in plain Python, which share no code with what reads them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support import Array
+
+ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))  # top, left, steps
+
+
+def saved(pixels: Array | Image.Image, kind: str, **options: Any) -> bytes:
+    """An image file, written by Pillow."""
+    out = io.BytesIO()
+    (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(out, kind, **options)
+    return out.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------------------------ PNG
+
+
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(values: Array, depth: int, color_type: int, *, interlaced: bool = False, filters: Any = None, **chunks: bytes) -> bytes:
+    """A PNG of numbers [H, W, samples]; filters: says which of the five a row has; chunks: PLTE and tRNS, before the pixels."""
+    height, width, _ = values.shape
+    choose = filters or (lambda: 0)
+    passes = [values[top::down, left::right] for top, left, down, right in ADAM7] if interlaced else [values]
+    raw = b"".join(_png_rows(part, depth, choose) for part in passes if part.size)
+    size = struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, int(interlaced))
+    packed = zlib.compress(raw)
+    half = len(packed) // 2  # pixels may come in several chunks
+    pieces = [(b"IHDR", size), *((name.encode(), body) for name, body in chunks.items())]
+    pieces += [(b"IDAT", packed[:half]), (b"IDAT", packed[half:]), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*piece) for piece in pieces)
+
+
+def _png_rows(values: Array, depth: int, choose: Any) -> bytes:
+    """Rows as bytes, each behind its filter."""
+    height, _, samples = values.shape
+    flat = values.reshape(height, -1)
+    if depth == 16:
+        rows = flat.astype(">u2").view(np.uint8)
+    elif depth == 8:
+        rows = flat.astype(np.uint8)
+    else:
+        bits = np.unpackbits(flat.astype(np.uint8)[..., None], axis=2)[..., 8 - depth :]
+        rows = np.packbits(bits.reshape(height, -1), axis=1)
+    step, out = max(1, samples * depth // 8), b""
+    above = np.zeros(rows.shape[1], int)
+    for row in rows.astype(int):
+        left, corner = (np.concatenate([np.zeros(step, int), line])[: len(line)] for line in (row, above))
+        kind = choose()
+        guess = (0 * row, left, above, (left + above) // 2, _paeth(left, above, corner))[kind]
+        out += bytes([kind]) + ((row - guess) % 256).astype(np.uint8).tobytes()
+        above = row
+    return out
+
+
+def _paeth(left: Array, above: Array, corner: Array) -> Array:
+    away = [np.abs(left + above - corner - each) for each in (left, above, corner)]
+    return np.where((away[0] <= away[1]) & (away[0] <= away[2]), left, np.where(away[1] <= away[2], above, corner))
+
+
+# ----------------------------------------------------------------------------------------------------------------- TIFF
+
+
+def tiff(a: Array, photometric: int, *, order: str = "<", **extra: Any) -> bytes:
+    """A TIFF of [H, W, samples]; extra: planar, tile, deflate, orientation, alpha, tags."""
+    height, width, samples = a.shape
+    a = a.astype(a.dtype.newbyteorder(order))
+    tile, pieces = extra.get("tile"), []
+    for plane in np.split(a, samples, axis=2) if extra.get("planar") else [a]:
+        for top in range(0, height, tile or height):
+            for left in range(0, width, tile or width):
+                piece = plane[top : top + (tile or height), left : left + (tile or width)]
+                if tile:
+                    piece = np.pad(piece, ((0, tile - piece.shape[0]), (0, tile - piece.shape[1]), (0, 0)))
+                pieces.append(zlib.compress(piece.tobytes()) if extra.get("deflate") else piece.tobytes())
+    starts = np.cumsum([8, *[len(piece) for piece in pieces]])
+    tags: dict[int, tuple[str, list[int]]] = {
+        256: ("I", [width]),
+        257: ("I", [height]),
+        258: ("H", [a.dtype.itemsize * 8] * samples),
+        259: ("H", [8 if extra.get("deflate") else 1]),
+        262: ("H", [photometric]),
+        274: ("H", [extra.get("orientation", 1)]),
+        277: ("H", [samples]),
+        284: ("H", [2 if extra.get("planar") else 1]),
+        324 if tile else 273: ("I", starts[:-1].tolist()),
+        325 if tile else 279: ("I", [len(piece) for piece in pieces]),
+    }
+    tags.update({322: ("H", [tile]), 323: ("H", [tile])} if tile else {278: ("I", [height])})
+    if "alpha" in extra:
+        tags[338] = ("H", [extra["alpha"]])
+    tags.update(extra.get("tags", {}))
+    spill, at, entries = b"", int(starts[-1]), b""
+    for tag, (code, values) in sorted(tags.items()):
+        packed = struct.pack(f"{order}{len(values)}{code}", *values)
+        field = packed.ljust(4, b"\0")
+        if len(packed) > 4:
+            field, spill = struct.pack(order + "I", at + len(spill)), spill + packed
+        entries += struct.pack(order + "HHI", tag, {"H": 3, "I": 4}[code], len(values)) + field
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", at + len(spill))
+    return head + b"".join(pieces) + spill + struct.pack(order + "H", len(tags)) + entries + b"\0" * 4
+
+
+# ------------------------------------------------------------------------------------------------------ PNM, Sun raster
+
+
+def pnm(kind: int, values: Array, largest: int) -> bytes:
+    """A PNM, P1 to P6, of numbers [H, W, samples]."""
+    height, width = values.shape[:2]
+    head = b"P%d\n# a comment 9 9\n%d %d\n" % (kind, width, height) + (b"%d\n" % largest if kind not in (1, 4) else b"")
+    if kind == 1:
+        return head + b"\n".join(b"".join(b"%d" % value for value in row.ravel()) for row in values) + b"\n"
+    if kind == 4:
+        return head + np.packbits(values[..., 0].astype(np.uint8), axis=1).tobytes()
+    if kind in (2, 3):
+        return head + b"\n".join(b" ".join(b"%d" % value for value in row.ravel()) for row in values) + b"\n"
+    return head + values.astype(np.uint8 if largest <= 255 else ">u2").tobytes()
+
+
+def sun(raw: bytes, height: int, width: int, bits: int, kind: int, palette: bytes = b"") -> bytes:
+    return struct.pack(">8I", 0x59A66A95, width, height, bits, len(raw), kind, bool(palette), len(palette)) + palette + raw
+
+
+def sun_rows(pixels: Array) -> bytes:
+    """Rows padded to two bytes."""
+    flat = pixels.reshape(len(pixels), -1)
+    return np.pad(flat, ((0, 0), (0, flat.shape[1] % 2))).tobytes()
+
+
+def sun_runs(raw: bytes) -> bytes:
+    out = b""
+    for value, run in itertools.groupby(raw):
+        count = len(list(run))
+        while count:
+            some = min(count, 256)
+            literal = b"\x80\0" * some if value == 0x80 else bytes([value]) * some
+            out += literal if some < 3 else bytes([0x80, some - 1, value])
+            count -= some
+    return out
+
+
+# --------------------------------------------------------------------------------------------------------------- others
+
+
+def psd(rgb: Array) -> bytes:
+    height, width = rgb.shape[:2]
+    head = b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, height, width, 8, 3)
+    return head + struct.pack(">IIIH", 0, 0, 0, 0) + rgb.transpose(2, 0, 1).tobytes()
+
+
+def sgi(rgb: Array) -> bytes:
+    height, width = rgb.shape[:2]
+    head = struct.pack(">HBBHHHHII", 474, 0, 1, 3, width, height, 3, 0, 255)
+    return head.ljust(512, b"\0") + rgb[::-1].transpose(2, 0, 1).tobytes()
+
+
+def qoi(rgb: Array) -> bytes:
+    head = b"qoif" + struct.pack(">IIBB", rgb.shape[1], rgb.shape[0], 3, 0)
+    return head + b"".join(b"\xfe" + pixel.tobytes() for pixel in rgb.reshape(-1, 3)) + bytes(7) + b"\1"
+
+
+def msp(bits: Array) -> bytes:
+    """Microsoft Paint's, of bools [H, W]."""
+    height, width = bits.shape
+    head = struct.pack("<4s12H", b"DanM", width, height, 1, 1, 1, 1, width, height, 0, 0, 0, 0)
+    total = 0
+    for (word,) in struct.iter_unpack("<H", head):
+        total ^= word
+    return head[:24] + struct.pack("<H", total) + bytes(6) + np.packbits(bits, axis=1).tobytes()
+
+
+def heif(pixels: Array, **options: Any) -> bytes:
+    pytest.importorskip("pillow_heif")
+    from pillow_heif import from_pillow
+
+    out = io.BytesIO()
+    from_pillow(Image.fromarray(pixels)).save(out, quality=100, chroma=444, **options)
+    return out.getvalue()
+
+
+def jxl(pixels: Array, **options: Any) -> bytes:
+    pytest.importorskip("pillow_jxl")
+    import pillow_jxl  # noqa: F401
+
+    return saved(pixels, "JXL", lossless=True, **options)

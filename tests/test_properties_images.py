@@ -1,0 +1,462 @@
+"""An image file of any format and mode, whole, cut or damaged, is read as it was meant, or refused: never as another picture.
+
+Pixels are made in numpy. What loses some is compared with another decoder than the one that fastdata uses for the format. What no
+reader can notice is a changed byte where a format has no checksum: there the size alone has to be right.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, features
+
+import image_files
+from fastdata.errors import CodecError
+from fastdata.images.image_file import SourceImage
+from image_files import saved
+from support import Array
+
+CUT = ("empty", "truncated", "undecodable", "unsupported", "not-an-image")
+
+
+class Picture:
+    """Numbers for an image: runs of equal ones above, noise below. background: beneath what is transparent."""
+
+    def __init__(self, height: int, width: int, seed: int, background: tuple[int, int, int] = (255, 255, 255)) -> None:
+        self.height, self.width, self.rng = height, width, np.random.default_rng(seed)
+        self.background = background
+
+    def blend(self, color: Array, alpha: Array, full: int = 255) -> Array:
+        """Rounded."""
+        part, ground = alpha / full, np.array(self.background) * (full // 255)
+        return np.floor(colors(color) * part + ground * (1 - part) + 0.5 + 1e-9)
+
+    def values(self, channels: int, largest: int = 255) -> Array:
+        noise = self.rng.integers(0, largest + 1, (self.height, self.width, channels))
+        runs = self.rng.integers(0, largest + 1, (self.height, self.width // 5 + 1, channels)).repeat(5, axis=1)
+        lower = np.arange(self.height)[:, None, None] * 2 > self.height
+        return np.where(lower, noise, runs[:, : self.width]).astype(np.uint8 if largest < 256 else np.uint16)
+
+    def photo(self, channels: int = 3) -> Array:
+        """A smooth one, for formats that lose something."""
+        y, x = np.mgrid[: self.height, : self.width]
+        waves = [x * 4 % 256, y * 6 % 256, (x + y) * 3 % 256, (2 * x + y) % 256]
+        return np.stack(waves[:channels], axis=2).astype(np.uint8)
+
+
+@dataclass
+class Made:
+    """A file and what it shows.
+
+    Attributes:
+        data: the file.
+        expected: [H, W, 3] of 8 or of 16 bits.
+        bits: which.
+        apart: how far the pixels may be from it.
+        gray: what the file's own luma is, or None.
+        reason: why it is refused, or "".
+    """
+
+    data: bytes
+    expected: Array
+    bits: int = 8
+    apart: int = 0
+    gray: Array | None = None
+    reason: str = ""
+
+
+def colors(gray_or_rgb: Array) -> Array:
+    return np.broadcast_to(gray_or_rgb, (*gray_or_rgb.shape[:2], 3))
+
+
+def through(ink: Array) -> Array:
+    """RGB of CMYK."""
+    light = 1 - ink / 255
+    return np.floor(255 * light[..., :3] * light[..., 3:] + 0.5)
+
+
+def other(data: bytes, mode: str = "RGB") -> Array:
+    """What Pillow makes of a file."""
+    return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
+
+
+def opencv(data: bytes) -> Array:
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+
+
+# ------------------------------------------------------------------------------------------------------------- the formats
+
+GRAY, RGB, INDEXED, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+SAMPLES = {GRAY: 1, RGB: 3, INDEXED: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
+DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
+
+
+def png(p: Picture, kind: int, depth: int, *, interlaced: bool, clear: bool) -> Made:
+    """clear: one colour, or some of a palette, are transparent."""
+    largest = (1 << depth) - 1
+    values = p.values(SAMPLES[kind], largest)
+    chunks, full = dict[str, bytes](), 65535 if depth == 16 else 255
+    color, alpha = values.astype(int) * full // largest, None
+    if kind == INDEXED:
+        palette = p.rng.integers(0, 256, (largest + 1, 3), np.uint8)
+        chunks["PLTE"], color = palette.tobytes(), palette[values[..., 0]]
+        if clear:
+            alphas = p.rng.integers(0, 256, largest, np.uint8)
+            chunks["tRNS"], alpha = alphas.tobytes(), np.append(alphas, 255)[values[..., 0], None]
+    elif kind in (GRAY_ALPHA, RGB_ALPHA):
+        color, alpha = color[..., :-1], color[..., -1:]
+    elif clear:
+        key = values[p.height // 2, p.width // 2]
+        chunks["tRNS"], alpha = key.astype(">u2").tobytes(), np.where((values == key).all(axis=2, keepdims=True), 0, full)
+    filters = partial(p.rng.integers, 5)
+    data = image_files.png(values, depth, kind, interlaced=interlaced, filters=lambda: int(filters()), **chunks)
+    expected = colors(color) if alpha is None else p.blend(color, alpha, full)
+    return Made(data, expected, 16 if depth == 16 else 8)
+
+
+def jpeg(p: Picture, mode: str, **options: Any) -> Made:
+    pixels = p.photo({"L": 1, "RGB": 3, "CMYK": 4}[mode])
+    image = Image.frombytes(mode, (p.width, p.height), pixels.tobytes())
+    data = saved(image, "JPEG", quality=90, **options)
+    if mode == "CMYK":
+        return Made(data, other(data), apart=2)
+    again = Image.open(io.BytesIO(data))
+    if "keep_rgb" not in options:
+        again.draft("L", (p.width, p.height))  # the file's own Y
+    return Made(data, other(data), gray=np.asarray(again.convert("L")))
+
+
+def webp(p: Picture, channels: int, **options: Any) -> Made:
+    lossless = "lossless" in options
+    pixels = p.values(channels) if lossless else np.dstack([p.photo(3), p.values(1)])[..., :channels]
+    data = saved(pixels, "WEBP", **options)
+    shown = pixels if lossless else other(data, "RGBA" if channels == 4 else "RGB")
+    return Made(data, p.blend(shown[..., :3], shown[..., 3:]) if channels == 4 else shown)
+
+
+def indexed(p: Picture, count: int) -> tuple[Image.Image, Array, Array]:
+    """A Pillow image of mode P, its colours, and its indices."""
+    indices = p.values(1, count - 1)[..., 0]
+    palette = p.rng.permutation(256 * 3).reshape(256, 3)[:count].astype(np.uint8)
+    image = Image.fromarray(indices)
+    image.putpalette(palette.tobytes())
+    return image, palette[indices], indices
+
+
+def by_pillow(p: Picture, kind: str, mode: str, **options: Any) -> Made:
+    """A file of the simple formats that keep every pixel."""
+    if mode.startswith("P"):
+        image, shown, _ = indexed(p, int(mode[1:]))
+    elif mode == "1":
+        bits = p.values(1, 1)[..., 0] > 0
+        image, shown = Image.fromarray(bits), colors(bits[..., None] * 255)
+    elif mode == "I;16":
+        deep = p.values(1, 65535)
+        return Made(saved(deep[..., 0], kind, **options), colors(deep), 16)
+    else:
+        pixels = p.values({"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}[mode])
+        image = Image.frombytes(mode, (p.width, p.height), pixels.tobytes())
+        shown = colors(pixels[..., :1]) if mode in ("L", "LA") else pixels[..., :3]
+        if mode == "CMYK":
+            return Made(saved(image, kind, **options), through(pixels), apart=1)
+        if mode in ("LA", "RGBA") and kind != "BMP":  # whose fourth byte is none, without masks
+            shown = p.blend(shown, pixels[..., -1:])
+    return Made(saved(image, kind, **options), shown)
+
+
+def by_opencv(p: Picture, channels: int, largest: int, compression: int) -> Made:
+    pixels = p.values(channels, largest)
+    stored = pixels[..., ::-1] if channels == 3 else pixels
+    ok, data = cv2.imencode(".tiff", stored, (cv2.IMWRITE_TIFF_COMPRESSION, compression))
+    assert ok
+    return Made(data.tobytes(), colors(pixels), 8 if largest == 255 else 16)
+
+
+def tiff(p: Picture, samples: int, largest: int, order: str, **layout: Any) -> Made:
+    """samples: 1, 3, or 4 with alpha."""
+    pixels = p.values(samples, largest)
+    alpha = {"alpha": 2} if samples == 4 else {}
+    data = image_files.tiff(pixels, 1 if samples == 1 else 2, order=order, **layout, **alpha)
+    shown = p.blend(pixels[..., :3], pixels[..., 3:], largest) if samples == 4 else colors(pixels)
+    return Made(data, shown, 8 if largest == 255 else 16)
+
+
+def gif(p: Picture, count: int, *, interlace: int, clear: bool) -> Made:
+    image, shown, indices = indexed(p, count)
+    options = {"transparency": 1} if clear else {}
+    if clear:
+        shown = np.where(indices[..., None] == 1, p.background, shown)
+    return Made(saved(image, "GIF", interlace=interlace, **options), shown)
+
+
+def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
+    """What lies between the codes of 8 or 16 bits is rounded; Pillow rounds halves to even numbers."""
+    values = p.values(3 if kind in (3, 6) else 1, largest)
+    data = image_files.pnm(kind, values, largest)
+    if kind in (1, 4):
+        return Made(data, colors(255 * (1 - values.astype(int))))
+    if kind in (3, 6) and largest > 255:
+        return Made(data, colors(values), reason="unsupported")
+    full = 255 if largest <= 255 else 65535
+    scaled = np.floor(values * (full / largest) + 0.5).astype(int)
+    return Made(data, colors(scaled), 8 if full == 255 else 16, apart=int(largest % 2 == 0))
+
+
+def sun(p: Picture, bits: int, kind: int, colored: int = 0) -> Made:
+    """kind: 0 and 1 are plain, 2 has runs, 3 is RGB and no BGR."""
+    palette = p.rng.integers(0, 256, (3, colored), np.uint8)
+    if bits == 1:
+        values = p.values(1, 1)[..., 0]
+        stored, shown = np.packbits(values, axis=1), colors(255 * (1 - values.astype(int)[..., None]))
+    elif bits == 8:
+        stored = p.values(1, colored - 1 if colored else 255)[..., 0]
+        shown = palette.T[stored] if colored else colors(stored[..., None])
+    else:
+        stored = p.values(3)
+        shown = stored if kind == 3 else stored[..., ::-1]
+    raw = image_files.sun_rows(stored)
+    data = image_files.sun(image_files.sun_runs(raw) if kind == 2 else raw, p.height, p.width, bits, kind, palette.tobytes())
+    padded = kind == 2 and -(-p.width * bits // 8) % 2  # Pillow reads no padding in runs
+    return Made(data, shown, reason="unsupported" if padded or (bits == 1 and colored) else "")
+
+
+def jp2(p: Picture, channels: int, **options: Any) -> Made:
+    if not features.check("jpg_2000"):
+        pytest.skip("this Pillow writes no JPEG 2000")
+    if channels == 16:
+        deep = p.values(1, 65535)
+        return Made(saved(deep[..., 0], "JPEG2000", **options), colors(deep), 16)
+    pixels = p.values(channels)
+    image = Image.frombytes({1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels], (p.width, p.height), pixels.tobytes())
+    data = saved(image, "JPEG2000", **options)
+    if "irreversible" in options:
+        return Made(data, opencv(data))
+    shown = colors(pixels[..., :1]) if channels < 3 else pixels[..., :3]
+    return Made(data, p.blend(shown, pixels[..., -1:]) if channels in (2, 4) else shown)
+
+
+def losing(p: Picture, write: Callable[..., bytes], apart: int, *, alpha: bool) -> Made:
+    """AVIF and HEIC at their best quality."""
+    pixels = p.photo(4 if alpha else 3)
+    return Made(write(pixels), p.blend(pixels[..., :3], pixels[..., 3:]) if alpha else pixels, apart=apart)
+
+
+def jxl(p: Picture, channels: int, **options: Any) -> Made:
+    if channels == 16:
+        deep = p.values(1, 65535)
+        return Made(image_files.jxl(deep[..., 0], **options), colors(deep), 16)
+    pixels = p.values(channels)
+    return Made(image_files.jxl(pixels, **options), p.blend(pixels[..., :3], pixels[..., 3:]) if channels == 4 else colors(pixels))
+
+
+avif = partial(saved, kind="AVIF", quality=100, subsampling="4:4:4")
+Form = Callable[[Picture], Made]
+PNG: dict[str, Form] = {
+    f"png-{kind}-{depth}{'-interlaced' * interlaced}{'-clear' * clear}": partial(
+        png, kind=kind, depth=depth, interlaced=interlaced, clear=clear
+    )
+    for kind, depths in DEPTHS.items()
+    for depth in depths
+    for interlaced in (False, True)
+    for clear in (False, True)
+    if not (clear and kind in (GRAY_ALPHA, RGB_ALPHA))
+}
+FORMS: dict[str, Form] = {
+    **PNG,
+    "jpeg": partial(jpeg, mode="RGB"),
+    "jpeg-progressive": partial(jpeg, mode="RGB", progressive=True),
+    "jpeg-444": partial(jpeg, mode="RGB", subsampling=0),
+    "jpeg-422": partial(jpeg, mode="RGB", subsampling=1),
+    "jpeg-rgb": partial(jpeg, mode="RGB", keep_rgb=True),
+    "jpeg-restarts": partial(jpeg, mode="RGB", restart_marker_rows=1),
+    "jpeg-gray": partial(jpeg, mode="L"),
+    "jpeg-gray-progressive": partial(jpeg, mode="L", progressive=True),
+    "jpeg-cmyk": partial(jpeg, mode="CMYK"),
+    "webp": partial(webp, channels=3, quality=80),
+    "webp-alpha": partial(webp, channels=4, quality=80),
+    "webp-lossless": partial(webp, channels=3, lossless=True),
+    "webp-lossless-alpha": partial(webp, channels=4, lossless=True, exact=True),
+    **{
+        f"tiff-{mode}-{compression}": partial(by_pillow, kind="TIFF", mode=mode, compression=compression)
+        for mode in ("RGB", "L", "P200", "P14", "1", "CMYK", "RGBA", "LA", "I;16")
+        for compression in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")
+    },
+    "tiff-predictor": partial(by_pillow, kind="TIFF", mode="RGB", compression="tiff_lzw", tiffinfo={317: 2, 278: 8}),
+    **{f"tiff-{fax}": partial(by_pillow, kind="TIFF", mode="1", compression=fax) for fax in ("group3", "group4", "tiff_ccitt")},
+    **{
+        f"tiff-opencv-{channels}-{largest}-{compression}": partial(
+            by_opencv, channels=channels, largest=largest, compression=compression
+        )
+        for channels in (1, 3)
+        for largest in (255, 65535)
+        for compression in (1, 5, 8, 32773)
+    },
+    **{
+        f"tiff-{samples}-{largest}-{order}-{'-'.join(layout)}": partial(
+            tiff, samples=samples, largest=largest, order=order, **layout
+        )
+        for samples in (1, 3, 4)
+        for largest in (255, 65535)
+        for order in "<>"
+        for layout in (
+            dict[str, Any](),
+            {"planar": True},
+            {"tile": 16},
+            {"tile": 16, "planar": True, "deflate": True},
+        )
+    },
+    **{f"bmp-{mode}": partial(by_pillow, kind="BMP", mode=mode) for mode in ("RGB", "L", "P200", "P14", "1", "RGBA")},
+    **{
+        f"gif-{count}{'-interlaced' * interlace}{'-clear' * clear}": partial(gif, count=count, interlace=interlace, clear=clear)
+        for count in (2, 14, 200, 256)
+        for interlace in (0, 1)
+        for clear in (False, True)
+    },
+    "gif-L": partial(by_pillow, kind="GIF", mode="L"),
+    "pnm-1": partial(pnm, kind=1),
+    "pnm-4": partial(pnm, kind=4),
+    **{
+        f"pnm-{kind}-{largest}": partial(pnm, kind=kind, largest=largest)
+        for kind in (2, 3, 5, 6)
+        for largest in (1, 2, 7, 100, 254, 255, 256, 1023, 4095, 65534, 65535)
+    },
+    **{
+        f"sun-{bits}-{kind}-{colored}": partial(sun, bits=bits, kind=kind, colored=colored)
+        for bits, colored in ((1, 0), (1, 2), (8, 0), (8, 256), (8, 200), (24, 0))
+        for kind in (0, 1, 2, 3)
+    },
+    **{
+        f"jp2-{channels}{'-bare' * bare}": partial(jp2, channels=channels, no_jp2=bare)
+        for channels in (1, 2, 3, 4, 16)
+        for bare in (False, True)
+    },
+    "jp2-irreversible": partial(jp2, channels=3, irreversible=True, quality_mode="rates", quality_layers=[4]),
+    "jp2-tiles": partial(jp2, channels=3, tile_size=(16, 8)),
+    "jp2-bare-tiles": partial(jp2, channels=3, tile_size=(16, 8), no_jp2=True),
+    "jp2-no-mct": partial(jp2, channels=3, mct=0),
+    "jp2-one-resolution": partial(jp2, channels=3, num_resolutions=1),
+    "jp2-rpcl": partial(jp2, channels=3, progression="RPCL", plt=True),
+    "avif": partial(losing, write=avif, apart=4, alpha=False),
+    "avif-alpha": partial(losing, write=avif, apart=5, alpha=True),
+    "heic": partial(losing, write=image_files.heif, apart=5, alpha=False),
+    "heic-alpha": partial(losing, write=image_files.heif, apart=6, alpha=True),
+    "jxl": partial(jxl, channels=3),
+    "jxl-boxes": partial(jxl, channels=4, use_container=True),
+    "jxl-16": partial(jxl, channels=16),
+    "psd": lambda p: Made(image_files.psd(rgb := p.values(3)), rgb),
+    "sgi": lambda p: Made(image_files.sgi(rgb := p.values(3)), rgb),
+    "qoi": lambda p: Made(image_files.qoi(rgb := p.values(3)), rgb),
+    "msp": lambda p: Made(image_files.msp(bits := p.values(1, 1)[..., 0] > 0), colors(bits[..., None] * 255)),
+}
+CHECKED = tuple(PNG)  # a checksum for every byte
+
+
+# ---------------------------------------------------------------------------------------------------------- the properties
+
+
+def read(data: bytes, bits: int, background: tuple[int, int, int] = (255, 255, 255)) -> Array | str:
+    """The pixels, or why there are none."""
+    try:
+        source = SourceImage(data, max_pixels=1 << 18)
+        pixels = source.decode(bits=bits, background=background)
+    except CodecError as error:
+        return error.reason
+    assert pixels.shape == (source.height, source.width, 3) and pixels.flags.c_contiguous
+    assert pixels.dtype == (np.uint8 if bits == 8 else np.uint16)
+    return pixels
+
+
+def apart(a: Array, b: Array) -> float:
+    assert a.shape == b.shape
+    return float(np.abs(a.astype(float) - b.astype(float)).max())
+
+
+def check_whole(made: Made, ground: tuple[int, int, int]) -> Array | None:
+    """The pixels, in colour and grey, of 8 and 16 bits; or None for what is refused."""
+    found = read(made.data, made.bits, ground)
+    if made.reason:
+        assert isinstance(found, str) and found == made.reason
+        return None
+    assert not isinstance(found, str), found
+    assert apart(found, made.expected) <= made.apart
+    source = SourceImage(made.data)
+    if made.bits == 8:
+        luma = made.expected @ [0.299, 0.587, 0.114] if made.gray is None else made.gray
+        assert apart(source.decode(gray=True, background=ground), luma) <= 1 + made.apart
+        if not made.data.startswith(b"\0\0\0"):  # HEIC and AVIF, which may have more bits than are read
+            assert apart(source.decode(bits=16, background=ground), found.astype(int) * 257) == 0
+    else:
+        assert apart(source.decode(background=ground), np.floor(found / 257 + 0.5)) == 0
+    with pytest.raises(CodecError) as caught:
+        SourceImage(made.data, max_pixels=source.height * source.width - 1)
+    assert caught.value.reason == "too-large"
+    return found
+
+
+def check_cut(made: Made, whole: Array | None, size: int, ground: tuple[int, int, int]) -> None:
+    """Equal, where what was cut off says nothing, or refused."""
+    found = read(made.data[:size], made.bits, ground)
+    if isinstance(found, str):
+        assert found in CUT
+    else:
+        assert whole is not None and size > len(made.data) * 0.9
+        assert apart(found, whole) == 0
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_is_read_and_its_cuts_are_noticed(name: str) -> None:
+    ground = (10, 200, 77)
+    made = FORMS[name](Picture(23, 37, 1, ground))
+    whole = check_whole(made, ground)
+    total = len(made.data)
+    for size in sorted({*range(0, total, total // 12 + 1), *range(total - 12, total)}):
+        check_cut(made, whole, size, ground)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    name=st.sampled_from(sorted(FORMS)),
+    height=st.integers(8, 40),
+    width=st.integers(8, 40),
+    seed=st.integers(0, 1 << 32),
+    ground=st.tuples(*[st.integers(0, 255)] * 3),
+    cuts=st.lists(st.floats(0, 1), max_size=5),
+    late=st.integers(1, 40),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255), st.booleans()), max_size=5),
+)
+def test_any_picture_whole_cut_or_damaged_is_itself_or_refused(
+    name: str,
+    height: int,
+    width: int,
+    seed: int,
+    ground: tuple[int, int, int],
+    cuts: list[float],
+    late: int,
+    edits: list[tuple[float, int, bool]],
+) -> None:
+    made = FORMS[name](Picture(height, width, seed, ground))
+    whole, total = check_whole(made, ground), len(made.data)
+    for size in (*(int(cut * (total - 1)) for cut in cuts), max(total - late, 0)):
+        check_cut(made, whole, size, ground)
+    for where, change, early in edits:
+        data = bytearray(made.data)
+        data[int(where * (min(total, 160) - 1 if early else total - 1))] ^= change
+        found = read(bytes(data), made.bits, ground)
+        if name in CHECKED and not isinstance(found, str):
+            assert whole is not None
+            assert apart(found, whole) == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([b"\xff\xd8\xff", b"GIF89a", b"BM", b"II*\0", b"MM\0*", b"RIFF", b"P6 ", b""]), st.binary(max_size=200))
+def test_arbitrary_bytes_are_refused_or_have_the_size_that_they_say(start: bytes, rest: bytes) -> None:
+    read(start + rest, 8)

@@ -1,0 +1,576 @@
+"""A Loader of any dataset, with any engine and options, delivers the documented batches, however it is interrupted.
+
+What is wanted is worked out here without a Loader: the order by `reference.order`, a rank's part by slices, and each sample by
+itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Subset
+
+import corpora
+import reference
+import stores
+from fastdata import (
+    ArrayDataset,
+    CenterCrop,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    TableDataset,
+    TokenDataset,
+)
+from support import Array
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
+CROP = RandomResizedCrop(16)
+NONE = 65_535
+
+
+# ------------------------------------------------------------------------------------------- datasets, sample by sample
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A dataset, and what one of its samples is by itself.
+
+    Attributes:
+        make: the dataset, as a Loader is given it.
+        sample: (index, which time in this epoch, seed, epoch, stored size, side of the crop) to an array for each tensor.
+        sizes: pairs of stored size and side of the crop that a Loader may be asked for.
+        engines: that it may be read with, besides those for all.
+        ordered: it draws its rows one by one, so that they are not shuffled.
+        wraps: how torch may wrap it, and the Loader unwraps it again.
+    """
+
+    make: Callable[[], Any]
+    sample: Callable[..., tuple[Array, ...]]
+    sizes: tuple[tuple[int | None, int | None], ...] = ()
+    engines: tuple[str, ...] = ()
+    ordered: bool = False
+    wraps: tuple[str, ...] = ("",)
+
+
+WRAPS = ("", "Subset", "ConcatDataset")
+
+
+def alone(make: Callable[[], Any], k: int, repeat: int, seed: int, epoch: int, size: Any, side: Any) -> tuple[Array, ...]:
+    """A sample with random numbers, read in a batch of its own."""
+    dataset = make() if size is None else make().with_size(size)
+    dataset = dataset if side is None else dataset.with_crop_size(side)
+    pixels, targets = dataset.read_batch(np.array([k]), seed=seed, epoch=epoch, repeats=np.array([repeat]))
+    return pixels[0].transpose(2, 0, 1) if dataset.channels_last else pixels[0], targets[0]
+
+
+def item(make: Callable[[], Any], k: int, *_: Any) -> tuple[Array, ...]:
+    """A sample without random numbers, as `dataset[k]` gives it."""
+    value, target = make()[k]
+    return value.numpy(), np.asarray(target)
+
+
+def images(make: Callable[[], Any], **options: Any) -> Kind:
+    return Kind(make := cache(make), partial(alone, make), wraps=WRAPS, **options)
+
+
+def plain(make: Callable[[], Any], **options: Any) -> Kind:
+    return Kind(make := cache(make), partial(item, make), wraps=WRAPS, **options)
+
+
+class Drawing(torch.utils.data.Dataset[Any]):
+    """Somebody else's dataset, which draws from all the generators there are."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, k: int) -> Any:
+        return {"x": torch.rand(3), "y": torch.tensor([random.random(), np.random.rand(), k])}  # noqa: NPY002
+
+
+def drawn(k: int, repeat: int, seed: int, epoch: int, *_: Any) -> tuple[Array, ...]:
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        own = reference.users_seed(seed, epoch, k, repeat)
+        torch.manual_seed(own), random.seed(own), np.random.seed(own & reference.ONES)  # noqa: NPY002
+        made = Drawing()[k]
+    random.setstate(before[0]), np.random.set_state(before[1])  # noqa: NPY002
+    return made["x"].numpy(), made["y"].numpy()
+
+
+def noisy(pixels: Array) -> Array:
+    return pixels ^ np.random.randint(0, 256, pixels.shape, np.uint8) ^ random.randrange(256)  # noqa: NPY002
+
+
+def disk(codec: str = "jpeg", **view: Any) -> Any:
+    return LMDBDataset(stores.store(codec), size=64, **view)
+
+
+BLOCK, DOCUMENTS = 16, 60
+
+
+def row(stream: Array, start: int, stop: int | None = None) -> Array:
+    """A row of tokens, filled up to its length."""
+    found = stream[start : min(start + BLOCK + 1, len(stream) if stop is None else stop)]
+    return np.append(found, np.full(BLOCK + 1 - len(found), NONE)).astype(np.uint16)
+
+
+@cache
+def stream() -> Array:
+    return corpora.tokens(corpora.store(DOCUMENTS))
+
+
+@cache
+def bounds() -> Array:
+    return np.append(0, np.cumsum([len(document) for document in corpora.documents(corpora.store(DOCUMENTS))]))
+
+
+def random_row(k: int, repeat: int, seed: int, epoch: int, *_: Any) -> tuple[Array, ...]:
+    return (row(stream(), int(reference.fraction(seed, epoch, k, repeat) * (len(stream()) - BLOCK))),)
+
+
+def document(k: int, *_: Any) -> tuple[Array, ...]:
+    start, stop = bounds()[k : k + 2]
+    return row(stream(), start, stop), np.asarray(min(stop - start, BLOCK + 1))
+
+
+def masked_row(k: int, *_: Any) -> tuple[Array, ...]:
+    of = np.searchsorted(bounds(), np.arange(k * BLOCK, k * BLOCK + BLOCK + 1), "right").clip(max=len(bounds()) - 1)
+    return row(stream(), k * BLOCK), (of - of[0]).astype(np.uint16)
+
+
+def tokens(**options: Any) -> Callable[[], Any]:
+    return cache(partial(TokenDataset, corpora.store(DOCUMENTS), BLOCK, **options))
+
+
+TABLE_ROWS = [3, 9, 0, 1, 1, 7, 4, 2]
+
+
+def table_row(k: int, *_: Any) -> tuple[Array, ...]:
+    x = TABLE_ROWS[k]
+    return np.asarray(x, np.uint8), np.asarray(x % 2)
+
+
+SIZES = ((None, None), (64, None), (96, 24), (None, 20))
+KINDS: dict[str, Callable[[], Kind]] = {
+    "jpeg": lambda: images(lambda: disk(crop=CROP, hflip=0.5), sizes=SIZES),
+    "png": lambda: images(lambda: LMDBDataset(stores.store("png"), crop=RandomCrop(24, padding=9), vflip=0.5), sizes=SIZES),
+    "ram": lambda: images(lambda: RAMDataset(stores.store("rgb"), crop=CROP, hflip=0.5), sizes=SIZES),
+    "center": lambda: plain(lambda: disk("rgb", crop=CenterCrop((9, 70)))),
+    "floats": lambda: plain(lambda: LMDBDataset(stores.floats(), crop=CenterCrop(9)).subset([*range(6)] * 3)),
+    "unlabelled": lambda: plain(lambda: LMDBDataset(stores.unlabelled(), crop=CenterCrop(30))),
+    "16 bits": lambda: images(lambda: LMDBDataset(stores.deep(), crop=RandomCrop(12)).subset([*range(6)] * 3)),
+    "planes": lambda: images(lambda: LMDBDataset(stores.store("yuv420"), crop=RandomResizedCrop((24, 32)), hflip=0.5)),
+    "square": lambda: images(
+        lambda: LMDBDataset(stores.square(), crop=RandomCrop(32, padding=4), hflip=0.5), engines=("resident",)
+    ),
+    "still": lambda: plain(lambda: RAMDataset(stores.square("png")), engines=("resident",)),
+    "cut jpeg": lambda: images(lambda: LMDBDataset(stores.store("jpeg"), crop=RandomCrop(40), hflip=0.5), engines=("hybrid",)),
+    "masks": lambda: images(
+        lambda: MaskDataset(stores.masked(), crop=RandomCrop((20, 21), padding=5), vflip=0.5).subset([*range(3)] * 7),
+        engines=("resident",),
+    ),
+    "transform": lambda: images(lambda: disk("rgb", crop=CROP, transform=noisy)),
+    "subset": lambda: images(lambda: disk(crop=CROP).subset([5, 3, 5, 20, 41, 3, 0, 5, 11])),
+    "joined": lambda: images(lambda: disk(crop=CROP).split(0.3, seed=1)[0] + RAMDataset(stores.store("rgb"), size=96, crop=CROP)),
+    "arrays": lambda: images(lambda: ArrayDataset(stores.arrays(), crop=RandomCrop((4, 9, 8)), flips=0.5).subset([0] * 11)),
+    "masked arrays": lambda: images(lambda: ArrayDataset(stores.masked_arrays(), crop=RandomCrop((6, 7, 9)), flips=(0.5, 0, 0.3))),
+    "RAM arrays": lambda: images(lambda: RAMDataset(stores.arrays(), crop=RandomCrop((4, 9, 8)), flips=0.5).subset([0] * 11)),
+    "table": lambda: Kind(cache(lambda: TableDataset(stores.table()).subset(TABLE_ROWS)), table_row, wraps=("", "Subset")),
+    "RAM table": lambda: Kind(cache(lambda: RAMDataset(stores.table()).subset(TABLE_ROWS)), table_row),
+    "random rows": lambda: Kind(tokens(), random_row, ordered=True),
+    "rows in order": lambda: Kind(tokens(mode="sequential"), lambda k, *_: (row(stream(), k * BLOCK),)),
+    "documents": lambda: Kind(tokens(mode="document", in_memory=True), document),
+    "rows of documents": lambda: Kind(tokens(mode="sequential", documents="mask"), masked_row),
+    "foreign": lambda: Kind(cache(Drawing), drawn),
+}
+
+
+@cache
+def kind_of(name: str) -> Kind:
+    return KINDS[name]()
+
+
+def wrapped(kind: Kind, how: str) -> Any:
+    """The same samples, as torch wraps them."""
+    dataset = kind.make()
+    return {"": dataset, "Subset": Subset(dataset, range(len(dataset))), "ConcatDataset": ConcatDataset([dataset])}[how]
+
+
+# --------------------------------------------------------------------------------------------------- what is wanted
+
+
+class Told:
+    """A sampler that is told the epoch."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.epoch = n, 0
+
+    def __len__(self) -> int:
+        return self.n + 3
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(told(self.n, self.epoch))
+
+
+def told(n: int, epoch: int) -> list[int]:
+    """Some samples come twice, some perhaps not at all."""
+    return [(k * k + epoch) % n for k in range(n + 3)]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a Loader is made: what decides its batches, and with what it makes them.
+
+    Attributes:
+        batch_size: of a rank.
+        sampler: "": the Loader's own order. "list", "told": indices. "batches": lists of them.
+        over_all: the size of a batch is given for all ranks.
+    """
+
+    n: int
+    batch_size: int
+    world: int = 1
+    rank: int = 0
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+    sampler: str = ""
+    schedule: dict[int, tuple[int | None, int | None]] | None = None
+    over_all: bool = False
+
+    @property
+    def step(self) -> int:
+        """What a batch advances the place by."""
+        return 1 if self.sampler == "batches" else self.batch_size * (1 if self.sampler else self.world)
+
+    @property
+    def total(self) -> int:
+        return len(self.lists()) if self.sampler == "batches" else self.n + 3 * bool(self.sampler)
+
+    @property
+    def stop(self) -> int:
+        return self.total - self.total % self.step if self.drop_last else self.total
+
+    def lists(self) -> list[list[int]]:
+        indices = told(self.n, 0)
+        return [indices[k : k + 1 + k % self.batch_size] for k in range(0, len(indices), self.batch_size)]
+
+    def arguments(self) -> dict[str, Any]:
+        own = {"seed": self.seed, "rank": self.rank, "world_size": self.world, "schedule": self.schedule}
+        if self.sampler == "batches":
+            return {**own, "batch_sampler": self.lists()}
+        samplers = {"": None, "list": told(self.n, 0), "told": Told(self.n)}
+        shuffle = {"shuffle": True} if self.shuffle else {}
+        size = {"global_batch_size": self.batch_size * self.world} if self.over_all else {"batch_size": self.batch_size}
+        return {**own, **shuffle, **size, "drop_last": self.drop_last, "sampler": samplers[self.sampler]}
+
+
+@dataclass
+class Place:
+    """Where a run stands, by what is documented. size: what `set_size` set."""
+
+    epoch: int = 0
+    consumed: int = 0
+    begun: bool = False
+    size: tuple[int | None, int | None] | None = None
+
+    def move(self, epoch: int, consumed: int = 0) -> None:
+        self.epoch, self.consumed, self.begun = epoch, consumed, False
+
+    def size_under(self, options: Options) -> tuple[int | None, int | None]:
+        if self.size is not None:
+            return self.size
+        steps = {0: (None, None), **(options.schedule or {})}
+        return steps[max(first for first in steps if first <= self.epoch)]
+
+
+order_of = lru_cache(maxsize=64)(reference.order)
+Wanted = tuple[list[tuple[int, int]], int, int]
+
+
+def wanted(kind: Kind, options: Options, epoch: int, start: int) -> Wanted:
+    """The batch of this rank that begins at a place of an epoch: (index, which time) of each row, how many are real, its end."""
+    if options.sampler == "batches":
+        batches = options.lists()
+        before = [k for batch in batches[:start] for k in batch]
+        return times(before, batches[start]), len(batches[start]), start + 1
+    stop = min(start + options.step, options.stop)
+    if options.sampler:
+        indices = told(options.n, epoch if options.sampler == "told" else 0)
+        return times(indices[:start], indices[start:stop]), stop - start, stop
+    shuffled = options.shuffle and not kind.ordered
+    indices = order_of(options.n, options.seed, epoch) if shuffled else [*range(options.n)]
+    mine = indices[start:stop][options.rank :: options.world]
+    rows = -(-(stop - start) // options.world)
+    filled = mine + [indices[stop - 1]] * (rows - len(mine))
+    return [(k, 0) for k in filled], len(mine), stop
+
+
+def times(before: list[int], indices: list[int]) -> list[tuple[int, int]]:
+    seen, found = list(before), []
+    for k in indices:
+        found.append((k, seen.count(k)))
+        seen.append(k)
+    return found
+
+
+def parts(batch: Any) -> list[Array]:
+    """Every tensor of a batch, in order."""
+    found = batch if isinstance(batch, tuple | list) else (batch,)
+    flat = [value for part in found for value in (part.values() if isinstance(part, dict) else [part])]
+    return [value.numpy() for value in flat]
+
+
+# --------------------------------------------------------------------------------------------------------- the run
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "here": {"num_workers": 0},
+    "here, to a device": {"num_workers": 0, "device": "cpu"},
+    "a worker": {"num_workers": 1, "prefetch_factor": 3},
+    "two workers": {"num_workers": 2},
+    "two workers, to a device": {"num_workers": 2, "prefetch_factor": 1, "device": "cpu", "device_prefetch": 3},
+    "resident": {"num_workers": 0, "resident": "cpu"},
+    "resident, loaded by a worker": {"num_workers": 1, "resident": "cpu"},
+    "hybrid": {"num_workers": 1, "backend": "hybrid:0.5", "device": "cpu"},
+}
+QUICK = ("here", "here, to a device", "resident")
+
+
+def engines(kind: Kind, *, quick: bool) -> list[str]:
+    """That read this kind; of tokens and tables all are the same one."""
+    found = [name for name in ENGINES if not name.startswith(("resident", "hybrid"))]
+    found += [name for name in ENGINES if name.startswith("resident") and "resident" in kind.engines]
+    found += ["hybrid"] if DALI and "hybrid" in kind.engines else []
+    return [name for name in found if name in QUICK] if quick else found
+
+
+CARRIERS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda state: state,
+    "a deep copy": copy.deepcopy,
+    "pickle": lambda state: pickle.loads(pickle.dumps(state)),
+    "JSON": lambda state: json.loads(json.dumps(state)),
+    "torch.save": lambda state: torch.load(_saved(state), weights_only=True),
+}
+
+
+def _saved(state: Any) -> io.BytesIO:
+    torch.save(state, file := io.BytesIO())
+    file.seek(0)
+    return file
+
+
+@dataclass
+class Run:
+    """A Loader under test beside the place where it should stand."""
+
+    kind: Kind
+    options: Options
+    engine: str
+    wrapped: str = ""
+    place: Place = field(default_factory=Place)
+    live: Any = None
+    kept: list[tuple[Any, list[Array]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loader = self.make()
+
+    def make(self) -> Loader:
+        return Loader(wrapped(self.kind, self.wrapped), **self.options.arguments(), **ENGINES[self.engine])
+
+    def iterate(self) -> None:
+        """A new pass: a new epoch, if the one before has handed out a batch."""
+        if self.place.begun:
+            self.place.move(self.place.epoch + 1)
+        self.live = iter(self.loader)
+
+    def take(self, count: int) -> None:
+        """So many batches, at most to the end of the pass."""
+        if self.live is None:
+            self.iterate()
+        for _ in range(count):
+            if self.place.consumed >= self.options.stop:
+                assert next(self.live, None) is None, "more batches than an epoch has"
+                self.place.move(self.place.epoch + 1)
+                self.live = None
+                return
+            self.check(next(self.live))
+
+    def check(self, batch: Any) -> None:
+        place, options = self.place, self.options
+        rows, valid, stop = wanted(self.kind, options, place.epoch, place.consumed)
+        size = place.size_under(options)
+        samples = [self.kind.sample(k, repeat, options.seed, place.epoch, *size) for k, repeat in rows]
+        arrays = [np.stack(columns) for columns in zip(*samples, strict=True)]
+        if not isinstance(batch, dict):  # which has no attributes
+            assert batch.ids.tolist() == [k for k, _ in rows]
+            assert (batch.valid, tuple(batch.position)) == (valid, (place.epoch, stop))
+        self.equal(batch, arrays)
+        self.kept.append((batch, arrays))
+        place.consumed, place.begun = stop, True
+
+    def equal(self, batch: Any, arrays: list[Array]) -> None:
+        for made, want in zip(parts(batch), arrays, strict=True):
+            assert (made.dtype, made.shape) == (want.dtype, want.shape)
+            np.testing.assert_array_equal(made, want)
+
+    def leave(self, closed: bool) -> None:
+        if self.live is not None and closed:
+            self.live.close()
+        self.live = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.loader.set_epoch(epoch)
+        if self.place.begun or epoch != self.place.epoch:
+            self.live = None if self.place.begun else self.live
+            self.place.move(epoch)
+
+    def set_size(self, size: tuple[int | None, int | None]) -> None:
+        self.loader.set_size(size[0], crop=size[1])
+        self.place.size = size
+
+    def resume(self, carrier: str, elsewhere: tuple[Options, str] | None) -> None:
+        """From the state, in this Loader or in another one, which may have other ranks, batches and engines."""
+        state = CARRIERS[carrier](self.loader.state_dict())
+        place = self.place
+        if place.consumed >= self.options.stop:
+            place.move(place.epoch + 1)
+        if place.size is None and self.options.schedule is not None:
+            assert len(state["sizes"]) == len({0: None, **self.options.schedule})
+        if elsewhere is not None:
+            self.loader.close()
+            schedule = self.options.schedule  # the state's counts
+            self.options, self.engine = replace(elsewhere[0], schedule=None), elsewhere[1]
+            self.loader, self.live = self.make(), None
+            self.options = replace(self.options, schedule=schedule)
+        elif place.begun:
+            self.live = None
+        self.loader.load_state_dict(state)
+        place.move(place.epoch, place.consumed)
+        if place.consumed >= self.options.stop:
+            place.move(place.epoch + 1)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def options_for(kind: Kind, draw: Any) -> Options:
+    n = len(kind.make())
+    sampler = draw(st.sampled_from(["", "", "", "list", "told", "batches"]))
+    world = draw(st.sampled_from([1, 1, 2, 3]))
+    options = Options(
+        n=n,
+        batch_size=draw(st.integers(1, 11) if n < 100 else st.integers(20, 99)),
+        world=world,
+        rank=draw(st.integers(0, world - 1)),
+        shuffle=not sampler and draw(st.booleans()),
+        seed=draw(st.sampled_from([0, 5, 1 << 40, (1 << 64) - 1])),
+        sampler=sampler,
+        over_all=draw(st.booleans()),
+        schedule=draw(st.none() | st.dictionaries(st.integers(0, 3), st.sampled_from(kind.sizes))) if kind.sizes else None,
+    )
+    fits = options.total >= options.step and sampler != "batches"
+    return replace(options, drop_last=fits and draw(st.booleans()))
+
+
+def elsewhere(run: Run, draw: Any, *, quick: bool) -> tuple[Options, str]:
+    """Another Loader that may go on: with a sampler, the samples are this rank's own."""
+    old, engine = run.options, draw(st.sampled_from(engines(run.kind, quick=quick)))
+    if old.sampler or draw(st.booleans()):
+        return old, engine
+    world = draw(st.sampled_from([1, 2, 3]))
+    new = replace(old, world=world, rank=draw(st.integers(0, world - 1)), batch_size=draw(st.integers(1, 11)), drop_last=False)
+    return (new if old.n < 100 else old), engine
+
+
+ACTIONS = ("take", "take", "take", "all", "iterate", "leave", "epoch", "size", "resume", "move", "close")
+
+
+def interrupted(draw: Any, names: list[str], *, quick: bool, most: int) -> None:
+    kind = kind_of(draw(st.sampled_from(names)))
+    engine = draw(st.sampled_from(engines(kind, quick=quick)))
+    run = Run(kind, options_for(kind, draw), engine, draw(st.sampled_from(kind.wraps)))
+    try:
+        for action in draw(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=most)):
+            if action == "take":
+                run.take(draw(st.integers(1, 4)))
+            elif action == "all":
+                run.take(run.options.n + 4)
+            elif action == "iterate":
+                run.iterate()
+            elif action == "leave":
+                run.leave(closed=draw(st.booleans()))
+            elif action == "epoch":
+                run.set_epoch(draw(st.integers(0, 3)))
+            elif action == "size" and kind.sizes:
+                run.set_size(draw(st.sampled_from(kind.sizes)))
+            elif action == "close":
+                run.close()
+            elif action in ("resume", "move"):
+                carrier = draw(st.sampled_from(sorted(CARRIERS)))
+                run.resume(carrier, elsewhere(run, draw, quick=quick) if action == "move" else None)
+        run.take(2)
+        for batch, arrays in run.kept[-20:]:
+            run.equal(batch, arrays)  # a batch stays what it was
+    finally:
+        run.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_run_in_this_process_delivers_the_documented_batches(data: st.DataObject) -> None:
+    interrupted(data.draw, sorted(KINDS), quick=True, most=8)
+
+
+WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "RAM table", "documents") and "rows" not in name]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_run_with_workers_delivers_the_documented_batches(data: st.DataObject) -> None:
+    interrupted(data.draw, WITH_WORKERS, quick=False, most=5)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_run_with_any_engine_delivers_the_documented_batches(data: st.DataObject) -> None:
+    interrupted(data.draw, sorted(KINDS), quick=False, most=12)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_kind_is_read_in_full_with_workers_and_without(name: str) -> None:
+    """What the properties draw by chance, once for each kind."""
+    kind = kind_of(name)
+    n = len(kind.make())
+    for engine in engines(kind, quick=False)[::2]:
+        run = Run(kind, Options(n, max(5, n // 9), shuffle=True, seed=3), engine)
+        try:
+            run.take(n + 1)
+            run.take(2)
+        finally:
+            run.close()
