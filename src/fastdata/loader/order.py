@@ -70,18 +70,24 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of a global batch. Global batch k takes places [k G, (k + 1) G) of the epoch, and rank r every W-th of these.
+    """A rank's part of a global batch. Global batch k takes places [k G, (k + 1) G) of the epoch, and rank r every W-th of these;
+    with `blocks`, n = G / W neighbours, those from k G + r n on, so that what the ranks gather is in order.
 
-    All ranks get equally many rows, so that collective operations match: at the end of an epoch some get one row that repeats a
+    All ranks get equally many rows, so that collective operations match: at the end of an epoch some get rows that repeat a
     sample; `valid` tells how many rows are real.
     """
 
     rank: int
     world_size: int
+    blocks: bool = False
 
-    def places(self, start: int, stop: int) -> tuple[Array, int]:
-        """The places of this rank in the global batch [start, stop), and how many of them are real."""
+    def places(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
+        """The places of this rank in [start, stop), whole global batches or one that is smaller, and how many of them are real."""
         rows = -(-(stop - start) // self.world_size)
-        places = start + self.rank + self.world_size * np.arange(rows)
+        k = np.arange(rows)
+        places = start + self.rank + self.world_size * k
+        if self.blocks:
+            block = min(rows, batch // self.world_size)
+            places = start + k // block * batch + self.rank * block + k % block
         valid = int((places < stop).sum())
         return np.minimum(places, stop - 1), valid

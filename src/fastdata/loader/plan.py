@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -46,6 +47,7 @@ class Planner:
         self.batch_size, self.global_batch_size = batch_size, global_batch_size
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self._dataset, self._seed, self._drop_last, self._ranks = dataset, seed, drop_last, (rank, world_size)
+        self.blocks = False  # whether the ranks get blocks of a global batch; see Part
         self._shuffle = shuffle and not getattr(dataset, "any_order", False)
         if batch_sampler is not None:
             self._check_batch_sampler(shuffle=shuffle)
@@ -74,7 +76,7 @@ class Planner:
             LoaderError: nothing says which rank this is.
             ValueError: the arguments do not fit so many ranks.
         """
-        part = find_part(*self._ranks)
+        part = replace(find_part(*self._ranks), blocks=self.blocks)
         if old is not None and old.part == part:
             return old
         counts = count_batches(
