@@ -18,6 +18,7 @@ from collections import Counter
 from types import ModuleType
 from typing import Any
 
+import accelerate
 import pytest
 import torch.utils.data
 from torch.utils.data import DataLoader, IterableDataset
@@ -28,7 +29,6 @@ from fastdata.integrations.accelerate import AcceleratedLoader
 
 KIND = os.environ.get("LOADERS", "plain")
 CLIENTS = ("lightning.pytorch", "lightning.fabric", "accelerate", "accelerate.data_loader")
-HELPERS = ("tests_pytorch", "tests_fabric", "accelerate.test_utils", "lightning.pytorch.demos")
 TAKEN = {
     "dataset",
     "batch_size",
@@ -54,6 +54,12 @@ def left_out(options: dict[str, Any]) -> str:
     return ", ".join(sorted(unknown))
 
 
+class _Loader(fastdata.Loader):
+    """Lets tests set `num_workers`, which they do to have no processes."""
+
+    num_workers = property(fastdata.Loader.num_workers.fget, lambda self, _: None)  # type: ignore[attr-defined]
+
+
 def make(options: dict[str, Any]) -> Any:
     """A Loader with a DataLoader's options: its seed is that of the generator which a DataLoader would draw from."""
     generator = options.get("generator") or torch.default_generator
@@ -61,8 +67,16 @@ def make(options: dict[str, Any]) -> Any:
     if "batch_sampler" not in chosen:
         chosen.setdefault("batch_size", 1)
     chosen.setdefault("num_workers", 0)
-    loader = fastdata.Loader(chosen.pop("dataset"), seed=generator.initial_seed() % 2**64, **chosen)
+    loader = _Loader(chosen.pop("dataset"), seed=generator.initial_seed() % 2**64, **chosen)
     return AcceleratedLoader(loader) if KIND == "accelerate" else loader
+
+
+def prepare(accelerator: Any, *objects: Any, prepare: Any = accelerate.Accelerator.prepare, **options: Any) -> Any:
+    """As Accelerate's own, with the line that docs/integrations.md asks for."""
+    for loader in objects:
+        if isinstance(loader, AcceleratedLoader):
+            accelerator.register_for_checkpointing(loader)
+    return prepare(accelerator, *objects, **options)
 
 
 class Substituted(type):
@@ -72,7 +86,7 @@ class Substituted(type):
         if cls not in SUBSTITUTES:
             why = "a subclass of DataLoader"
         else:
-            options = inspect.signature(DataLoader.__init__).bind(None, *args, **kwargs).arguments
+            options = inspect.signature(cls.__mro__[1].__init__).bind(None, *args, **kwargs).arguments
             options.pop("self")
             why = left_out(options)
         MADE[why or "Loader"] += 1
@@ -102,6 +116,8 @@ def pytest_configure() -> None:
     """While tests are imported, DataLoader is the substitute; the client itself has been imported before, with torch's."""
     for name in CLIENTS:
         __import__(name)
+    if KIND == "accelerate":
+        accelerate.Accelerator.prepare = prepare
     for module, substitute in PLACES:
         setattr(module, substitute.__name__, substitute)
 
