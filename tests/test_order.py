@@ -91,24 +91,24 @@ def test_the_order_stays_what_it_is():
     assert permute(np.arange(5), 1000, np.arange(ROUNDS, dtype=np.uint32)).tolist() == [54, 149, 997, 281, 254]
 
 
-def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0), epochs=1):
+def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0), epochs=1, blocks=False):
     """For each rank the list of its requests of one epoch, or more."""
     stop = n - n % batch if drop_last else n
     found = []
     for rank in range(world):
-        requests = Requests(EpochOrder(n, 7, shuffle), Part(rank, world), batch, stop, None)
+        requests = Requests(EpochOrder(n, 7, shuffle), Part(rank, world, blocks), batch, stop, None)
         requests.restart(*epoch_start, Sizes.of(None))
         found.append(list(islice(requests, epochs * -(-stop // batch))))
     return found
 
 
-@given(st.integers(1, 400), st.sampled_from([1, 2, 3, 8]), st.integers(1, 9), st.booleans(), st.booleans())
+@given(st.integers(1, 400), st.sampled_from([1, 2, 3, 8]), st.integers(1, 9), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_rank, drop_last, shuffle):
+def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_rank, drop_last, shuffle, blocks):
     batch = world * per_rank
     if drop_last and n < batch:
         return
-    ranks = batches(n, world, batch, drop_last=drop_last, shuffle=shuffle)
+    ranks = batches(n, world, batch, drop_last=drop_last, shuffle=shuffle, blocks=blocks)
     order = whole_order(n, 7, 0) if shuffle else np.arange(n)
     seen = []
     for k, parts in enumerate(zip(*ranks, strict=True)):
@@ -117,6 +117,9 @@ def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_r
         assert 0 < len(parts[0].indices) <= per_rank
         real = np.concatenate([part.indices[: part.valid] for part in parts])
         assert Counter(real.tolist()) == Counter(order[place].tolist())  # whatever the number of ranks
+        if blocks:
+            gathered = np.concatenate([part.indices for part in parts])
+            np.testing.assert_array_equal(gathered[: len(real)], order[place][: len(real)])
         assert {(part.epoch, part.start, part.stop) for part in parts} == {(0, k * batch, min((k + 1) * batch, n))}
         padding = np.concatenate([part.indices[part.valid :] for part in parts])
         assert len(padding) < world and set(padding.tolist()) <= set(order[place].tolist())
@@ -130,6 +133,14 @@ def test_ranks_take_turns():
     assert [r.indices.tolist() for r in ranks[0]] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
     assert [r.indices.tolist() for r in ranks[1]] == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19]]
     assert [[r.valid for r in requests] for requests in batches(5, 3, 3, shuffle=False)] == [[1, 1], [1, 1], [1, 0]]
+
+
+def test_ranks_take_blocks():
+    ranks = batches(21, 2, 8, shuffle=False, blocks=True)
+    assert [r.indices.tolist() for r in ranks[0]] == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18]]
+    assert [r.indices.tolist() for r in ranks[1]] == [[4, 5, 6, 7], [12, 13, 14, 15], [19, 20, 20]]
+    ranks = batches(5, 4, 8, shuffle=False, blocks=True)
+    assert [(r.indices.tolist(), r.valid) for (r,) in ranks] == [([0, 1], 2), ([2, 3], 2), ([4, 4], 1), ([4, 4], 0)]
 
 
 @pytest.mark.parametrize("start", [0, 8, 5, 24])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import torch
@@ -37,15 +36,12 @@ def main(store: str, folder: str) -> None:
             found["train"].append([batch.ids.tolist(), batch.valid, *batch.position, batch[0].sum().item()])
             if accelerator.sync_gradients:
                 found["synced"].append(k)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for batch in val:
-            ids = torch.from_numpy(batch.ids)
-            found["val"] += accelerator.gather_for_metrics(ids).tolist()
-            mask = accelerator.gather(torch.arange(len(ids)) < batch.valid)
-            found["kept"] += accelerator.gather(ids)[mask].tolist()
-    warned = any("gather_for_metrics mixes up" in str(warning.message) for warning in caught)
-    Path(folder, f"{accelerator.process_index}.json").write_text(json.dumps({**found, "warned": warned}))
+    for batch in val:
+        ids = torch.from_numpy(batch.ids)
+        found["val"] += accelerator.gather_for_metrics(ids).tolist()
+        mask = accelerator.gather(torch.arange(len(ids)) < batch.valid)
+        found["kept"] += accelerator.gather(ids)[mask].tolist()
+    Path(folder, f"{accelerator.process_index}.json").write_text(json.dumps(found))
     train.loader.close()
     accelerator.end_training()
 

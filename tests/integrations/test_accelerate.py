@@ -48,7 +48,7 @@ def test_each_rank_trains_on_what_a_loader_of_that_rank_delivers(ranks):
     for rank, found in enumerate(ranks):
         dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
         with Loader(dataset, 4, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=len(ranks)) as loader:
-            batches = [batch for _ in range(2) for batch in loader]
+            batches = [batch for _ in range(2) for batch in AcceleratedLoader(loader)]
         assert found["train"] == [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for b in batches]
     for epoch in range(2):
         assert once([ids[:valid] for rank in ranks for ids, valid, found, *_ in rank["train"] if found == epoch], COUNT)
@@ -60,21 +60,20 @@ def test_gradients_are_synchronized_at_the_end_of_each_epoch(ranks):
     assert all(rank["synced"] == 2 * expected for rank in ranks)
 
 
-def test_gathered_rows_are_each_row_once(ranks):
+def test_gathered_rows_are_each_row_once_in_order(ranks):
     for rank in ranks:
-        assert sorted(rank["kept"]) == list(range(COUNT)), "by the mask, on any number of ranks"
-        if not rank["warned"]:
-            assert sorted(rank["val"]) == list(range(COUNT))
-    assert [rank["warned"] for rank in ranks] == [False] * len(ranks)
+        assert rank["val"] == rank["kept"] == list(range(COUNT)), "in the dataset's order"
 
 
-def test_rows_that_gather_for_metrics_would_confuse_are_warned_of():
-    loader = Loader(torch.utils.data.TensorDataset(torch.arange(13)), 2, num_workers=0, rank=1, world_size=4)  # 5 rows in the end
-    with pytest.warns(UserWarning, match="gather_for_metrics mixes up the last 5 rows on 4 ranks: gather batch.valid"):
-        assert AcceleratedLoader(loader).remainder == -1
+def test_the_rows_of_the_ranks_are_neighbours():
+    for rank, expected in enumerate([[0, 1], [2, 3], [4, 4], [4, 4]]):
+        loader = Loader(torch.arange(13), 2, num_workers=0, rank=rank, world_size=4)  # 5 rows in the end
+        assert [batch.tolist() for batch in AcceleratedLoader(loader)] == [[2 * rank, 2 * rank + 1], [8 + k for k in expected]]
 
 
-@pytest.mark.parametrize(("rows", "ranks", "remainder"), [(16, 2, 8), (13, 2, 5), (8, 4, 8), (12, 4, 4), (15, 4, 7), (3, 4, 3)])
+@pytest.mark.parametrize(
+    ("rows", "ranks", "remainder"), [(16, 2, 8), (13, 2, 5), (8, 4, 8), (12, 4, 4), (13, 4, 5), (15, 4, 7), (3, 4, 3)]
+)
 def test_the_remainder_is_what_the_last_batch_has(rows, ranks, remainder):
     loader = Loader(torch.utils.data.TensorDataset(torch.arange(rows)), 8 // ranks, num_workers=0, rank=0, world_size=ranks)
     assert AcceleratedLoader(loader).remainder == remainder

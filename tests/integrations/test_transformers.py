@@ -18,6 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from common import flat, train_loader, val_loader
 from fastdata import CenterCrop, LMDBDataset, Loader
+from fastdata.integrations.accelerate import AcceleratedLoader
 from fastdata.integrations.transformers import LoaderMixin
 from stores import COUNT, store
 
@@ -182,6 +183,7 @@ def test_two_processes_see_each_row_once(tmp_path):
     for rank, found in enumerate(ranks):
         dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
         with Loader(dataset, 5, shuffle=True, num_workers=0, rank=rank, world_size=2) as loader:
-            batches = [batch for _ in range(2) for batch in loader]
+            batches = [batch for _ in range(2) for batch in AcceleratedLoader(loader)]
         assert found["seen"] == [int(batch[0].sum()) for batch in batches]
-        assert sorted(found["labels"]) == sorted(dataset.targets.tolist())
+        assert found["labels"] == dataset.targets.tolist(), "in the dataset's order"
+        assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-5)

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
@@ -38,7 +39,11 @@ def main(store: str, folder: str) -> None:
         net = Net()
         trainer = LoaderTrainer(net, args, train_dataset=train, eval_dataset=val)
         trainer.train()
-        found = {"seen": net.seen, "labels": trainer.predict(val).label_ids.tolist()}
+        losses = [trainer.evaluate()["eval_loss"]]
+        with torch.no_grad():
+            inputs = torch.stack([image for image, _ in dataset]), torch.from_numpy(dataset.targets)
+            losses.append(net(*inputs)["loss"].item())
+        found = {"seen": net.seen, "labels": trainer.predict(val).label_ids.tolist(), "losses": losses}
     Path(folder, f"{args.process_index}.json").write_text(json.dumps(found))
 
 

@@ -27,7 +27,7 @@ class StoreArrays:
         sides: length of each array along these axes, int64 [n, axes].
         channels: number of channels of each array, int64 [n]; None: there is no axis of channels.
         dtype: dtype of the values.
-        in_memory: the first chunks, copied into memory; None: all are on disk.
+        records: the first chunks, copied into memory; None: all are on disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask: bool = False) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from fastdata.errors import warn_user
+from fastdata.loader.fetch import as_is
 from fastdata.loader.loader import Loader
 
-__all__ = ["AcceleratedLoader", "FromTheStart"]
+__all__ = ["AcceleratedLoader"]
 
 
 class AcceleratedLoader:
@@ -20,12 +20,17 @@ class AcceleratedLoader:
     """
 
     end_of_dataloader, sampler, drop_last, batch_size, prefetch_factor = False, None, False, None, None
-    collate_fn = staticmethod(lambda batch: batch)
+    collate_fn = staticmethod(as_is)
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        self.dataset: Any = FromTheStart(self)
+        loader._planner.blocks = True  # what `gather` returns is then in the dataset's order
         self.set_epoch, self.state_dict, self.load_state_dict = loader.set_epoch, loader.state_dict, loader.load_state_dict
+
+    @property
+    def dataset(self) -> Any:
+        """What `skip_first_batches` iterates over."""
+        return _FromTheStart(self)  # made anew, so that nothing refers to itself and `del` ends the workers
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -50,17 +55,12 @@ class AcceleratedLoader:
 
     @property
     def remainder(self) -> int:
-        """How many of all ranks' last rows `gather_for_metrics` keeps, the first ones; 0: all."""
-        ranks, rows = self.loader.part.world_size, (self.loader.epoch_stop - 1) % self.loader.global_batch_size + 1
-        if self.state_dict()["sampler"]:  # all rows are what it asked for
-            return 0
-        if rows % ranks not in (0, ranks - 1):
-            warn_user(f"gather_for_metrics mixes up the last {rows} rows on {ranks} ranks: gather batch.valid, and drop the others")
-            return -1
-        return rows
+        """How many of the rows that all ranks gather at the end of an epoch are real, the first ones; 0: all."""
+        sampled = self.state_dict()["sampler"]
+        return 0 if sampled else (self.loader.epoch_stop - 1) % self.loader.global_batch_size + 1
 
 
-class FromTheStart(IterableDataset[Any]):
+class _FromTheStart(IterableDataset[Any]):
     """The batches of an epoch from the first one, as `skip_first_batches` wants them: what was consumed is None, and skipped."""
 
     def __init__(self, loader: AcceleratedLoader) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fastdata.integrations.accelerate import AcceleratedLoader, FromTheStart
+from fastdata.integrations.accelerate import AcceleratedLoader
 from fastdata.loader.loader import Loader
 
 __all__ = ["LoaderMixin"]
@@ -30,6 +30,13 @@ class LoaderMixin:
             raise ValueError(f"per_device_{stage}_batch_size is {asked}, but the Loader has batches of {rows}: make them equal")
         return (_Training if is_training else _Inputs)(dataset, self)
 
+    def prediction_step(self: Any, *args: Any, **options: Any) -> Any:
+        """As the Trainer's own. It counts as many losses as the last batch has rows, rank by rank, so these are averaged before."""
+        loss, *outputs = super().prediction_step(*args, **options)  # type: ignore[misc]
+        if loss is not None and isinstance(self.accelerator.gradient_state.active_dataloader, _Inputs):
+            loss = self.accelerator.reduce(loss, "mean")
+        return loss, *outputs
+
     def num_examples(self: Any, dataloader: Any) -> Any:
         ours = isinstance(dataloader, AcceleratedLoader)
         return dataloader.loader.num_samples if ours else super().num_examples(dataloader)  # type: ignore[misc]
@@ -38,16 +45,18 @@ class LoaderMixin:
 class _Inputs(AcceleratedLoader):
     def __init__(self, loader: Loader, trainer: Any) -> None:
         super().__init__(loader)
-        self._trainer, self.dataset = trainer, loader.dataset
+        self._trainer = trainer
+
+    @property
+    def dataset(self) -> Any:
+        return self.loader.dataset
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._trainer.to_inputs, super().__iter__())
 
 
 class _Training(_Inputs):
-    def __init__(self, loader: Loader, trainer: Any) -> None:
-        super().__init__(loader, trainer)
-        self.dataset = FromTheStart(self)
+    dataset = AcceleratedLoader.dataset
 
     def begin(self) -> int:
         """Go to where the trainer stands, as its number of updates tells: a Loader can go anywhere at once."""

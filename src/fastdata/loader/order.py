@@ -72,17 +72,23 @@ class EpochOrder:
 @dataclass(frozen=True)
 class Part:
     """A rank's part of a global batch. Global batch k takes places [k G, (k + 1) G) of the epoch, and rank r every W-th of these.
+    With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order.
 
-    All ranks get the same number of rows, so that collective operations match: at the end of an epoch some ranks repeat one sample;
+    All ranks get the same number of rows, so that collective operations match: at the end of an epoch some ranks repeat samples;
     `valid` is the number of real rows.
     """
 
     rank: int
     world_size: int
+    blocks: bool = False
 
-    def places(self, start: int, stop: int) -> tuple[Array, int]:
-        """Return this rank's places in the global batch [start, stop), and how many of them are real."""
+    def places(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
+        """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and how many are real."""
         rows = -(-(stop - start) // self.world_size)
-        places = start + self.rank + self.world_size * np.arange(rows)
+        k = np.arange(rows)
+        places = start + self.rank + self.world_size * k
+        if self.blocks:
+            block = min(rows, batch // self.world_size)
+            places = start + k // block * batch + self.rank * block + k % block
         valid = int((places < stop).sum())
         return np.minimum(places, stop - 1), valid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -65,6 +66,7 @@ class Planner:
         self._seed = seed
         self._drop_last = drop_last
         self._ranks = rank, world_size
+        self.blocks = False  # whether ranks take blocks of a global batch: see Part
         self._shuffle = shuffle and not getattr(dataset, "any_order", False)
         if batch_sampler is not None:
             self._check_batch_sampler(shuffle=shuffle)
@@ -93,7 +95,7 @@ class Planner:
             LoaderError: nothing says which rank this is.
             ValueError: the arguments do not fit the number of ranks, or make no batch.
         """
-        part = find_part(*self._ranks)
+        part = replace(find_part(*self._ranks), blocks=self.blocks)
         if old is not None and old.part == part:
             return old
         counts = self._counts(part)

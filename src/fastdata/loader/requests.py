@@ -163,7 +163,7 @@ class Requests:
     def _samples(self, start: int, stop: int) -> tuple[Array, Array | None, int]:
         """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many are real."""
         if self._sampler is None:
-            places, valid = self._part.places(start, stop)
+            places, valid = self._part.places(start, stop, self._batch)
             return self._order.at(self._epoch, places), None, valid
         if self._drawn is None:
             self._drawn = self._draw()
