@@ -1,0 +1,92 @@
+"""Ragged: a batch of lists of different lengths, as two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastdata.torch_private import pytree
+
+__all__ = ["Ragged"]
+
+
+class Ragged:
+    """A batch of lists whose lengths differ, such as the boxes of each image.
+
+    Args:
+        values: the items of all lists, in order, [total, ...].
+        offsets: where each list begins in `values`, and where the last ends, int64 [n + 1].
+
+    Attributes:
+        values, offsets: the same.
+    """
+
+    def __init__(self, values: Tensor, offsets: Tensor) -> None:
+        self.values, self.offsets = values, offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Return one list, [length, ...], as a view."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index}, but the batch has {len(self)} lists")
+        place = index % len(self)
+        return self.values[int(self.offsets[place]) : int(self.offsets[place + 1])]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.unbind())
+
+    @property
+    def lengths(self) -> Tensor:
+        """The length of each list, int64 [n]."""
+        return self.offsets.diff()
+
+    def unbind(self) -> list[Tensor]:
+        """Return the lists, [length, ...] each, as views. Waits for the device once."""
+        return list(torch.split(self.values, self.lengths.tolist()))
+
+    def padded(self, length: int | None = None, fill: float = 0) -> Tensor:
+        """Return one tensor [n, length, ...], with `fill` after the end of each list.
+
+        Args:
+            length: longer lists are cut to their first items; None: that of the longest, for which the host waits for the device.
+            fill: the value of the padding.
+        """
+        lengths = self.lengths
+        width = length if length is not None else int(lengths.max()) if len(self) else 0
+        places = torch.arange(width, device=self.offsets.device)
+        inside = places < lengths[:, None]
+        out = self.values.new_full((len(self), width, *self.values.shape[1:]), fill)
+        if self.values.shape[0]:
+            index = (self.offsets[:-1, None] + places).clamp(max=self.values.shape[0] - 1)
+            mask = inside.view(*inside.shape, *[1] * (self.values.dim() - 1))
+            out = torch.where(mask, self.values[index], out)
+        return out
+
+    def nested(self) -> Tensor:
+        """Return a nested tensor of torch's, of the layout torch.jagged."""
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    def to(self, *args: Any, **kwargs: Any) -> Ragged:
+        """Move or convert the values as `Tensor.to` does with these arguments; offsets stay int64, and move with them."""
+        values = self.values.to(*args, **kwargs)
+        return Ragged(values, self.offsets.to(values.device, non_blocking=bool(kwargs.get("non_blocking"))))
+
+    def pin_memory(self) -> Ragged:
+        """Copy both tensors into page-locked memory."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
+    def __repr__(self) -> str:
+        return f"Ragged({len(self)} lists, {str(self.values.dtype).removeprefix('torch.')} {list(self.values.shape)})"
+
+
+pytree.register_pytree_node(
+    Ragged,
+    lambda ragged: ([ragged.values, ragged.offsets], None),
+    lambda parts, _: Ragged(*parts),
+    serialized_type_name="fastdata.Ragged",
+)
