@@ -28,7 +28,7 @@ ARROWS = {
     "store": {"errors", "kinds", "machine", "options", "words"},
     "sources": {"errors", "options", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "machine", "options", "sources", "store", "words"},
-    "data": {"errors", "kinds", "machine", "shared_memory", "store"},
+    "data": {"errors", "gpu", "kinds", "machine", "shared_memory", "store"},
     "images": {
         "errors",
         "kinds",

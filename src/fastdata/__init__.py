@@ -28,6 +28,7 @@ _HOMES = {
     "Resize": "images.crops",
     "NextToken": "gpu.next_token",
     "Prefetcher": "gpu.prefetcher",
+    "Ragged": "gpu.ragged",
     "Summary": "prepare",
     "TableDataset": "tables.dataset",
     "TokenDataset": "text.dataset",
@@ -65,6 +66,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "Prefetcher",
     "PrepError",
     "RAMDataset",
+    "Ragged",
     "RandomCrop",
     "RandomResizedCrop",
     "Resize",
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
+    from fastdata.gpu.ragged import Ragged
     from fastdata.images.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader

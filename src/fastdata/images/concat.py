@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.images.columns import ConcatValues, Values
 from fastdata.images.jpeg_cut import Cut
 from fastdata.images.pixels import Window
 from fastdata.images.records import Images, Regions, Scratch
@@ -57,6 +58,16 @@ class ConcatImages:
             parts = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
             self._targets = np.concatenate(parts)
         return self._targets
+
+    @property
+    def columns(self) -> dict[str, Values]:
+        """The columns that all sources have."""
+        names = set.intersection(*(set(images.columns) for images, _ in self._parts))
+        return {
+            name: ConcatValues([(images.columns[name], rows) for images, rows in self._parts])
+            for name in self._parts[0][0].columns
+            if name in names
+        }
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
         heights, widths = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastdata.data.timing import Allocate, Timing
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
 from fastdata.images.encoded import EncodedBatch
+from fastdata.images.fields import Columns, Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
@@ -58,10 +60,11 @@ class ImageDataset(SlotDataset):
 
     channels_last = True
 
-    def __init__(self, images: Images, view: View, masks: Masks | None = None) -> None:
+    def __init__(self, images: Images, view: View, masks: Masks | None = None, fields: str | Sequence[str] | None = None) -> None:
         super().__init__()
         self._images = images
         self._masks = masks
+        self._fields = None if fields is None else Fields.of(fields, images.columns, images.place)
         self.view = self._check_view(view)
 
     @property
@@ -82,6 +85,35 @@ class ImageDataset(SlotDataset):
         return self._masks.counts(), len(self._masks.names)
 
     @property
+    def fields(self) -> str | tuple[str, ...] | None:
+        """The columns that are emitted as targets; None: labels or masks."""
+        if self._fields is None:
+            return None
+        return self._fields.names[0] if self._fields.single else self._fields.names
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the store, in the order of this dataset: a mapping of names to arrays or lists of n values."""
+        rows = self.rows(np.arange(len(self)))
+        return Columns(self._images.columns, rows, self._images.targets[rows])
+
+    def where(self, condition: Callable[[Columns], Any]) -> Any:
+        """Return the samples whose columns meet a condition, as a dataset of the same kind. No image is read.
+
+        Args:
+            condition: takes `columns` and returns a bool for each sample: `lambda columns: columns["score"] > 0.5`.
+
+        Raises:
+            TypeError, ValueError: if it returns anything else.
+        """
+        chosen = np.asarray(condition(self.columns))
+        if chosen.dtype != bool:
+            raise TypeError(f"the condition returned {chosen.dtype}, but must return a bool for each sample")
+        if chosen.shape != (len(self),):
+            raise ValueError(f"the condition returned {list(chosen.shape)} values, but the dataset has {len(self)} samples")
+        return self.subset(chosen)
+
+    @property
     def ignore_index(self) -> int | None:
         """The class of pixels outside the image; None without masks."""
         return self._masks.ignore_index if self._masks else None
@@ -96,8 +128,14 @@ class ImageDataset(SlotDataset):
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plan = self._plan(row[None], u)
         (pixels,) = render_each(self._images, self.view, row[None], plan, before_transform=self._seed_by_torch)
-        target = self._read_targets(row[None], plan, np.empty, None)[0]
-        return torch.from_numpy(pixels).permute(2, 0, 1), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
+        return torch.from_numpy(pixels).permute(2, 0, 1), self._read_target(row, plan)
+
+    def _read_target(self, row: Any, plan: list[Sample]) -> Any:
+        labels = self._images.targets[row]
+        label = int(labels) if labels.ndim == 0 else torch.from_numpy(np.array(labels))
+        if self._fields is not None:
+            return self._fields.item(self._images.columns, int(row), label)
+        return label if self._masks is None else torch.from_numpy(np.array(self._read_targets(row[None], plan, np.empty, None)[0]))
 
     def read_batch(
         self,
@@ -108,10 +146,11 @@ class ImageDataset(SlotDataset):
         repeats: Array | None = None,
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Any]:
         """Return a batch for the Loader: images and targets.
 
-        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]. Targets are int64 [n], float32 [n, columns], or masks [n, H, W].
+        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]. Targets are int64 [n], float32 [n, columns], masks
+        [n, H, W], or what `Fields.batch` returns.
 
         `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
@@ -157,7 +196,8 @@ class ImageDataset(SlotDataset):
         With `cut`, JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
         """
         _, rows, plan = self._plan_batch(indices, seed, epoch, repeats)
-        return EncodedBatch(self._images, self.view, rows, plan, cut=cut)
+        targets = self._read_targets(rows, plan, np.empty, None)
+        return EncodedBatch(self._images, self.view, rows, plan, targets, cut=cut)
 
     def no_jpegs(self) -> str | None:
         """Return why `encode_batch` cannot be used; None: it can."""
@@ -183,8 +223,10 @@ class ImageDataset(SlotDataset):
         """Plan the images, and their masks, from uniform numbers."""
         return self.view.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
 
-    def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Array:
+    def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
+        if self._fields is not None:
+            return self._fields.batch(self._images.columns, rows, self._images.targets[rows])
         if self._masks is None:
             return self._images.targets[rows]
         return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
@@ -236,7 +278,11 @@ class ImageDataset(SlotDataset):
         if len(masks) == 1:
             raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
         images = ConcatImages([(self._images, rows[0]), (other._images, rows[1])])
-        return ImageDataset(images, self.view, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None)
+        if self.fields != other.fields:
+            raise ValueError(
+                f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
+            )
+        return ImageDataset(images, self.view, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None, self.fields)
 
     def _check_view(self, view: View) -> View:
         """Return the view, or raise ValueError if it does not suit these images."""

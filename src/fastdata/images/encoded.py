@@ -24,14 +24,14 @@ class EncodedBatch:
     Attributes:
         plan: the plan for each image.
         jpegs: for each image, a JPEG that contains its window, and its place in the image; None: only `render` can decode it.
-        targets: int64 [n] or float32 [n, columns].
+        targets: as `read_batch` returns them.
         shape: [H, W, C] of each sample.
 
     Raises:
         LoaderError: if the samples would have several shapes.
     """
 
-    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], *, cut: bool) -> None:
+    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], targets: Any, *, cut: bool) -> None:
         self._images = images
         self._view = view
         self._rows = rows
@@ -40,7 +40,7 @@ class EncodedBatch:
         if len(shapes) > 1:
             raise view.unequal(shapes)
         self.shape = images.form.shape(*plan[0].shape)
-        self.targets = images.targets[rows]
+        self.targets = targets
         self.jpegs = [self._jpeg(row, sample, cut) for row, sample in zip(rows.tolist(), plan, strict=True)]
 
     def _jpeg(self, row: int, sample: Sample, cut: bool) -> Cut | None:

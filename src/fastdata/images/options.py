@@ -39,6 +39,14 @@ class ImageOptions(PairOptions, LabelOptions):
     bits: int = option("Bits per channel: 8, or 16 for uint16 pixels (codec rgb or png).", 8, choices=(8, 16))
     background: tuple[int, int, int] = option("RGB colour behind transparent pixels.", (255, 255, 255), type="color")
     max_pixels: int = option("Reject images with more pixels, before decoding them.", 1 << 28)
+    fields: tuple[str, ...] = option(
+        "Column of the CSV to store with each image: NAME, or NAME:TYPE with a dtype, text or json; NAME:int64[] holds lists, and "
+        "NAME:float32[512] arrays, both written as [1, 2]. May repeat.",
+        (),
+        several=True,
+        metavar="COLUMN",
+        group="Labels",
+    )
     palette: StrPath | None = option(
         "File that maps mask colours to classes: a line of red, green, blue and a name for each.", type="file", group="Masks"
     )

@@ -42,7 +42,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         max_pixels=options.max_pixels,
         mask=mask,
     )
-    found = list_sources(source, options)
+    found = list_sources(source, options, options.fields)
     if options.masks is not None:
         found = with_masks(found, Path(options.masks), options.mask_suffix)
     plan = make_plan(found, recipe, limit)

@@ -33,6 +33,7 @@ class RAMImages(RAMDataset, ImageDataset):
         max_bytes: int | None = None,
         masks: bool = True,
         ignore_index: int | None = None,
+        fields: str | Sequence[str] | None = None,
     ) -> None:
         found: Masks | None = None
         images: Sequence[StoreImages | FileImages]
@@ -41,7 +42,7 @@ class RAMImages(RAMDataset, ImageDataset):
             sizes = _check_sizes(size)
             stored = [StoreImages(source, one) for one in sizes]
             images = stored
-            if masks and stored[0].store.manifest.section("masks"):
+            if masks and fields is None and stored[0].store.manifest.section("masks"):
                 mask_images = [StoreImages(source, one, mask=True) for one in sizes]
                 found = Masks.of(stored[0], mask_images[0], ignore_index)
         else:
@@ -51,7 +52,7 @@ class RAMImages(RAMDataset, ImageDataset):
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
         hold([images, mask_images] if mask_images else [images], decoded=decoded, max_bytes=max_bytes)
-        super().__init__(images[0], View(crop, hflip, vflip, transform), found)
+        super().__init__(images[0], View(crop, hflip, vflip, transform), found, fields)
 
 
 def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from fastdata.data.in_memory import InMemoryRecords, how_many, progress_bar
 from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
+from fastdata.images.columns import StoreValues, Values
 from fastdata.images.form import PixelFormat
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg_cut import Cut
@@ -51,6 +52,10 @@ class Images(Protocol):
     @property
     def targets(self) -> Array:
         """int64 [n] or float32 [n, columns]."""
+
+    @property
+    def columns(self) -> Mapping[str, Values]:
+        """What else belongs to the images, by name."""
 
     @property
     def place(self) -> str:
@@ -152,6 +157,7 @@ class StoreImages(_Holdable):
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.samples[f"{self.variant.name}/{side}"] for side in ("height", "width"))
+        self.columns = {c.name: StoreValues(self.store.path, c, len(self.store)) for c in self.store.manifest.columns}
         self.by_size: dict[int | None, StoreImages] = {}
         self._names: list[str] | None = None
 
@@ -213,6 +219,7 @@ class FileImages(_Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = PixelFormat("file", 3, "uint8")
+    columns: Mapping[str, Values] = {}
     jpegs = True
     indexed = False
 

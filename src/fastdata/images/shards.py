@@ -50,7 +50,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
             progress.add(done=1, rejected=1)
         else:
-            writers.append([record.data for record in result])
+            writers.append([record.data for record in result], source.values)
             sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
             rows.append([task.first + place, sizes])
             classes.update(result[-1].classes)

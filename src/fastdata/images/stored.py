@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
@@ -44,14 +45,15 @@ class LMDBDataset(ImageDataset):
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,
+        fields: str | Sequence[str] | None = None,
     ) -> None:
         images = StoreImages(path, size)
-        if images.store.manifest.section("masks") and images.labels.kind == "none":
+        if fields is None and images.store.manifest.section("masks") and images.labels.kind == "none":
             raise StoreError(
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        super().__init__(images, View(crop, hflip, vflip, transform))
+        super().__init__(images, View(crop, hflip, vflip, transform), fields=fields)
 
 
 class MaskDataset(ImageDataset):

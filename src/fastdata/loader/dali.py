@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastdata.data.targets import to_tensors
 from fastdata.data.timing import Timing
 from fastdata.errors import FastDataError
 from fastdata.images.dataset import ImageDataset
@@ -152,7 +153,7 @@ class Dali(Engine):
             fallbacks = len(rest)
         images = images.pin_memory() if self._pin else images
         reply = Reply(request, images=True, timing=timing, fallbacks=fallbacks)
-        return reply, (images.permute(0, 3, 1, 2), torch.from_numpy(targets))
+        return reply, (images.permute(0, 3, 1, 2), to_tensors(targets))
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor to the device; the host does not wait."""

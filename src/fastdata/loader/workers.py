@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastdata.data.dataset import SlotDataset
+from fastdata.data.targets import to_tensors
 from fastdata.errors import LoaderError
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
@@ -260,7 +261,7 @@ class Workers(Engine):
             images, *others = (tensor.pin_memory() for tensor in (images, *others))
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
-        return images, others[0] if others else torch.from_numpy(targets)
+        return images, others[0] if others else to_tensors(targets)
 
     def _give_back(self, request: Request) -> None:
         if request.slot is not None and self.slots is not None:

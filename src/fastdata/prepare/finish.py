@@ -16,9 +16,10 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import clear
 from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import shard_table
+from fastdata.prepare.worker import shard_columns, shard_table
 from fastdata.sources.reasons import nothing_kept
-from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, file_sum, shard_file, sync, write_atomic
+from fastdata.store.columns import join_columns
+from fastdata.store.files import COLUMNS, MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, file_sum, shard_file, sync, write_atomic
 from fastdata.store.format import Manifest, Variant
 
 __all__ = ["finish", "finished_shards"]
@@ -35,12 +36,16 @@ def finished_shards(plan: Plan, out: Path, *, thorough: bool) -> dict[int, dict[
         try:
             table = json.loads(shard_table(out, shard).read_bytes())
             if table["fingerprint"] == plan.fingerprint and all(
-                _as_recorded(out / shard_file(name, shard), FileSum(*total), thorough) for name, total in table["files"].items()
+                _as_recorded(_path(out, name, shard), FileSum(*total), thorough) for name, total in table["files"].items()
             ):
                 tables[shard] = table
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return tables
+
+
+def _path(out: Path, name: str, shard: int) -> Path:
+    return shard_columns(out, shard) if name == COLUMNS else out / shard_file(name, shard)
 
 
 def _as_recorded(path: Path, total: FileSum, thorough: bool) -> bool:
@@ -77,6 +82,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     files |= {name: file_sum(out / name) for name in plan.files}
+    files |= join_columns(plan.columns, [shard_columns(out, k) for k in range(plan.num_shards)], out)
     variants = []
     for name, size, form in plan.options.variants():
         sums = tuple(FileSum(*shard["files"][name]) for shard in shards)
@@ -93,6 +99,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         fingerprint=plan.fingerprint,
         kind=plan.options.kind,
         sections=tables.sections,
+        columns=plan.columns,
     )
     for variant in manifest.variants:
         for shard in range(plan.num_shards):

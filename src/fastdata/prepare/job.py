@@ -16,7 +16,7 @@ from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import PLAN, claimed, clear, is_finished
 from fastdata.prepare.progress import MODES, Progress
 from fastdata.prepare.run import run_shards
-from fastdata.prepare.worker import shard_table
+from fastdata.prepare.worker import shard_columns, shard_table
 from fastdata.sources.reasons import tried_path
 from fastdata.store.files import WORK, shard_file, write_atomic
 from fastdata.store.store import Store
@@ -132,7 +132,7 @@ def _run(work: Work, workers: int, timeout: float, progress: str) -> int:
     names = [name for name, _, _ in plan.options.variants()]
     finished = finished_shards(plan, out, thorough=True)
     files = {out / shard_file(name, k) for name in names for k in finished}
-    clear(out, files | {shard_table(out, k) for k in finished} | {out / WORK / PLAN})
+    clear(out, files | {path(out, k) for path in (shard_table, shard_columns) for k in finished} | {out / WORK / PLAN})
     for folder in (WORK, *names):
         (out / folder).mkdir(exist_ok=True)
     for name, data in plan.files.items():

@@ -15,6 +15,7 @@ from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source, SourceList
+from fastdata.store.columns import Column
 from fastdata.store.format import Form, Labels
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
@@ -53,6 +54,7 @@ class Plan:
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         files: other files of the store by name, such as a tokenizer. The options contain their checksums.
         shared: other data that workers need. The options contain its checksum.
+        columns: the columns of the store. Each source has a value for each of them.
     """
 
     options: Any  # Options
@@ -63,6 +65,7 @@ class Plan:
     fingerprint: str
     files: dict[str, bytes] = field(default_factory=dict)
     shared: Any = None
+    columns: tuple[Column, ...] = ()
 
     @property
     def num_shards(self) -> int:
@@ -73,7 +76,7 @@ class Plan:
 
     def body(self) -> dict[str, Any]:
         """Return everything but the fingerprint as JSON values."""
-        return json.loads(json.dumps(_body(self.options, self.labels, self.sources, self.bounds, self.libraries)))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(_body(self.options, self.labels, self.sources, self.bounds, self.libraries, self.columns)))  # type: ignore[no-any-return]
 
     def to_json(self) -> bytes:
         return json.dumps({"fingerprint": self.fingerprint, **self.body()}, sort_keys=True).encode()
@@ -84,15 +87,25 @@ class Plan:
 
 
 def _body(
-    options: Options, labels: Labels, sources: Sequence[Any], bounds: tuple[int, ...], libraries: dict[str, str]
+    options: Options,
+    labels: Labels,
+    sources: Sequence[Any],
+    bounds: tuple[int, ...],
+    libraries: dict[str, str],
+    columns: Sequence[Column],
 ) -> dict[str, Any]:
     return {
+        **({"columns": [asdict(column) for column in columns]} if columns else {}),
         "options": asdict(options),
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
-        "sources": [tuple(vars(source).values()) for source in sources],
+        "sources": [_as_row(source) for source in sources],
     }
+
+
+def _as_row(source: Any) -> tuple[Any, ...]:
+    return tuple(value for name, value in vars(source).items() if name != "values" or value)
 
 
 def make_plan(
@@ -103,7 +116,7 @@ def make_plan(
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
-    return freeze(options, found.labels, sources, _bounds(sources, *least))
+    return freeze(options, found.labels, sources, _bounds(sources, *least), columns=found.columns)
 
 
 def freeze(
@@ -113,11 +126,13 @@ def freeze(
     bounds: tuple[int, ...],
     files: dict[str, bytes] | None = None,
     shared: Any = None,
+    columns: tuple[Column, ...] = (),
 ) -> Plan:
     """Make a plan with its fingerprint."""
     libraries = {"fastdata": __version__} | {name: metadata.version(name) for name in ("lmdb", "numpy", *options.libraries)}
-    body = json.dumps(_body(options, labels, sources, bounds, libraries), sort_keys=True)
-    return Plan(options, labels, sources, bounds, libraries, xxhash.xxh3_128_hexdigest(body.encode()), files or {}, shared)
+    body = json.dumps(_body(options, labels, sources, bounds, libraries, columns), sort_keys=True)
+    fingerprint = xxhash.xxh3_128_hexdigest(body.encode())
+    return Plan(options, labels, sources, bounds, libraries, fingerprint, files or {}, shared, columns)
 
 
 def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:

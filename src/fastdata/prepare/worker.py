@@ -23,10 +23,11 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import CodecError, StoreError
-from fastdata.store.files import WORK, FileSum, shard_file, write_atomic
+from fastdata.store.columns import Column, ColumnWriter
+from fastdata.store.files import COLUMNS, WORK, FileSum, shard_file, write_atomic
 from fastdata.store.shards import ShardWriter
 
-__all__ = ["STATUS", "Job", "Progress", "Task", "Writers", "main", "reject_of", "shard_table"]
+__all__ = ["STATUS", "Job", "Progress", "Task", "Writers", "main", "reject_of", "shard_columns", "shard_table"]
 
 # A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
 STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
@@ -44,6 +45,7 @@ class Job:
     options: Any
     fingerprint: str
     shared: Any = None
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,21 +85,27 @@ class Progress:
 
 
 class Writers:
-    """The files of one shard, one for each variant. As a context manager, it removes them on an error."""
+    """The files of one shard: one for each variant, and one for all columns. As a context manager, it removes them on an error."""
 
     def __init__(self, job: Job, shard: int) -> None:
         self._out = Path(job.out)
         self._shard = shard
         names = [name for name, _, _ in job.options.variants()]
+        self._columns = ColumnWriter(job.columns) if job.columns else None
         self._writers = {n: ShardWriter(self._out / WORK / f"{n}-{shard:05d}.{os.getpid()}.tmp") for n in names}
 
-    def append(self, records: Sequence[Any]) -> None:
-        """Append one record to each variant."""
+    def append(self, records: Sequence[Any], values: Sequence[Any] = ()) -> None:
+        """Append one record to each variant, and one value to each column."""
+        if self._columns is not None:
+            self._columns.append(values)
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
     def finish(self) -> dict[str, FileSum]:
-        return {name: w.finish(self._out / shard_file(name, self._shard)) for name, w in self._writers.items()}
+        sums = {name: w.finish(self._out / shard_file(name, self._shard)) for name, w in self._writers.items()}
+        if self._columns is not None:
+            sums[COLUMNS] = self._columns.finish(shard_columns(self._out, self._shard))
+        return sums
 
     def __enter__(self) -> Writers:
         return self
@@ -111,6 +119,11 @@ class Writers:
 def shard_table(out: Path, shard: int) -> Path:
     """Return the path of a finished shard's rows and rejects. The file exists only if the shard is complete."""
     return out / WORK / f"shard-{shard:05d}.json"
+
+
+def shard_columns(out: Path, shard: int) -> Path:
+    """Return the path of the columns of a finished shard."""
+    return out / WORK / f"{COLUMNS}-{shard:05d}.npz"
 
 
 def main(connection: int, status: int) -> None:

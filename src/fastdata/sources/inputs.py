@@ -8,9 +8,11 @@ import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.sources.options import StrPath
+from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
 __all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Place", "Source", "SourceList"]
@@ -41,6 +43,7 @@ class Source:
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
+        values: one for each column of its SourceList.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Source:
     problem: str = ""
     mask: str = ""
     place: Place = ()
+    values: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class SourceList:
         skipped: count of files with other extensions, by extension.
         labelled_by: what the labels were read from.
         notes: lines to show to the user.
+        columns: what the sources' values are.
     """
 
     root: Path
@@ -67,6 +72,7 @@ class SourceList:
     skipped: Counter[str] = field(default_factory=Counter)
     labelled_by: str = ""
     notes: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 def is_image(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fastdata.errors import PrepError
@@ -23,7 +23,7 @@ __all__ = ["labelled", "list_folder", "list_sources", "others"]
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 
-def list_sources(source: StrPath, options: LabelOptions | None = None) -> SourceList:
+def list_sources(source: StrPath, options: LabelOptions | None = None, fields: Sequence[str] = ()) -> SourceList:
     """List the images of a folder (one folder per class, or flat), of a CSV/TSV file of `path,label`, or of archives.
 
     Args:
@@ -40,11 +40,13 @@ def list_sources(source: StrPath, options: LabelOptions | None = None) -> Source
     elif path.is_dir():
         inputs = list_folder(path)
     elif is_path_table(path):
-        inputs = list_table(path, options)
+        inputs = list_table(path, options, fields)
     else:
         what = "is neither a folder nor a .csv or .tsv file, nor an archive of a known kind" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}{_text_hint([path.suffix.lower()])}")
     inputs = labelled(inputs, path, options)
+    if fields and not inputs.columns:
+        raise PrepError(f"--fields {fields[0]}: columns come from a .csv or .tsv file of paths, but SOURCE is {source}")
     if not inputs.sources:
         hint = _text_hint(inputs.skipped)
         raise PrepError(

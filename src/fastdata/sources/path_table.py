@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.sources.delimiters import delimiter_of
+from fastdata.sources.fields import parse_field
 from fastdata.sources.inputs import Label, Source, SourceList, fits_float, is_image, is_number, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
 from fastdata.sources.options import LabelOptions
@@ -120,8 +121,8 @@ def _is_header(rows: Sequence[Sequence[str]], root: Path) -> bool:
     return not (is_image(first) or as_the_next or os.path.isfile(root / first))
 
 
-def list_table(path: Path, options: LabelOptions) -> SourceList:
-    """List the inputs that a table names, with their labels.
+def list_table(path: Path, options: LabelOptions, fields: Sequence[str] = ()) -> SourceList:
+    """List the inputs that a table names, with their labels, and with the values of the columns that `fields` names.
 
     Raises:
         PrepError: the table cannot be read, holds several splits, or lacks a column that an option names.
@@ -133,7 +134,10 @@ def list_table(path: Path, options: LabelOptions) -> SourceList:
         split = table.index(SPLIT, f"--split {options.split}")
     if split is not None:
         table = _select_split(table, split, options.split)
-    others = [k for k in range(len(table.columns)) if k not in (table.paths, split)]
+    chosen = [(table.index(field.name, f"--fields {field.name}"), field) for field in map(parse_field, fields)]
+    typed = [field.typed(table.column(k), lambda row: f"{path}, row of {table.rows[row][table.paths]!r}") for k, field in chosen]
+    stored = [k for k, _ in chosen]
+    others = [k for k in range(len(table.columns)) if k not in (table.paths, split, *stored)]
     columns = [] if options.labels is not None else _label_columns(table, others, options)
     if not columns:
         meaning, labels = Labels("none"), list[Label]([-1]) * len(table.rows)
@@ -142,9 +146,11 @@ def list_table(path: Path, options: LabelOptions) -> SourceList:
     else:
         meaning, labels = _vectors(table, columns)
     names = [row[table.paths] for row in table.rows]
-    sources = [Source(name, label, *look(root / name)) for name, label in zip(names, labels, strict=True)]
+    values = list(zip(*(values for _, values in typed), strict=True)) or [()] * len(names)
+    sources = [Source(name, label, *look(root / name), values=own) for name, label, own in zip(names, labels, values, strict=True)]
     notes = (*_left_out(table, columns, others), *_repeated(table, columns, labels))
-    return SourceList(root, meaning, sources, labelled_by=table.describe(columns), notes=notes)
+    found = tuple(column for column, _ in typed)
+    return SourceList(root, meaning, sources, labelled_by=table.describe(columns), notes=notes, columns=found)
 
 
 def _repeated(table: _Table, columns: Sequence[int], labels: Sequence[Label]) -> tuple[str, ...]:

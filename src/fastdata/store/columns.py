@@ -4,98 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.column import TEXTS, Column
 from fastdata.store.files import COLUMNS, FileSum, file_sum, sync, write_atomic
-from fastdata.store.format import NUMBERS, entry
 
-__all__ = ["TEXTS", "Column", "ColumnReader", "ColumnWriter", "join_columns", "parse_columns"]
+__all__ = ["ColumnReader", "ColumnWriter", "join_columns"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-TEXTS = ("text", "bytes", "json")
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
-GEOMETRY = {"xyxy": 4, "xy": 3}  # the length of a value: a box, or a keypoint with its visibility
-
-
-@dataclass(frozen=True)
-class Column:
-    """What a column holds.
-
-    Attributes:
-        name: letters, digits, "_" and "-"; it names the column's files.
-        type: a dtype by its name in numpy, or "text", "bytes" or "json".
-        shape: the shape of a value; of a list, that of one item.
-        many: whether each sample has a list of values, whose length differs.
-        geometry: "xyxy" for boxes and "xy" for keypoints (x, y, visibility), in pixels of the input image; None for other values.
-        group: columns of one group have equally many items in each sample: those of the same instances.
-        names: what whole numbers stand for, such as categories.
-
-    Raises:
-        ValueError: if these do not fit together.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int, ...] = ()
-    many: bool = False
-    geometry: str | None = None
-    group: str | None = None
-    names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
-            raise ValueError(f"a column cannot be called {self.name!r}: use letters, digits, - and _")
-        if self.type not in (*NUMBERS, "bool", *TEXTS):
-            raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
-        if self.type in TEXTS and (self.shape or self.many):
-            raise ValueError(f"column {self.name} of {self.type} holds one value for each sample: use json for lists")
-        if self.geometry is not None and (GEOMETRY.get(self.geometry), self.type) != (self.shape[-1:] or (0,))[0:1] + ("float32",):
-            raise ValueError(f"column {self.name} has the geometry {self.geometry}, but is {self.type} {list(self.shape)}")
-
-    @property
-    def ragged(self) -> bool:
-        """Whether the lengths of values differ, so that they are stored with offsets."""
-        return self.many or self.type in TEXTS
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the stored values: bytes for text."""
-        return np.dtype(np.uint8 if self.type in TEXTS else self.type)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Names of the column's files in its store."""
-        stems = (f"{self.name}.values", f"{self.name}.offsets") if self.ragged else (self.name,)
-        return tuple(f"{COLUMNS}/{stem}.npy" for stem in stems)
-
-
-def parse_columns(found: Any) -> tuple[Column, ...]:
-    """Read the manifest's list of columns; a store of format 1.0 has none."""
-    if found is None:
-        return ()
-    columns = tuple(
-        Column(
-            name=entry(one["name"], str),
-            type=entry(one["type"], str),
-            shape=tuple(entry(side, int) for side in entry(one["shape"], list)),
-            many=entry(one["many"], bool),
-            geometry=None if one["geometry"] is None else entry(one["geometry"], str),
-            group=None if one["group"] is None else entry(one["group"], str),
-            names=tuple(entry(name, str) for name in entry(one["names"], list)),
-        )
-        for one in entry(found, list)
-    )
-    if len({column.name for column in columns}) != len(columns):
-        raise ValueError("two columns have one name")
-    return columns
 
 
 class ColumnWriter:
@@ -197,13 +118,16 @@ class ColumnReader:
         if self._offsets is None:
             fits = count == samples
         else:
-            ends = np.asarray(self._offsets)
-            fits = len(ends) == samples + 1 and ends[0] == 0 and ends[-1] == count and bool((np.diff(ends) >= 0).all())
+            fits = len(self._offsets) == samples + 1 and self._offsets[0] == 0 and self._offsets[-1] == count
         if not fits:
-            raise FormatError(f"{root / column.files[-1]} does not fit the {samples} samples of its store; run fastdata verify {root}")
+            raise self._damaged()
 
     def __len__(self) -> int:
         return self._samples
+
+    def _damaged(self) -> FormatError:
+        path = self._root / self.column.files[-1]
+        return FormatError(f"{path} does not fit the {self._samples} samples of its store; run fastdata verify {self._root}")
 
     def __reduce__(self) -> Any:
         return ColumnReader, (self._root, self.column, self._samples)
@@ -211,7 +135,10 @@ class ColumnReader:
     def lengths(self, rows: Array) -> Array:
         """Return how many items these samples have, int64 [n]; only for lists and text."""
         assert self._offsets is not None
-        return np.asarray(self._offsets[rows + 1] - self._offsets[rows])
+        starts, ends = self._offsets[rows], self._offsets[rows + 1]
+        if ((starts < 0) | (ends < starts) | (ends > len(self._values))).any():
+            raise self._damaged()
+        return np.asarray(ends - starts)
 
     def take(self, rows: Array) -> Array:
         """Return the values of these samples: [n, *shape]; of lists and text, all their items, [total, *shape], in order."""
@@ -228,9 +155,12 @@ class ColumnReader:
 
     def _decoded(self, rows: Array) -> Iterator[Any]:
         assert self._offsets is not None
-        for row in rows.tolist():
-            data = self._values[self._offsets[row] : self._offsets[row + 1]].tobytes()
-            yield data if self.column.type == "bytes" else data.decode() if self.column.type == "text" else json.loads(data)
+        for start, length in zip(self._offsets[rows].tolist(), self.lengths(rows).tolist(), strict=True):
+            data = self._values[start : start + length].tobytes()
+            try:
+                yield data if self.column.type == "bytes" else data.decode() if self.column.type == "text" else json.loads(data)
+            except (ValueError, RecursionError):
+                raise self._damaged() from None
 
 
 def _load(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -13,6 +13,7 @@ import xxhash
 from fastdata import kinds
 
 __all__ = [
+    "COLUMNS",
     "MANIFEST",
     "NAMES",
     "REJECTS",
@@ -34,6 +35,7 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
+COLUMNS = "columns"
 WORK = "work"  # holds the plan and the tables of finished shards while a store is made
 
 
@@ -61,6 +63,7 @@ def file_sum(path: Path) -> FileSum:
 
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
+_COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 
 
 def is_store(folder: Path) -> bool:
@@ -75,7 +78,7 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     found = [kinds.find(name) for name in known]
     variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
-    files = rf"{_COMMON}{extra})(\.[0-9]+\.tmp)?|work/({variant})-[0-9]+\.[0-9]+\.tmp|({variant})/shard-[0-9]+\.mdb"
+    files = rf"{_COMMON}{_COLUMNS}{extra})(\.[0-9]+\.tmp)?|work/({variant})-[0-9]+\.[0-9]+\.tmp|({variant})/shard-[0-9]+\.mdb"
     return re.compile(variant), re.compile(files)
 
 
@@ -93,7 +96,7 @@ def own_files(root: Path) -> list[Path]:
 
 def own_folders(root: Path) -> list[Path]:
     """Return the folders in a store that prep makes."""
-    folders = (path for path in root.iterdir() if path.name == WORK or is_variant(path.name))
+    folders = (path for path in root.iterdir() if path.name in (WORK, COLUMNS) or is_variant(path.name))
     return [path for path in folders if path.is_dir() and not path.is_symlink()]
 
 

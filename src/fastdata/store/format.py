@@ -6,7 +6,7 @@ The manifest is the commit point. It is written last; a folder without one is no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.column import NUMBERS, Column
 from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant
 
 __all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "read_manifest", "sample_columns"]
 
 MAJOR = 1
 VERSION = "1.0"
+WITH_COLUMNS = "1.1"  # of a store with columns; readers of 1.0 ignore them
 MASK = "mask-"  # the prefix of the names of variants that hold masks
-NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # that torch has
 IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 
@@ -82,9 +83,14 @@ class Manifest:
     version: str = VERSION
     kind: str = "images"
     sections: dict[str, Any] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **dict.fromkeys(IN_ALL), **asdict(self)}
+        if self.columns:
+            body["version"] = WITH_COLUMNS
+        else:
+            del body["columns"]
         body |= {name: section for name, section in body.pop("sections").items() if section is not None}
         for variant in body["variants"]:
             if variant["originals"] is None:
@@ -179,6 +185,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
         version=entry(body["version"], str),
         kind=kind.name,
         sections=kind.sections(body, variants),
+        columns=_columns(body.get("columns", []), files),
     )
 
 
@@ -192,6 +199,24 @@ def entry(value: Any, kind: type) -> Any:
 def counted(values: Any) -> tuple[int, ...]:
     """Return a list of counts as a tuple, checked as `entry` does."""
     return tuple(entry(n, int) for n in entry(values, list))
+
+
+def _columns(found: Any, files: Container[str]) -> tuple[Column, ...]:
+    """Read the list of columns, which stores of version 1.0 lack."""
+    columns = tuple(
+        Column(
+            name=entry(one["name"], str),
+            type=entry(one["type"], str),
+            shape=counted(one["shape"]),
+            many=entry(one["many"], bool),
+        )
+        for one in entry(found, list)
+    )
+    if len({column.name for column in columns}) != len(columns):
+        raise ValueError("two columns have one name")
+    if missing := [name for column in columns for name in column.files if name not in files]:
+        raise ValueError(f"it does not list {missing[0]}")
+    return columns
 
 
 def _sum(found: Any) -> FileSum:

@@ -1,0 +1,103 @@
+"""The values of the columns that belong to images, by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fastdata.data.targets import Lists
+from fastdata.shared_memory import SharedArray
+from fastdata.store.column import TEXTS, Column
+from fastdata.store.columns import ColumnReader
+
+__all__ = ["ConcatValues", "StoreValues", "Values", "items_of"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Values(Protocol):
+    """The values of a column, by row."""
+
+    column: Column
+
+    def batch(self, rows: Array) -> Array | Lists | list[Any]:
+        """Return the values of these rows: an array [n, ...], lists, or Python objects for text, bytes and JSON."""
+
+    def __len__(self) -> int: ...
+
+
+class StoreValues:
+    """The values of a column of one store. Its files are opened on first use, in the process that uses them.
+
+    Args:
+        root: the store.
+        column: one of its columns.
+        samples: how many samples the store has.
+    """
+
+    def __init__(self, root: Path, column: Column, samples: int) -> None:
+        self.column = column
+        self._root = root
+        self._samples = samples
+        self._opened: ColumnReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def batch(self, rows: Array) -> Array | Lists | list[Any]:
+        if self._opened is None:
+            self._opened = ColumnReader(self._root, self.column, self._samples)
+        if self.column.type in TEXTS:
+            return self._opened.objects(rows)
+        if not self.column.many:
+            return self._opened.take(rows)
+        offsets = np.concatenate([[0], np.cumsum(self._opened.lengths(rows))])
+        return Lists(self._opened.take(rows), offsets)
+
+
+class ConcatValues:
+    """The values of a column of several sources, each with the rows of it that count; None: all of them.
+
+    Raises:
+        ValueError: if they are of different types.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Values, SharedArray | None]]) -> None:
+        self.column = parts[0][0].column
+        for values, _ in parts[1:]:
+            if values.column != self.column:
+                raise ValueError(f"datasets whose columns are {self.column} and {values.column} cannot be concatenated")
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *(len(values) if rows is None else len(rows.array) for values, rows in parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def batch(self, rows: Array) -> Array | Lists | list[Any]:
+        part = np.searchsorted(self._starts, rows, "right") - 1
+        items: list[Any] = [None] * len(rows)
+        for k in np.unique(part).tolist():
+            values, chosen = self._parts[k]
+            places = np.flatnonzero(part == k)
+            local = rows[places] - self._starts[k]
+            for place, item in zip(
+                places.tolist(), items_of(values.batch(local if chosen is None else chosen.array[local])), strict=True
+            ):
+                items[place] = item
+        if self.column.type in TEXTS:
+            return items
+        if not self.column.many:
+            return np.array(items, self.column.dtype).reshape(len(rows), *self.column.shape)
+        offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
+        return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
+
+
+def items_of(batch: Array | Lists | list[Any]) -> Sequence[Any]:
+    """Return a batch of values as one item for each row."""
+    return np.split(batch.values, batch.offsets[1:-1]) if isinstance(batch, Lists) else batch
