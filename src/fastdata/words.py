@@ -16,4 +16,4 @@ def human_bytes(size: float) -> str:
 
 def number_of(count: int, what: str) -> str:
     """Format a number of things, such as "1 image" or "3 classes"."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('s') else 's'}"
+    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith(('s', 'x')) else 's'}"

@@ -137,21 +137,27 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         """
         return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
 
-    def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
+    def split(self, fraction: float, *, seed: int, stratify: bool | str = False) -> tuple[Any, Any]:
         """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.
 
         Args:
             fraction: between 0 and 1.
             seed: determines the split.
-            stratify: take the same fraction of every class, rounded.
+            stratify: take the same fraction of every class, rounded; or, for images, of every value of the column of this name.
 
         Raises:
             TypeError, ValueError: an argument is wrong, or one part would be empty.
         """
         check_split(fraction, seed, stratify)
-        if stratify and self._all.labels.kind != "class":
-            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        classes = self.targets if stratify else None
+        classes = self._strata(stratify) if stratify else None
         first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
         check_parts(fraction, first, classes)
         return self.subset(first), self.subset(~first)
+
+    def _strata(self, stratify: bool | str) -> Array:
+        """Return the class of each sample, for a stratified split."""
+        if isinstance(stratify, str):
+            raise TypeError(f"stratify is {stratify!r}, but a {type(self).__name__} has no columns: True takes its classes")
+        if self._all.labels.kind != "class":
+            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
+        return self.targets

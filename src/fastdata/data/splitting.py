@@ -26,8 +26,8 @@ def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
         raise TypeError(f"seed is {seed!r}, but must be a whole number")
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-    if not isinstance(stratify, bool):
-        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, or False")
+    if not isinstance(stratify, bool | str):
+        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, False, or a column")
 
 
 def check_parts(fraction: float, first: Array, classes: Array | None = None) -> None:

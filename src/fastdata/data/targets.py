@@ -20,6 +20,16 @@ class Lists(NamedTuple):
     values: Array
     offsets: Array
 
+    @property
+    def of(self) -> Array:
+        """The list that each item belongs to, int64 [total]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def select(self, chosen: Array) -> Lists:
+        """Return the lists with these of their items, bool [total], only."""
+        counts = np.bincount(self.of[chosen], minlength=len(self.offsets) - 1)
+        return Lists(self.values[chosen], np.concatenate([[0], np.cumsum(counts)]))
+
 
 def to_tensors(targets: Any) -> Any:
     """Return targets as a Loader delivers them: tensors, `Ragged` for lists, and Python's lists of text as they are."""

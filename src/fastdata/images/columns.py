@@ -98,6 +98,6 @@ class ConcatValues:
         return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
 
 
-def items_of(batch: Array | Lists | list[Any]) -> Sequence[Any]:
+def items_of(batch: Array | Lists | list[Any]) -> list[Any]:
     """Return a batch of values as one item for each row."""
-    return np.split(batch.values, batch.offsets[1:-1]) if isinstance(batch, Lists) else batch
+    return np.split(batch.values, batch.offsets[1:-1]) if isinstance(batch, Lists) else list(batch)

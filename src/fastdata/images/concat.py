@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.images.columns import ConcatValues, Values
+from fastdata.images.geometry import Placement
 from fastdata.images.jpeg_cut import Cut
 from fastdata.images.pixels import Window
 from fastdata.images.records import Images, Regions, Scratch
@@ -68,6 +69,16 @@ class ConcatImages:
             for name in self._parts[0][0].columns
             if name in names
         }
+
+    def placement(self, ids: Array) -> Placement:
+        scale, shift = np.empty((len(ids), 2)), np.empty((len(ids), 2))
+        part = np.searchsorted(self._starts, ids, "right") - 1
+        for k in np.unique(part).tolist():
+            images, rows = self._parts[k]
+            local = ids[part == k] - self._starts[k]
+            found = images.placement(local if rows is None else rows.array[local])
+            scale[part == k], shift[part == k] = found.scale, found.shift
+        return Placement(scale, shift)
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
         heights, widths = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)

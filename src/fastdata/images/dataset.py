@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,8 @@ class ImageDataset(SlotDataset):
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
 
+    With `fields`, the target is the value of a column of the store, or a dict of several: see LMDBDataset.
+
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
         class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
@@ -60,11 +62,11 @@ class ImageDataset(SlotDataset):
 
     channels_last = True
 
-    def __init__(self, images: Images, view: View, masks: Masks | None = None, fields: str | Sequence[str] | None = None) -> None:
+    def __init__(self, images: Images, view: View, masks: Masks | None = None, fields: Fields | None = None) -> None:
         super().__init__()
         self._images = images
         self._masks = masks
-        self._fields = None if fields is None else Fields.of(fields, images.columns, images.place)
+        self._fields = fields
         self.view = self._check_view(view)
 
     @property
@@ -113,6 +115,16 @@ class ImageDataset(SlotDataset):
             raise ValueError(f"the condition returned {list(chosen.shape)} values, but the dataset has {len(self)} samples")
         return self.subset(chosen)
 
+    def _strata(self, stratify: bool | str) -> Array:
+        if not isinstance(stratify, str):
+            return super()._strata(stratify)
+        values = self.columns[stratify]
+        if len(set(map(np.shape, values))) > 1 or np.ndim(values[0]):
+            raise ValueError(
+                f"stratify is {stratify!r}, but this column has lists or arrays: name one with a value for each sample"
+            )
+        return np.unique(np.array(values), return_inverse=True)[1]
+
     @property
     def ignore_index(self) -> int | None:
         """The class of pixels outside the image; None without masks."""
@@ -134,7 +146,7 @@ class ImageDataset(SlotDataset):
         labels = self._images.targets[row]
         label = int(labels) if labels.ndim == 0 else torch.from_numpy(np.array(labels))
         if self._fields is not None:
-            return self._fields.item(self._images.columns, int(row), label)
+            return self._fields.item(self._images.columns, int(row), label, lambda: self._images.placement(row[None]).then(plan))
         return label if self._masks is None else torch.from_numpy(np.array(self._read_targets(row[None], plan, np.empty, None)[0]))
 
     def read_batch(
@@ -226,7 +238,8 @@ class ImageDataset(SlotDataset):
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
         if self._fields is not None:
-            return self._fields.batch(self._images.columns, rows, self._images.targets[rows])
+            labels = self._images.targets[rows]
+            return self._fields.batch(self._images.columns, rows, labels, lambda: self._images.placement(rows).then(plan))
         if self._masks is None:
             return self._images.targets[rows]
         return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
@@ -278,11 +291,11 @@ class ImageDataset(SlotDataset):
         if len(masks) == 1:
             raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
         images = ConcatImages([(self._images, rows[0]), (other._images, rows[1])])
-        if self.fields != other.fields:
+        if self._fields != other._fields:
             raise ValueError(
                 f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
             )
-        return ImageDataset(images, self.view, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None, self.fields)
+        return ImageDataset(images, self.view, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None, self._fields)
 
     def _check_view(self, view: View) -> View:
         """Return the view, or raise ValueError if it does not suit these images."""
@@ -307,5 +320,7 @@ class ImageDataset(SlotDataset):
             classes = f"masks of {len(self._masks.counts())} classes"
         else:
             classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
+        if self._fields is not None:
+            classes = f"fields={self.fields!r}"
         count = counted_of(len(self), len(self._images), "images")
         return in_one_line(self, count, classes, self.codec, *self.view.parts(), self._images.place)

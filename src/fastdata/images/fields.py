@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,14 @@ import torch
 from fastdata.data.targets import Lists
 from fastdata.errors import StoreError
 from fastdata.images.columns import Values, items_of
+from fastdata.images.geometry import Placement, move_boxes, move_keypoints
+from fastdata.images.records import Images
 
 __all__ = ["LABEL", "Columns", "Fields"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Move = Callable[[], tuple[Placement, Array]]
 
 LABEL = "label"  # the field that is the image's label
 
@@ -27,36 +31,77 @@ class Fields:
     Attributes:
         names: of columns, or "label".
         single: whether the target is the value of the one name, not a dict.
+        min_visible: drop instances of whose box a smaller share lies in the output.
     """
 
     names: tuple[str, ...]
     single: bool
+    min_visible: float = 0.0
 
     @classmethod
-    def of(cls, names: str | Sequence[str], columns: Mapping[str, Values], place: str) -> Fields:
-        """Return the fields of these names.
+    def of(cls, names: str | Sequence[str] | None, images: Images, min_visible: float = 0.0) -> Fields | None:
+        """Return the fields of these names; None: no fields.
 
         Raises:
-            StoreError: if there is no such column.
-            ValueError: if there is no name, or one twice.
+            StoreError: if the images lack one of them.
+            ValueError: if there is no name, or one twice, or `min_visible` is not a share.
         """
+        if names is None:
+            if min_visible:
+                raise ValueError(f"min_visible is {min_visible}, but drops boxes from fields: give fields too")
+            return None
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different ones")
-        if missing := [name for name in wanted if name not in columns and name != LABEL]:
-            hint = "" if columns else "; fastdata-prep stores columns of a CSV with --fields NAME"
-            raise StoreError(f"{place} has no field {missing[0]}; it has {', '.join([*columns, LABEL])}{hint}")
-        return cls(wanted, isinstance(names, str))
+        if missing := [name for name in wanted if name not in images.columns and name != LABEL]:
+            known = ", ".join([*images.columns, LABEL])
+            hint = "" if images.columns else "; fastdata-prep stores columns of a CSV with --fields, annotations with --coco"
+            raise StoreError(f"{images.place} has no field {missing[0]}; it has {known}{hint}")
+        if not 0 <= min_visible <= 1:
+            raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
+        return cls(wanted, isinstance(names, str), min_visible)
 
-    def batch(self, columns: Mapping[str, Values], rows: Array, labels: Array) -> Any:
-        """Return the targets of these rows, whose labels are given."""
+    def batch(self, columns: Mapping[str, Values], rows: Array, labels: Array, move: Move) -> Any:
+        """Return the targets of these rows.
+
+        Args:
+            columns: all columns of the images.
+            rows: int64 [n].
+            labels: of these rows.
+            move: returns where points of the files come to lie in the outputs, and the sizes of these, for `move_boxes`.
+        """
         found = {name: labels if name == LABEL else columns[name].batch(rows) for name in self.names}
+        if any(columns[name].column.geometry or columns[name].column.group for name in self.names if name != LABEL):
+            found = self._moved(found, columns, rows, *move())
         return found[self.names[0]] if self.single else found
 
-    def item(self, columns: Mapping[str, Values], row: int, label: Any) -> Any:
+    def _moved(
+        self, found: dict[str, Any], columns: Mapping[str, Values], rows: Array, placed: Placement, sizes: Array
+    ) -> dict[str, Any]:
+        """Return the values with boxes and keypoints moved, and without the instances whose boxes are gone."""
+        groups = {columns[name].column.group for name in self.names if name != LABEL}
+        boxes = [name for name, values in columns.items() if values.column.geometry == "xyxy" and values.column.group in groups]
+        moved: dict[str, Any] = {name: found[name] if name in found else columns[name].batch(rows) for name in boxes} | found
+        remaining = dict[str | None, Array]()
+        for name, batch in moved.items():
+            column = None if name == LABEL else columns[name].column
+            if column is None or column.geometry is None:
+                continue
+            values, of = (batch.values, batch.of) if isinstance(batch, Lists) else (batch, np.arange(len(rows)))
+            if column.geometry == "xyxy":
+                values, remaining[column.group] = move_boxes(values, of, placed, sizes, self.min_visible)
+            else:
+                values = move_keypoints(values, of, placed, sizes, column.names)
+            moved[name] = batch._replace(values=values) if isinstance(batch, Lists) else values
+        for name in found:
+            group = None if name == LABEL else columns[name].column.group
+            found[name] = moved[name].select(remaining[group]) if group in remaining and group is not None else moved[name]
+        return found
+
+    def item(self, columns: Mapping[str, Values], row: int, label: Any, move: Move) -> Any:
         """Return the target of one row: numbers and text as Python has them, arrays and lists as tensors."""
-        rows = np.array([row])
-        found = {name: label if name == LABEL else _as_item(columns[name].batch(rows)) for name in self.names}
+        batch = replace(self, single=False).batch(columns, np.array([row]), np.zeros(1), move)
+        found = {name: label if name == LABEL else _as_item(batch[name]) for name in self.names}
         return found[self.names[0]] if self.single else found
 
 

@@ -47,6 +47,15 @@ class ImageOptions(PairOptions, LabelOptions):
         metavar="COLUMN",
         group="Labels",
     )
+    coco: StrPath | None = option(
+        "COCO JSON of the images in SOURCE: stores boxes, categories, areas, keypoints and captions.", type="file", group="Labels"
+    )
+    bad_boxes: str = option(
+        "What to do with boxes that reach outside of their image: clip them, or reject the image.",
+        "clip",
+        choices=("clip", "reject"),
+        group="Labels",
+    )
     palette: StrPath | None = option(
         "File that maps mask colours to classes: a line of red, green, blue and a name for each.", type="file", group="Masks"
     )

@@ -10,6 +10,7 @@ from fastdata.images.options import ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
+from fastdata.sources.coco import with_coco
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
@@ -43,9 +44,14 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         mask=mask,
     )
     found = list_sources(source, options, options.fields)
+    if options.coco is not None:
+        found = with_coco(found, Path(options.coco), reject_boxes=options.bad_boxes == "reject")
     if options.masks is not None:
         found = with_masks(found, Path(options.masks), options.mask_suffix)
     plan = make_plan(found, recipe, limit)
     refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)), told=options.root is not None)
-    notes = label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=options.no_labels)
-    return Planned(plan, dict(found.skipped), (*notes, *found.notes), None if options.masks is None else Path(options.masks))
+    meant = options.no_labels or bool(found.columns)
+    notes = [*label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=meant), *found.notes]
+    if found.columns:
+        notes.append(f"columns: {', '.join(map(str, found.columns))}")
+    return Planned(plan, dict(found.skipped), tuple(notes), None if options.masks is None else Path(options.masks))

@@ -99,7 +99,14 @@ class Record:
     original: bool = False
 
 
-def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = None, mask: bytes | None = None) -> list[Record]:
+def prepare_image(
+    data: bytes,
+    options: ImageRecipe,
+    *,
+    scratch: Array | None = None,
+    mask: bytes | None = None,
+    annotated: Shape | None = None,
+) -> list[Record]:
     """Return a record for each size, all from one decode, then one for each size of the mask.
 
     A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", an upright and sound JPEG that
@@ -110,11 +117,18 @@ def prepare_image(data: bytes, options: ImageRecipe, *, scratch: Array | None = 
         options: the recipe.
         scratch: flat uint8 array that a large decode may use.
         mask: the bytes of the mask's file.
+        annotated: the (height, width) that the annotations of the image are about; None: unknown.
 
     Raises:
         CodecError: if the image or its mask cannot be read or encoded, or their sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
+    if annotated not in (None, (source.height, source.width)):
+        height, width = annotated
+        raise CodecError(
+            f"its annotations are of {width} x {height} pixels, but upright it has {source.width} x {source.height}",
+            "annotated-size",
+        )
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
     at_least = max(h for h, _ in shapes), max(w for _, w in shapes)
     original = _original(data, source, options, shapes)

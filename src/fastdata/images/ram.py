@@ -9,6 +9,7 @@ from typing import Any
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
+from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import FileImages, StoreImages, hold
 from fastdata.images.view import Transform, View
@@ -34,6 +35,7 @@ class RAMImages(RAMDataset, ImageDataset):
         masks: bool = True,
         ignore_index: int | None = None,
         fields: str | Sequence[str] | None = None,
+        min_visible: float = 0.0,
     ) -> None:
         found: Masks | None = None
         images: Sequence[StoreImages | FileImages]
@@ -52,7 +54,7 @@ class RAMImages(RAMDataset, ImageDataset):
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
         hold([images, mask_images] if mask_images else [images], decoded=decoded, max_bytes=max_bytes)
-        super().__init__(images[0], View(crop, hflip, vflip, transform), found, fields)
+        super().__init__(images[0], View(crop, hflip, vflip, transform), found, Fields.of(fields, images[0], min_visible))
 
 
 def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:

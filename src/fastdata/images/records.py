@@ -15,10 +15,12 @@ from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.images.columns import StoreValues, Values
 from fastdata.images.form import PixelFormat
+from fastdata.images.geometry import Placement, placement
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg_cut import Cut
 from fastdata.images.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.shared_memory import SharedArray
+from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
 
@@ -56,6 +58,9 @@ class Images(Protocol):
     @property
     def columns(self) -> Mapping[str, Values]:
         """What else belongs to the images, by name."""
+
+    def placement(self, ids: Array) -> Placement:
+        """Return where points of the prepared files lie in the images. Only images with columns that have a geometry know it."""
 
     @property
     def place(self) -> str:
@@ -171,6 +176,15 @@ class StoreImages(_Holdable):
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
 
+    def placement(self, ids: Array) -> Placement:
+        options = self.store.manifest.options
+        files = self.columns[SOURCE_SIZE.name].batch(ids)
+        placed, stored = placement(np.asarray(files), self.variant.size, options["resize"], upscale=options["upscale"])
+        found = np.stack(self.sides(ids), axis=1)
+        if ((found != stored) & (found != stored + stored % 2)).any():  # yuv420 has even sides
+            raise FormatError(f"{self.store.path}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
+        return placed
+
     def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
 
@@ -245,6 +259,9 @@ class FileImages(_Holdable):
     @property
     def targets(self) -> Array:
         return self._targets.array
+
+    def placement(self, ids: Array) -> Placement:
+        raise StoreError("image files have no boxes or keypoints: prepare a store with --coco")
 
     @property
     def nbytes(self) -> Array:

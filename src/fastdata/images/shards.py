@@ -21,6 +21,7 @@ from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
 from fastdata.sources.reasons import detail_of
+from fastdata.store.column import SOURCE_SIZE
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
 
@@ -63,7 +64,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     """Prepare up to 32 images, to estimate the store."""
     threads = cv2.getNumThreads()
     count = len(plan.sources)
-    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
+    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "", columns=plan.columns)
     results = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
     cv2.setNumThreads(threads)
     release()
@@ -80,7 +81,10 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
         return source.problem, detail_of(source.problem)
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
-        return prepare_image(read_source(job.root, source), job.options, scratch=_scratch(), mask=mask)
+        annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None
+        return prepare_image(
+            read_source(job.root, source), job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated)
+        )
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
+from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import StoreImages
 from fastdata.images.view import Transform, View
@@ -30,6 +31,13 @@ class LMDBDataset(ImageDataset):
             The samples of a batch come in any order. Under the Loader, its random numbers too are seeded by (seed, epoch, sample):
             those of random, numpy.random, torch, and generators found in its attributes, closure and globals. It can be replaced
             later through `dataset.transform`.
+        fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
+            what `fastdata-prep --fields` and `--coco` stored, and "label". Numbers are batched to tensors [B, ...], lists to a
+            `Ragged`, text, bytes and JSON to Python lists. Boxes (x1, y1, x2, y2) and keypoints (x, y, visibility) are in pixels of
+            the emitted image: they follow its resize, crop and flips. Boxes are clipped to it; keypoints outside of it become
+            (0, 0, 0), and "left_..." and "right_..." change places in a mirror image.
+        min_visible: drop instances of whose box a smaller share, or nothing, lies in the emitted image, from all columns that
+            describe them.
 
     Raises:
         StoreError: if the store does not exist, is not finished, lacks this size, or has masks and no labels.
@@ -46,6 +54,7 @@ class LMDBDataset(ImageDataset):
         vflip: float = 0.0,
         transform: Transform | None = None,
         fields: str | Sequence[str] | None = None,
+        min_visible: float = 0.0,
     ) -> None:
         images = StoreImages(path, size)
         if fields is None and images.store.manifest.section("masks") and images.labels.kind == "none":
@@ -53,7 +62,7 @@ class LMDBDataset(ImageDataset):
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        super().__init__(images, View(crop, hflip, vflip, transform), fields=fields)
+        super().__init__(images, View(crop, hflip, vflip, transform), fields=Fields.of(fields, images, min_visible))
 
 
 class MaskDataset(ImageDataset):

@@ -65,6 +65,8 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
         raise ValueError(
             f"resident keeps images of fastdata's datasets on a device, but this is a {type(dataset).__name__}: leave resident out"
         )
+    if dataset.fields is not None:
+        raise ValueError(f"resident keeps images, labels and masks on a device, not fields {dataset.fields}: leave resident out")
     crop = dataset.view.crop
     found = set(zip(*map(np.ndarray.tolist, dataset.sides()), strict=True))
     if dataset.view.transform is not None:

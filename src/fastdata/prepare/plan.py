@@ -15,7 +15,7 @@ from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.store.columns import Column
+from fastdata.store.column import Column
 from fastdata.store.format import Form, Labels
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]

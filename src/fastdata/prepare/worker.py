@@ -23,7 +23,8 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import CodecError, StoreError
-from fastdata.store.columns import Column, ColumnWriter
+from fastdata.store.column import Column
+from fastdata.store.columns import ColumnWriter
 from fastdata.store.files import COLUMNS, WORK, FileSum, shard_file, write_atomic
 from fastdata.store.shards import ShardWriter
 

@@ -13,7 +13,7 @@ import numpy as np
 from fastdata.errors import PrepError
 from fastdata.store.column import TEXTS, Column
 
-__all__ = ["Field", "describe_columns", "parse_field"]
+__all__ = ["Field", "parse_field"]
 
 FIELD = re.compile(r"(?P<name>.+?)(:(?P<type>[a-z]+[0-9]*)(?P<many>\[(?P<length>[0-9]*)\])?)?")
 MISSING = "its cell is empty: fill it, leave the row out, or store {name} as {name}:float32, where empty cells are NaN"
@@ -101,7 +101,7 @@ def _number(column: Column, text: str) -> Any:
     dtype = column.dtype
     if dtype.kind == "f":
         value = float(text) if text else float("nan")
-        if np.isfinite(value) and not np.isfinite(dtype.type(value)):
+        if np.isfinite(value) and abs(value) > float(np.finfo(dtype).max):
             raise ValueError(f"{text} is too large for {column.type}")
         return value
     if not text:
@@ -114,14 +114,3 @@ def _number(column: Column, text: str) -> Any:
     if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
         raise ValueError(f"{text} does not fit {column.type}")
     return number
-
-
-def describe_columns(columns: Sequence[Column]) -> str:
-    """Return a line such as "columns: caption (text), ids (int64, lists)"."""
-    return "columns: " + ", ".join(f"{column.name} ({_described(column)})" for column in columns)
-
-
-def _described(column: Column) -> str:
-    if column.many:
-        return f"lists of {column.type}"
-    return column.type + "".join(f"[{side}]" for side in column.shape)

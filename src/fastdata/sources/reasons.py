@@ -27,6 +27,9 @@ DETAILS = {
     "two-images": "it has more than one image",
     "not-dicom": "it has no ending, and is no DICOM file",
     "no-field": "it has no such column; --field names it",
+    "box-outside": "one of its boxes reaches outside of it",
+    "not-annotated": "the file of annotations does not list it",
+    "annotated-size": "the annotations are of an image of another size",
     "truncated": "the archive ends before it does",
 }
 ENDING = re.compile(r"\.[A-Za-z]\w*$")

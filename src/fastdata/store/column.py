@@ -10,10 +10,12 @@ import numpy as np
 
 from fastdata.store.files import COLUMNS
 
-__all__ = ["NUMBERS", "TEXTS", "Column"]
+__all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column"]
 
 NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # that torch has
 TEXTS = ("text", "bytes", "json")
+GEOMETRIES = {"xyxy": (4,), "xy": (3,)}  # the last axis of values
+INSTANCES = "instances"  # the group of what annotations say of the objects in an image
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 
@@ -26,6 +28,10 @@ class Column:
         type: a dtype by its name in numpy, or "text", "bytes" or "json".
         shape: the shape of a value; of a list, that of one item.
         many: whether each sample has a list of values, whose length differs.
+        geometry: "xyxy" for boxes, whose values are x1, y1, x2, y2; "xy" for keypoints: x, y, visibility. In pixels of the prepared
+            file, upright; 0, 0 is the upper left corner of the upper left pixel. None for other values.
+        group: lists of one group have the same length in each sample: they describe the same instances.
+        names: what whole numbers stand for, such as categories; with keypoints, their names.
 
     Raises:
         ValueError: if these do not fit together.
@@ -35,6 +41,9 @@ class Column:
     type: str
     shape: tuple[int, ...] = ()
     many: bool = False
+    geometry: str | None = None
+    group: str | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -43,6 +52,9 @@ class Column:
             raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
         if self.type in TEXTS and (self.shape or self.many):
             raise ValueError(f"column {self.name} of {self.type} holds one value for each sample: use json for lists")
+
+        if self.geometry is not None and (self.type, self.shape[-1:]) != ("float32", GEOMETRIES.get(self.geometry)):
+            raise ValueError(f"column {self.name} of {self.type} {list(self.shape)} cannot have the geometry {self.geometry}")
 
     @property
     def ragged(self) -> bool:
@@ -59,3 +71,11 @@ class Column:
         """Names of the column's files in its store."""
         stems = (f"{self.name}.values", f"{self.name}.offsets") if self.ragged else (self.name,)
         return tuple(f"{COLUMNS}/{stem}.npy" for stem in stems)
+
+    def __str__(self) -> str:
+        """The name and the type, such as "boxes (lists of float32[4])"."""
+        each = self.type + (str(list(self.shape)) if self.shape else "")
+        return f"{self.name} ({'lists of ' if self.many else ''}{each})"
+
+
+SOURCE_SIZE = Column("source_size", "int32", (2,))  # (height, width) of the prepared file, upright, where columns have a geometry

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.column import NUMBERS, Column
+from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column
 from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant
 
 __all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "read_manifest", "sample_columns"]
@@ -209,11 +209,16 @@ def _columns(found: Any, files: Container[str]) -> tuple[Column, ...]:
             type=entry(one["type"], str),
             shape=counted(one["shape"]),
             many=entry(one["many"], bool),
+            geometry=None if one["geometry"] is None else entry(one["geometry"], str),
+            group=None if one["group"] is None else entry(one["group"], str),
+            names=tuple(entry(name, str) for name in entry(one["names"], list)),
         )
         for one in entry(found, list)
     )
     if len({column.name for column in columns}) != len(columns):
         raise ValueError("two columns have one name")
+    if any(column.geometry for column in columns) and SOURCE_SIZE not in columns:
+        raise ValueError(f"columns have a geometry, but there is no column {SOURCE_SIZE.name}")
     if missing := [name for column in columns for name in column.files if name not in files]:
         raise ValueError(f"it does not list {missing[0]}")
     return columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def store_facts(store: Store) -> dict[str, Any]:
 
     Keys for every kind: `path`, `format`, `kind`, `samples`, `labels`, `rejected` (count by reason), `variants`, `memory` (bytes
     that a RAMDataset of each size takes), `free_memory` (bytes, of this machine), `options`, `libraries`, `fingerprint`. A kind
-    adds its own: `masks`, `tokens`, `arrays` or `table`.
+    adds its own: `masks`, `tokens`, `arrays` or `table`. Stores with columns have `columns`.
     """
     manifest, kind = store.manifest, store.kind
     facts: dict[str, Any] = {
@@ -36,6 +37,8 @@ def store_facts(store: Store) -> dict[str, Any]:
         "libraries": manifest.libraries,
         "fingerprint": manifest.fingerprint,
     }
+    if manifest.columns:
+        facts["columns"] = [asdict(column) for column in manifest.columns]
     return facts | kind.facts(store)
 
 

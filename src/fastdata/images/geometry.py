@@ -1,0 +1,114 @@
+"""Boxes and keypoints follow their image through preparing, cropping, resizing and flipping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastdata.images.view import Sample
+
+__all__ = ["Placement", "move_boxes", "move_keypoints", "placement"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where points of images come to lie: x * scale + shift, for x and y, float64 [n, 2] each, in (x, y) order."""
+
+    scale: Array
+    shift: Array
+
+    def then(self, plan: Sequence[Sample]) -> tuple[Placement, Array]:
+        """Return the placement after crops, resizes and flips, and the sizes of the outputs, (width, height), float64 [n, 2]."""
+        boxes = np.array([sample.box for sample in plan], np.float64).reshape(-1, 4)
+        sizes = np.array([sample.shape for sample in plan], np.float64).reshape(-1, 2)[:, ::-1]
+        flips = np.array([sample.flip for sample in plan], bool).reshape(-1, 2)
+        factor = sizes / boxes[:, [3, 2]]
+        scale, shift = self.scale * factor, (self.shift - boxes[:, [1, 0]]) * factor
+        return Placement(np.where(flips, -scale, scale), np.where(flips, sizes - shift, shift)), sizes
+
+
+def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Placement, Array]:
+    """Return where points of the prepared files lie in the stored images, and the sizes of these, (height, width), int64 [n, 2].
+
+    Args:
+        sides: (height, width) of the files, int [n, 2].
+        size, mode, upscale: the options `--size`, `--resize` and `--upscale`, as for `target_shape`.
+    """
+    sides = sides.astype(np.int64)
+    shapes = _target_shapes(sides, size, mode, upscale=upscale)
+    stored, corner = shapes, np.zeros_like(shapes)
+    if mode == "crop" and size is not None:
+        side = np.minimum(shapes.min(axis=1), size)[:, None]
+        corner = (shapes - side) // 2
+        stored = np.broadcast_to(side, shapes.shape)
+    scale = shapes / sides
+    return Placement(scale[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored
+
+
+def _target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -> Array:
+    """Return what `target_shape` returns for each (height, width)."""
+    if size is None:
+        return sides
+    if mode == "stretch":
+        return np.full_like(sides, size) if upscale else np.minimum(sides, size)
+    side = (sides.max(axis=1) if mode == "long" else sides.min(axis=1))[:, None]
+    resized = np.maximum(1, (2 * sides * size + side) // (2 * side))
+    return resized if upscale else np.where(side <= size, sides, resized)
+
+
+def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_visible: float) -> tuple[Array, Array]:
+    """Move boxes, clip them to the outputs, and say which remain.
+
+    Args:
+        boxes: x1, y1, x2, y2 in pixels of the files, [total, 4].
+        of: the image of each box, int64 [total].
+        placed: where points come to lie.
+        sizes: of the outputs, (width, height), [n, 2].
+        min_visible: the share of a box's area that must remain inside.
+
+    Returns:
+        float32 [total, 4], and bool [total]: False for boxes of which less, or nothing, remains.
+    """
+    corners = boxes.reshape(-1, 2, 2) * placed.scale[of, None] + placed.shift[of, None]
+    corners.sort(axis=1)  # a flip swaps them
+    inside = np.clip(corners, 0, sizes[of, None])
+    before, after = (np.prod(found[:, 1] - found[:, 0], axis=1) for found in (corners, inside))
+    return inside.reshape(-1, 4).astype(np.float32), (after > 0) & (after >= min_visible * before)
+
+
+def move_keypoints(points: Array, of: Array, placed: Placement, sizes: Array, names: Sequence[str]) -> Array:
+    """Move keypoints. Those outside of the output become (0, 0, 0), as COCO writes keypoints that are not labelled.
+
+    Args:
+        points: x, y, visibility, [total, ..., 3].
+        of, placed, sizes: as for `move_boxes`.
+        names: of the keypoints along the last but one axis. Where an image is mirrored, "left_..." and "right_..." change places.
+
+    Returns:
+        float32, of the same shape.
+    """
+    axes = (slice(None),) + (None,) * (points.ndim - 2)
+    moved = points[..., :2] * placed.scale[of][axes] + placed.shift[of][axes]
+    inside = ((moved >= 0) & (moved < sizes[of][axes])).all(axis=-1) & (points[..., 2] > 0)
+    out = np.where(inside[..., None], np.concatenate([moved, points[..., 2:]], axis=-1), 0)
+    mirrored = placed.scale[of, 0] < 0
+    swapped = _mirror_order(names)
+    if points.ndim > 2 and len(names) == points.shape[-2]:
+        out[mirrored] = out[mirrored][..., swapped, :]
+    return out.astype(np.float32)
+
+
+def _mirror_order(names: Sequence[str]) -> list[int]:
+    """Return which keypoint each one becomes in a mirror image."""
+    place = {name: k for k, name in enumerate(names)}
+    other = {"left": "right", "right": "left"}
+    order = []
+    for k, name in enumerate(names):
+        side, _, rest = name.partition("_")
+        order.append(place.get(f"{other[side]}_{rest}", k) if side in other else k)
+    return order

@@ -1,0 +1,283 @@
+"""COCO annotations: boxes and keypoints follow their image, whatever preparing, crops and flips do to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
+from support import PREP, encode, picture, run
+
+POINTS = ["nose", "left_eye", "right_eye", "tail"]
+CATEGORIES = [
+    {"id": 7, "name": "dog", "keypoints": POINTS},
+    {"id": 3, "name": "person", "keypoints": POINTS},
+    {"id": 20, "name": "tree"},
+]
+NUMBER = {3: 0, 7: 1, 20: 2}
+FIELDS = ("boxes", "category", "area", "crowd", "keypoints")
+MODES = ("short", "long", "crop", "stretch")
+
+
+def scene(root: Path, count: int = 14) -> dict[str, Any]:
+    """Write images and return random annotations of them, as COCO's JSON has them."""
+    rng = np.random.default_rng(5)
+    images, annotations = [], list[dict[str, Any]]()
+    for k in range(count):
+        height, width = (int(side) for side in rng.integers(40, 150, 2))
+        name = f"{'sub/' if k % 2 else ''}{k:02d}.png"
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(encode(picture(k, height, width), ".png"))
+        images.append({"id": 1000 - k, "file_name": name, "height": height, "width": width})
+        for _ in range(int(rng.integers(0, 5))):
+            x, y = float(rng.uniform(0, width - 4)), float(rng.uniform(0, height - 4))
+            w, h = float(rng.uniform(2, width - x)), float(rng.uniform(2, height - y))
+            points = [
+                v for _ in POINTS for v in (x + float(rng.uniform(0, w)), y + float(rng.uniform(0, h)), int(rng.integers(0, 3)))
+            ]
+            annotations.append(
+                {
+                    "id": len(annotations),
+                    "image_id": 1000 - k,
+                    "bbox": [x, y, w, h],
+                    "category_id": int(rng.choice([3, 7, 20])),
+                    "area": w * h / 2,
+                    "iscrowd": int(rng.integers(0, 2)),
+                    "keypoints": points,
+                }
+            )
+    return {"images": images, "annotations": annotations, "categories": CATEGORIES}
+
+
+def write(path: Path, body: Any) -> Path:
+    path.write_text(body if isinstance(body, str) else json.dumps(body))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("coco")
+    write(root / "all.json", scene(root / "images"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def body(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "all.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def stores(folder: Path) -> dict[str, Path]:
+    """A store for each way of resizing, with two sizes each."""
+    made = {}
+    for mode in MODES:
+        options = {"size": (64, 48), "resize": mode, "coco": folder / "all.json", "codec": "rgb"}
+        made[mode] = prep(folder / "images", folder / f"{mode}.fds", workers=2, **options).out
+    return made
+
+
+def stored_shape(height: int, width: int, size: int, mode: str) -> tuple[float, float, int, int]:
+    """By docs of `--resize`: factors of y and x, and where the stored image begins in the resized one."""
+    if mode == "stretch":
+        return min(size, height) / height, min(size, width) / width, 0, 0
+    side = max(height, width) if mode == "long" else min(height, width)
+    rows, columns = (height, width) if side <= size else (round(height * size / side), round(width * size / side))
+    square = min(size, rows, columns)
+    corner = ((rows - square) // 2, (columns - square) // 2) if mode == "crop" else (0, 0)
+    return rows / height, columns / width, *corner
+
+
+def expected(body: Any, row: int, size: int, mode: str, box: Any, flips: Any, shape: tuple[int, int], least: float) -> Any:
+    """What becomes of the annotations of an image, one after another."""
+    image = body["images"][row]
+    fy, fx, top, left = stored_shape(image["height"], image["width"], size, mode)
+    height, width = shape
+
+    def across(x: float) -> float:
+        x = (x * fx - left - box[1]) * width / box[3]
+        return width - x if flips[0] else x
+
+    def down(y: float) -> float:
+        y = (y * fy - top - box[0]) * height / box[2]
+        return height - y if flips[1] else y
+
+    found = []
+    for one in body["annotations"]:
+        if one["image_id"] != image["id"]:
+            continue
+        x, y, w, h = one["bbox"]
+        (x1, x2), (y1, y2) = sorted([across(x), across(x + w)]), sorted([down(y), down(y + h)])
+        inner = [min(max(v, 0), limit) for v, limit in ((x1, width), (y1, height), (x2, width), (y2, height))]
+        area = (inner[2] - inner[0]) * (inner[3] - inner[1])
+        if area <= 0 or area < least * (x2 - x1) * (y2 - y1):
+            continue
+        points = []
+        for k in (0, 2, 1, 3) if flips[0] else range(4):
+            px, py, v = one["keypoints"][3 * k : 3 * k + 3]
+            px, py = across(px), down(py)
+            points.append([px, py, v] if v and 0 <= px < width and 0 <= py < height else [0, 0, 0])
+        found.append((inner, NUMBER[one["category_id"]], one["area"], bool(one["iscrowd"]), points))
+    return found
+
+
+def assert_equal(found: dict[str, Any], want: Any) -> None:
+    assert len(found["boxes"]) == len(want)
+    if want:
+        boxes, categories, areas, crowds, points = zip(*want, strict=True)
+        np.testing.assert_allclose(found["boxes"], boxes, atol=2e-4)
+        np.testing.assert_allclose(found["keypoints"], points, atol=2e-4)
+        np.testing.assert_allclose(found["area"], areas, rtol=1e-6)
+        assert found["category"].tolist() == list(categories) and found["crowd"].tolist() == list(crowds)
+
+
+crops = st.sampled_from(
+    [None, RandomResizedCrop(40), RandomResizedCrop((24, 33), scale=(0.02, 0.3)), CenterCrop(36), RandomCrop(60, padding=40), Resize((30, 50))]
+)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    mode=st.sampled_from(MODES),
+    size=st.sampled_from([48, 64]),
+    crop=crops,
+    flips=st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5])),
+    least=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 1 << 32),
+)
+def test_geometry_is_that_of_a_plain_loop(
+    stores: dict[str, Path], body: Any, mode: str, size: int, crop: Any, flips: Any, least: float, seed: int
+) -> None:
+    dataset = LMDBDataset(stores[mode], size=size, crop=crop, hflip=flips[0], vflip=flips[1], fields=FIELDS, min_visible=least)
+    for batch in Loader(dataset, 1 if crop is None else 7, shuffle=True, seed=seed, num_workers=0):
+        boxes, flipped = dataset.draw(batch.ids, seed=seed, epoch=0)
+        shape = tuple(batch[0].shape[2:])
+        for place, row in enumerate(batch.ids.tolist()):
+            want = expected(body, row, size, mode, boxes[place], flipped[place], shape, least)
+            assert_equal({name: value[place] for name, value in batch[1].items()}, want)
+
+
+def test_a_box_stays_on_what_it_surrounds(tmp_path: Path) -> None:
+    """Pixels are the reference: a white rectangle on black, and the box of what is white after everything."""
+    images, annotations = [], []
+    for k in range(12):
+        image = np.zeros((200, 260, 3), np.uint8)
+        x, y, w, h = 30 + 8 * k, 20 + 5 * k, 60, 50
+        image[y : y + h, x : x + w] = 255
+        (tmp_path / f"{k}.png").write_bytes(encode(image, ".png"))
+        images.append({"id": k, "file_name": f"{k}.png", "height": 200, "width": 260})
+        annotations.append({"id": k, "image_id": k, "bbox": [x, y, w, h], "category_id": 1})
+    body = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "white"}]}
+    (tmp_path / "json").mkdir()
+    path = write(tmp_path / "json/all.json", body)
+    out = prep(tmp_path, tmp_path.with_suffix(".fds"), size=128, resize="crop", codec="rgb", coco=path, limit=12).out
+    dataset = RAMDataset(out, fields="boxes", crop=RandomResizedCrop(96, scale=(0.3, 1)), hflip=0.5, vflip=0.5)
+    seen = 0
+    for _ in range(4):
+        for images_of, boxes in Loader(dataset, 6, shuffle=True):
+            for image, box in zip(images_of, boxes, strict=True):
+                rows, columns = np.nonzero(image[0].numpy() > 127)
+                if len(rows) > 20:
+                    white = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+                    np.testing.assert_allclose(box[0], white, atol=1.6)
+                    seen += 1
+                elif len(rows) == 0 and len(box):
+                    assert (box[0, 2:] - box[0, :2]).min() < 1.6
+    assert seen > 30
+
+
+def test_what_is_stored(stores: dict[str, Path], body: Any) -> None:
+    dataset = LMDBDataset(stores["short"], fields=("image_id", "source_size", "boxes", "category"))
+    assert [column["id"] for column in body["images"]] == sorted(
+        (dataset[k][1]["image_id"] for k in range(len(dataset))), reverse=True
+    )
+    image_id, size = dataset[3][1]["image_id"], dataset[3][1]["source_size"].tolist()
+    (image,) = [one for one in body["images"] if one["id"] == image_id]
+    assert size == [image["height"], image["width"]]
+    assert dataset.columns["category"][3].tolist() == [
+        NUMBER[a["category_id"]] for a in body["annotations"] if a["image_id"] == image_id
+    ]
+    several = dataset.where(lambda columns: [len(boxes) > 1 for boxes in columns["boxes"]])
+    assert 0 < len(several) < len(dataset)
+    assert LMDBDataset(stores["short"], fields="category")[3][1].dtype == torch.int64
+
+
+def test_captions_and_images_without_annotations(folder: Path, body: Any, tmp_path: Path) -> None:
+    captions = [
+        {"image_id": one["id"], "id": k, "caption": f"picture {k}, {n}"} for k, one in enumerate(body["images"][1:]) for n in "ab"
+    ]
+    path = write(tmp_path / "captions.json", {"images": body["images"], "annotations": captions})
+    summary = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1)
+    assert "1 image without annotations" in summary.notes and summary.kept == len(body["images"])
+    dataset = LMDBDataset(tmp_path / "o.fds", fields="captions", crop=CenterCrop(24))
+    by_id = dict(zip(dataset.columns["image_id"].tolist(), dataset.columns["captions"], strict=True))
+    assert by_id[1000] == [] and by_id[999] == ["picture 0, a", "picture 0, b"]
+    (batch,) = Loader(dataset, len(dataset))
+    assert batch[1] == [by_id[k] for k in dataset.columns["image_id"][batch.ids].tolist()]
+
+
+def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
+    images = [dict(one) for one in body["images"]]
+    images[0]["file_name"] = "elsewhere.png"
+    images[1]["height"] += 1
+    extra = {"image_id": images[2]["id"], "id": 900, "category_id": 3, "bbox": [-5, 1, 30, 9]}
+    flat = {"image_id": images[2]["id"], "id": 901, "category_id": 3, "bbox": [5, 1, 0, 9]}
+    path = write(tmp_path / "a.json", {**body, "images": images[:-1], "annotations": [*keep(body, images[:-1]), extra, flat]})
+    summary = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1)
+    assert summary.rejected == {"missing": 1, "annotated-size": 1, "not-annotated": 2}
+    assert any(note.startswith("1 box reached outside") for note in summary.notes)
+    assert any(note.startswith("1 box without area") for note in summary.notes)
+    strict = prep(folder / "images", tmp_path / "s.fds", size=32, coco=path, workers=1, bad_boxes="reject")
+    assert strict.rejected == {**summary.rejected, "box-outside": 1}
+
+
+def keep(body: Any, images: Any) -> Any:
+    known = {one["id"] for one in images}
+    return [one for one in body["annotations"] if one["image_id"] in known]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("{\n\n]", "a.json, line 3: "),
+        ("[]", "is not an object with images and annotations"),
+        ({"images": []}, "lists no images"),
+        ({"images": [{"id": 1, "file_name": "00.png", "height": 4}]}, 'images[0] has no "width" that is a whole number'),
+        (
+            {"annotations": [{"id": 5, "image_id": 1, "bbox": [0, 0, 1, 1], "category_id": 3}]},
+            "annotation 5 is of the image 1, which",
+        ),
+        (
+            {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1], "category_id": 3}]},
+            'annotation 5: "bbox" must be [x, y, w',
+        ),
+        ({"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, "x"], "category_id": 3}]}, 'annotation 5: "bbox" must be'),
+        (
+            {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, 1], "category_id": 4}]},
+            'annotation 5: "category_id" is not',
+        ),
+        (
+            {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, 1], "category_id": 3, "keypoints": [1]}]},
+            'annotation 5: "keypoints" must be 12 numbers, for 4 keypoints',
+        ),
+    ],
+)
+def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change: Any, message: str) -> None:
+    path = write(tmp_path / "a.json", change if isinstance(change, str) else {**body, **change})
+    with pytest.raises(PrepError) as caught:
+        prep(folder / "images", tmp_path / "o.fds", coco=path)
+    assert message in str(caught.value) and "a.json" in str(caught.value)
+
+
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    done = run(*PREP, folder / "images", tmp_path / "o.fds", "--size", "32", "--coco", folder / "all.json", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert "boxes (lists of float32[4])" in done.stderr + done.stdout
+    wrong = run(*PREP, folder, tmp_path / "p.fds", "--coco", folder / "all.json")
+    assert wrong.returncode != 0 and "give as SOURCE the folder that file_name is relative to" in wrong.stderr

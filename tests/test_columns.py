@@ -1,0 +1,311 @@
+"""Columns of a CSV: stored with images, emitted as fields, selected by."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastdata
+from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
+from fastdata.store.verify import verify
+from support import MAIN, PREP, encode, kill_group, run, start, tables, tree, until, write_pictures
+
+COUNT = 30
+FIELDS = ("caption", "score", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool", "big:uint8")
+NAMES = ("caption", "score", "ids", "embedding", "meta", "good", "big", "label")
+
+
+def rows() -> list[dict[str, Any]]:
+    """What the table says of each image, as Python has it."""
+    return [
+        {
+            "path": f"{k:02d}.png",
+            "caption": f'a "döner", {k}\nand more' if k % 4 else "",
+            "label": f"class {k % 3}",
+            "score": k / 7 if k % 5 else float("nan"),
+            "ids": list(range(k, k + k % 4)),
+            "embedding": [k / 2, -1.5],
+            "meta": {"k": [k, None]},
+            "good": k % 2 == 0,
+            "big": 255 - k,
+        }
+        for k in range(COUNT)
+    ]
+
+
+def write_table(path: Path, found: list[dict[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(found[0]))
+        writer.writeheader()
+        for row in found:
+            cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+            writer.writerow({name: "" if value != value else value for name, value in cells.items()})
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("table")
+    write_pictures(root, COUNT)
+    return write_table(root / "table.csv", rows())
+
+
+@pytest.fixture(scope="module")
+def store(table: Path) -> Path:
+    return prep(table, table.parent / "columns.fds", size=32, fields=FIELDS, workers=2, resize="crop").out
+
+
+def assert_row(found: dict[str, Any], k: int) -> None:
+    want = rows()[k]
+    assert found["caption"] == want["caption"] and found["meta"] == want["meta"]
+    assert float(found["score"]) == pytest.approx(want["score"], rel=1e-6, nan_ok=True)
+    assert found["ids"].tolist() == want["ids"] and found["ids"].dtype == torch.int64
+    assert found["embedding"].tolist() == want["embedding"] and found["embedding"].dtype == torch.float32
+    assert bool(found["good"]) == want["good"] and int(found["big"]) == want["big"] and int(found["label"]) == k % 3
+
+
+def test_a_sample_has_the_values_of_its_row(store: Path) -> None:
+    dataset = LMDBDataset(store, fields=NAMES)
+    assert dataset.fields == NAMES
+    for k in range(COUNT):
+        image, found = dataset[k]
+        assert image.shape == (3, 32, 32)
+        assert_row(found, k)
+    one = LMDBDataset(store, fields="caption")
+    assert one[5][1] == rows()[5]["caption"]
+    assert LMDBDataset(store, fields="label")[5][1] == 2 and LMDBDataset(store)[5][1] == 2
+    assert type(LMDBDataset(store, fields="big")[5][1]) is int
+
+
+@pytest.mark.parametrize("kind", [LMDBDataset, RAMDataset])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_has_the_values_of_its_rows(store: Path, kind: Any, workers: int) -> None:
+    with Loader(kind(store, fields=NAMES), 8, shuffle=True, seed=1, num_workers=workers) as loader:
+        seen = []
+        for batch in loader:
+            images, found = batch
+            assert images.dtype == torch.uint8 and found["score"].dtype == torch.float32 and found["big"].dtype == torch.uint8
+            assert isinstance(found["ids"], Ragged) and isinstance(found["caption"], list)
+            for place, k in enumerate(batch.ids.tolist()):
+                assert_row({name: value[place] for name, value in found.items()}, k)
+                seen.append(k)
+        assert sorted(seen) == list(range(COUNT))
+
+
+def test_ranks_and_resumed_loaders_have_them_too(store: Path) -> None:
+    dataset = LMDBDataset(store, fields="caption")
+    captions = [row["caption"] for row in rows()]
+    seen = []
+    for rank in (0, 1):
+        for batch in Loader(dataset, 8, shuffle=True, rank=rank, world_size=2):
+            assert batch[1] == [captions[k] for k in batch.ids]
+            seen += batch.ids[: batch.valid].tolist()
+    assert sorted(seen) == list(range(COUNT))
+    first = Loader(dataset, 8, shuffle=True)
+    begun = iter(first)
+    next(begun)
+    state = first.state_dict()
+    rest = [batch[1] for batch in begun]
+    second = Loader(dataset, 8, shuffle=True)
+    second.load_state_dict(state)
+    assert [batch[1] for batch in second] == rest
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12), st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12))
+def test_subsets_and_sums_keep_rows_together(store: Path, first: list[int], second: list[int]) -> None:
+    dataset = LMDBDataset(store, fields=NAMES, crop=CenterCrop(16))
+    both = dataset.subset(first) + dataset.subset(second)
+    for k, row in enumerate(first + second):
+        assert_row(both[k][1], row)
+    (batch,) = Loader(both, len(both))
+    for place, row in enumerate(first + second):
+        assert_row({name: value[place] for name, value in batch[1].items()}, row)
+    assert both.columns["caption"] == [rows()[k]["caption"] for k in first + second]
+    assert [ids.tolist() for ids in both.columns["ids"]] == [rows()[k]["ids"] for k in first + second]
+
+
+def test_samples_are_chosen_by_their_columns(store: Path) -> None:
+    dataset = LMDBDataset(store)
+    assert set(dataset.columns) == set(NAMES)
+    high = dataset.where(lambda columns: columns["score"] > 2)
+    assert [high.columns["big"][k] for k in range(len(high))] == [255 - k for k in range(COUNT) if k / 7 > 2 and k % 5]
+    again = high.where(lambda columns: [caption != "" for caption in columns["caption"]])
+    assert len(again) < len(high) and "" not in again.columns["caption"]
+    with pytest.raises(KeyError, match="no column mood; there are caption"):
+        dataset.where(lambda columns: columns["mood"] > 0)
+    with pytest.raises(TypeError, match="the condition returned float32, but must return a bool for each sample"):
+        dataset.where(lambda columns: columns["score"])
+    with pytest.raises(ValueError, match=r"returned \[29\] values, but the dataset has 30 samples"):
+        dataset.where(lambda columns: columns["score"][1:] > 0)
+
+
+def test_a_split_is_stratified_by_a_column(store: Path) -> None:
+    dataset = LMDBDataset(store, fields="good")
+    first, second = dataset.split(0.8, seed=0, stratify="good")
+    assert sum(first.columns["good"]) == 12 and sum(second.columns["good"]) == 3
+    with pytest.raises(ValueError, match="this column has lists or arrays"):
+        dataset.split(0.8, seed=0, stratify="ids")
+
+
+def test_types_are_inferred_and_said(table: Path, tmp_path: Path) -> None:
+    summary = prep(table, tmp_path / "o.fds", fields=["caption", "score", "big"], label_column="none")
+    assert "columns: caption (text), score (float32), big (int64)" in summary.notes
+    found = run(*MAIN, "info", summary.out)
+    assert "columns: caption (text), score (float32), big (int64)" in found.stdout and "format 1.1" in found.stdout
+    assert [column["name"] for column in json.loads(run(*MAIN, "info", "--json", summary.out).stdout)["columns"]] == [
+        "caption",
+        "score",
+        "big",
+    ]
+
+
+def test_a_store_without_columns_says_nothing_of_them(table: Path, tmp_path: Path) -> None:
+    out = prep(table, tmp_path / "o.fds", label_column="label").out
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    assert manifest["version"] == "1.0" and "columns" not in manifest and not (out / "columns").exists()
+    with pytest.raises(StoreError, match=r"has no field caption; it has label; fastdata-prep stores columns"):
+        LMDBDataset(out, fields="caption")
+
+
+@pytest.mark.parametrize(
+    ("field", "cells", "message"),
+    [
+        ("value:uint8", "256", "row of '01.png': 256 does not fit uint8"),
+        ("value:int64", "", "row of '01.png': its cell is empty"),
+        ("value:int64", "1.5", "row of '01.png'"),
+        ("value:float32", "1e39", "1e39 is too large for float32"),
+        ("value:float32", "seven", "row of '01.png'"),
+        ("value:float32[2]", "[1, 2, 3]", "3 numbers, but value holds 2 for each sample"),
+        ("value:int64[]", "7", "'7' is not a list"),
+        ("value:json", "{", "row of '01.png'"),
+        ("value:bool", "maybe", "'maybe' is not true, false, 0 or 1"),
+        ("value:complex64", "1", "has the type complex64, but types are uint8"),
+        ("value:text[]", "[]", "holds one value for each sample: use json"),
+        ("mood", "1", "has no column mood; it has path, value"),
+    ],
+)
+def test_what_does_not_fit_names_its_row(table: Path, tmp_path: Path, field: str, cells: str, message: str) -> None:
+    good = {"value:float32[2]": "[1, 2]", "value:int64[]": "[]", "value:json": "1", "value:text[]": "[]"}.get(field, "1")
+    path = write_table(tmp_path / "t.csv", [{"path": "00.png", "value": good}, {"path": "01.png", "value": cells}])
+    with pytest.raises(PrepError, match="fields") as caught:
+        prep(path, tmp_path / "o.fds", fields=field, root=table.parent)
+    assert message in str(caught.value) and not (tmp_path / "o.fds").exists()
+
+
+def test_wrong_use(table: Path, store: Path, tmp_path: Path) -> None:
+    with pytest.raises(PrepError, match=r"fields caption: columns come from a .csv or .tsv file of paths, but SOURCE is"):
+        prep(table.parent, tmp_path / "o.fds", fields="caption")
+    with pytest.raises(StoreError, match="has no field mood; it has caption, score"):
+        LMDBDataset(store, fields=("mood",))
+    with pytest.raises(ValueError, match="several different ones"):
+        LMDBDataset(store, fields=("caption", "caption"))
+    with pytest.raises(ValueError, match=r"min_visible is 0.5, but drops boxes from fields"):
+        LMDBDataset(store, min_visible=0.5)
+    with pytest.raises(ValueError, match="the datasets have the fields"):
+        LMDBDataset(store, fields="caption") + LMDBDataset(store)
+    with pytest.raises(ValueError, match="not fields caption"):
+        Loader(LMDBDataset(store, fields="caption"), 4, resident="cpu")
+
+
+def damaged(store: Path, tmp_path: Path, name: str, place: int, value: bytes) -> Path:
+    copy = shutil.copytree(store, tmp_path / "damaged.fds")
+    with (copy / "columns" / name).open("r+b") as file:
+        file.seek(place, os.SEEK_END)
+        file.write(value)
+    return copy
+
+
+def test_damage_is_found(store: Path, tmp_path: Path) -> None:
+    assert list(verify(store)) == []
+    flipped = damaged(store, tmp_path / "a", "score.npy", -1, b"\x7f")
+    assert any("columns/score.npy is not what was written" in line for line in verify(flipped))
+    beyond = damaged(store, tmp_path / "b", "caption.offsets.npy", -16, (1 << 40).to_bytes(8, "little"))
+    with pytest.raises(FormatError, match=r"caption.offsets.npy does not fit the 30 samples .* run fastdata verify"):
+        LMDBDataset(beyond, fields="caption")[COUNT - 1]
+    cut = shutil.copytree(store, tmp_path / "cut.fds")
+    with (cut / "columns/ids.values.npy").open("r+b") as file:
+        file.truncate(140)
+    with pytest.raises(FormatError, match=r"ids.values.npy has 140"):
+        LMDBDataset(cut, fields="ids")
+    (cut / "columns/ids.values.npy").unlink()
+    assert any("columns/ids.values.npy is missing" in line for line in verify(cut))
+
+
+def test_another_run_leaves_no_columns_behind(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.fds"
+    prep(table, out, fields="caption", label_column="none")
+    assert (out / "columns").is_dir()
+    prep(table, out, label_column="label", overwrite=True)
+    assert not (out / "columns").exists()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of images that make several shards."""
+    root = tmp_path_factory.mktemp("large")
+    noise = np.random.default_rng(0)
+    found = []
+    for k in range(24):
+        (root / f"{k:02d}.png").write_bytes(encode(noise.integers(0, 256, (420, 420, 3), np.uint8), ".png"))
+        found.append({"path": f"{k:02d}.png", "caption": f"caption {k}" * k, "ids": list(range(k % 5))})
+    return write_table(root / "table.csv", found)
+
+
+def test_bytes_do_not_depend_on_workers_or_interruptions(large: Path, tmp_path: Path) -> None:
+    options = ("--size", "256", "--fields", "caption", "--fields", "ids:int64[]", "--progress", "off", "--label-column", "none")
+    assert run(*PREP, large, tmp_path / "one.fds", *options, "--workers", "1").returncode == 0
+    whole = tree(tmp_path / "one.fds")
+    assert len([name for name in whole if name.endswith(".mdb")]) > 2
+    out = tmp_path / "killed.fds"
+    process = start(*PREP, large, out, *options, "--workers", "2")
+    until(lambda: len(tables(out)) > 0)
+    kill_group(process)
+    assert not (out / "manifest.json").exists()
+    part = next(iter((out / "work").glob("columns-*.npz")))
+    part.write_bytes(part.read_bytes()[:-1] + b"?")  # as after a power failure: the shard is made again
+    assert run(*PREP, large, out, *options, "--workers", "3").returncode == 0
+    assert tree(out) == whole
+
+
+lists = st.lists(st.lists(st.integers(-100, 100), max_size=6), max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(lists, st.integers(0, 8), st.integers(-3, 3))
+def test_ragged(values: list[list[int]], length: int, fill: int) -> None:
+    flat = torch.tensor([item for one in values for item in one], dtype=torch.int64)
+    offsets = torch.tensor([0, *np.cumsum([len(one) for one in values])], dtype=torch.int64)
+    ragged = Ragged(flat, offsets)
+    assert len(ragged) == len(values) and [one.tolist() for one in ragged] == values
+    assert [ragged[k].tolist() for k in range(-len(values), len(values))] == values * 2
+    assert ragged.lengths.tolist() == [len(one) for one in values]
+    assert ragged.padded(length, fill).tolist() == [(one + [fill] * length)[:length] for one in values]
+    longest = max(map(len, values), default=0)
+    assert ragged.padded(fill=fill).tolist() == [one + [fill] * (longest - len(one)) for one in values]
+    moved = ragged.to(torch.float64)
+    assert moved.values.dtype == torch.float64 and moved.offsets.dtype == torch.int64
+    if values and longest:
+        assert [one.tolist() for one in ragged.nested().unbind()] == values
+
+
+def test_ragged_travels_as_a_tensor_does() -> None:
+    boxes = Ragged(torch.arange(12.0).view(3, 4), torch.tensor([0, 1, 3]))
+    doubled = torch.utils._pytree.tree_map(lambda tensor: tensor * 1, {"boxes": boxes})["boxes"]
+    assert isinstance(doubled, Ragged) and torch.equal(doubled.values, boxes.values)
+    assert boxes.padded().shape == (2, 2, 4) and boxes.padded(1).shape == (2, 1, 4)
+    assert repr(boxes) == "Ragged(2 lists, float32 [3, 4])"
+    with pytest.raises(IndexError, match="index 2, but the batch has 2 lists"):
+        boxes[2]
+    batch = fastdata.Batch.of(({"boxes": boxes},), 2, np.arange(2), (0, 2)).to(torch.float64)
+    assert batch[0]["boxes"].values.dtype == torch.float64
