@@ -138,7 +138,14 @@ def assert_equal(found: dict[str, Any], want: Any) -> None:
 
 
 crops = st.sampled_from(
-    [None, RandomResizedCrop(40), RandomResizedCrop((24, 33), scale=(0.02, 0.3)), CenterCrop(36), RandomCrop(60, padding=40), Resize((30, 50))]
+    [
+        None,
+        RandomResizedCrop(40),
+        RandomResizedCrop((24, 33), scale=(0.02, 0.3)),
+        CenterCrop(36),
+        RandomCrop(60, padding=40),
+        Resize((30, 50)),
+    ]
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -42,6 +43,12 @@ def _images(root: Path) -> None:
         (root / folder).mkdir()
         for k in range(12):
             cv2.imwrite(str(root / folder / f"{k}.{ending}"), np.full((300, 400), k, np.uint8))
+    boxes = [{"id": k, "image_id": k, "bbox": [50 + k, 60, 80, 90], "category_id": 1} for k in range(12)]
+    entries = [{"id": k, "file_name": f"{k}.jpg", "height": 300, "width": 400} for k in range(12)]
+    coco = {"images": entries, "annotations": boxes, "categories": [{"id": 1, "name": "cup"}]}
+    (root / "scenes.json").write_text(json.dumps(coco))
+    rows = (f"flat/{name},a photo of a {name[:3]},{k / 8}" for k, name in enumerate(names))
+    (root / "captions.csv").write_text("path,caption,score\n" + "".join(f"{row}\n" for row in rows))
     rows = (f"{'' if k % 10 == 3 else 20 + k},{('Rome', 'Oslo')[k % 2]},{k / 8},{('low', 'high')[k % 3 > 1]}" for k in range(40))
     (root / "people.csv").write_text("age,city,score,income\n" + "".join(f"{row}\n" for row in rows))
 
