@@ -16,7 +16,8 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network fo
 if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the machine's name, which may not answer at once
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")  # Python keeps these for the life of a process
+# Python keeps these for the life of a process, as torch 2.6 does with its compiler
+HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
 
 
 def _processes() -> set[int]:
@@ -37,7 +38,7 @@ def _threads() -> set[threading.Thread]:
 
 def _environment() -> dict[str, str]:
     compiler = ("TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH")
-    passing = ("PYTEST_CURRENT_TEST", *compiler)  # torch.compile sets those itself
+    passing = ("PYTEST_CURRENT_TEST", "CUDA_MODULE_LOADING", *compiler)  # torch sets those itself
     return {name: value for name, value in os.environ.items() if name not in passing}
 
 

@@ -75,6 +75,7 @@ def test_a_function_that_makes_other_rows_leaves_the_attributes_behind(others):
     assert (type(mapped), mapped.valid, mapped.ids, mapped.position) == (Batch, None, None, None)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="torch.compile of 2.6 takes no subclasses of tuple")
 def test_it_can_be_passed_to_a_compiled_function():
     batch = batch_of()
 

@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import signal_handling
 
-__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "bilinear", "bilinear_averaged", "end_workers", "has_stepped"]
-__all__ += ["end_kept_workers", "kill_workers", "profiles", "pytree", "shared_storage", "workers_of"]
+__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "bilinear", "bilinear_averaged", "default_device", "end_workers"]
+__all__ += ["end_kept_workers", "has_stepped", "kill_workers", "profiles", "pytree", "shared_storage", "workers_of"]
 
 TESTED = ("2.13",)
 
@@ -51,6 +51,14 @@ def end_kept_workers(loader: DataLoader[Any]) -> None:
     """End the workers that a DataLoader with persistent_workers keeps."""
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+def default_device() -> torch.device:
+    """Return the device that new tensors are made on. In torch 2.6 its own function fails after `torch.set_default_device(None)`."""
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
 
 
 def shared_storage(size: int) -> Any:

@@ -26,7 +26,7 @@ from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, re
 from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared_memory import SharedArray
-from fastdata.torch_private import arrived, end_workers, kill_workers, workers_of
+from fastdata.torch_private import arrived, default_device, end_workers, kill_workers, workers_of
 
 __all__ = ["Workers", "why_died"]
 
@@ -42,7 +42,7 @@ def why_died() -> str:
 
 def _on_cpu() -> AbstractContextManager[Any]:
     """Set torch's default device to the CPU: DataLoader makes small tensors there, and it may be a GPU."""
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    return nullcontext() if default_device().type == "cpu" else torch.device("cpu")
 
 
 @contextmanager
