@@ -54,7 +54,7 @@ def end_kept_workers(loader: DataLoader[Any]) -> None:
 
 
 def default_device() -> torch.device:
-    """Return the device that new tensors are made on. In torch 2.6 its own function fails after `torch.set_default_device(None)`."""
+    """Return the device for new tensors. In torch 2.6, its own function fails after `torch.set_default_device(None)`."""
     try:
         return torch.get_default_device()
     except AttributeError:
