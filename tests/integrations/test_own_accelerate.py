@@ -222,13 +222,10 @@ def test_save_state_and_load_state(tmp_path, within):
         return model.a.item(), model.b.item()
 
     accelerator, _, optimizer, train = first = ready()
-    fit(*first[:3], itertools.islice(train, 3) if within else train)
+    batches = iter(train)
+    fit(*first[:3], itertools.islice(batches, 3) if within else batches)
     accelerator.save_state(safe_serialization=False)
-    saved = train.state_dict()
-    assert saved["consumed"] == (48 if within else 0)
-    if within:  # the pass goes on in another one, as after a restart
-        train.load_state_dict(saved)
-    expected = fit(*first[:3], train), optimizer.state_dict()
+    expected = fit(*first[:3], batches if within else train), optimizer.state_dict()
     accelerator, _, optimizer, train = second = ready()
     fit(*second[:3], itertools.islice(train, 1))
     accelerator.load_state(str(tmp_path / "checkpoints" / "checkpoint_0"))
