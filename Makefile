@@ -5,9 +5,11 @@ RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 DALI := .venv/.dali
 CLIENTS := .venv-integrations
+TORCHES := 2.6.0 2.15.0
+TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help demo test test-all test-dali test-integrations check bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations test-torch check bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -19,6 +21,7 @@ help:
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
+	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 
 demo: $(INSTALLED)
 	@rm -rf demo/digits.fds demo/photos.fds
@@ -35,6 +38,12 @@ test-dali: $(DALI)
 
 test-integrations: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python $(PYTEST) tests/integrations
+
+test-torch: $(TORCHES:%=.venv-torch-%/.installed)
+	@for version in $(TORCHES); do \
+		echo "torch $$version"; \
+		.venv-torch-$$version/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS) || exit 1; \
+	done
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check
@@ -60,6 +69,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(DALI): $(INSTALLED)
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dali]'
+	@touch $@
+
+.venv-torch-%/.installed: pyproject.toml
+	@test -x .venv-torch-$*/bin/python || { echo "making .venv-torch-$* with $(PYTHON)"; $(PYTHON) -m venv .venv-torch-$*; }
+	@echo "installing fastdata and torch $* into .venv-torch-$*; it is large, so the first time takes some minutes"
+	@.venv-torch-$*/bin/python -m pip install -q --disable-pip-version-check 'torch==$*' -e '.[test]'
 	@touch $@
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt
