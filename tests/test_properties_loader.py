@@ -176,7 +176,7 @@ SIZES = ((None, None), (64, None), (96, 24), (None, 20))
 KINDS: dict[str, Callable[[], Kind]] = {
     "jpeg": lambda: images(lambda: disk(crop=CROP, hflip=0.5), sizes=SIZES),
     "png": lambda: images(lambda: LMDBDataset(stores.store("png"), crop=RandomCrop(24, padding=9), vflip=0.5), sizes=SIZES),
-    "ram": lambda: images(lambda: RAMDataset(stores.store("rgb"), crop=CROP, hflip=0.5), sizes=SIZES),
+    "ram": lambda: images(lambda: RAMDataset(stores.store("rgb"), size=(96, 64), crop=CROP, hflip=0.5), sizes=SIZES),
     "center": lambda: plain(lambda: disk("rgb", crop=CenterCrop((9, 70)))),
     "floats": lambda: plain(lambda: LMDBDataset(stores.floats(), crop=CenterCrop(9)).subset([*range(6)] * 3)),
     "unlabelled": lambda: plain(lambda: LMDBDataset(stores.unlabelled(), crop=CenterCrop(30))),
@@ -456,7 +456,7 @@ class Run:
     def resume(self, carrier: str, elsewhere: tuple[Options, str] | None) -> None:
         """From the state, in this Loader or in another one, which may have other ranks, batches and engines."""
         state = CARRIERS[carrier](self.loader.state_dict())
-        place = self.place
+        place, begun = self.place, self.place.begun
         if place.consumed >= self.options.stop:
             place.move(place.epoch + 1)
         if place.size is None and self.options.schedule is not None:
@@ -467,7 +467,7 @@ class Run:
             self.options, self.engine = replace(elsewhere[0], schedule=None), elsewhere[1]
             self.loader, self.live = self.make(), None
             self.options = replace(self.options, schedule=schedule)
-        elif place.begun:
+        elif begun:
             self.live = None
         self.loader.load_state_dict(state)
         place.move(place.epoch, place.consumed)

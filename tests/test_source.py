@@ -1,4 +1,4 @@
-"""SourceImage: pixels, orientation, damage, and arbitrary bytes. What Pillow reads for it is compared with OpenCV and numpy."""
+"""SourceImage: layouts, orientation, sizes, oddities, reasons. `test_properties_images.py` has formats, modes and cuts."""
 
 from __future__ import annotations
 
@@ -38,14 +38,8 @@ def _image(mode: str) -> Image.Image:
     rgb = _rgb()
     if mode == "RGBA":
         return Image.fromarray(np.dstack([rgb, _alpha()]))
-    if mode == "LA":
-        return Image.fromarray(np.dstack([rgb[..., 0], _alpha()]))
-    if mode in ("P", "P4", "P2"):
-        return Image.fromarray(rgb).quantize({"P": 200, "P4": 14, "P2": 4}[mode])
-    if mode == "1":
-        return Image.fromarray(rgb[..., 0] > 100)
-    if mode == "I;16":
-        return Image.fromarray(rgb[..., 0].astype(np.uint16) * 250 + rgb[..., 1])
+    if mode == "P":
+        return Image.fromarray(rgb).quantize(200)
     if mode == "CMYK":
         return Image.frombytes("CMYK", (W, H), np.dstack([rgb, _alpha()]).tobytes())
     return Image.fromarray(rgb).convert(mode)
