@@ -335,6 +335,7 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
         ({"tokenizer": "bytes", "limit": 0}, "limit is 0, but must be positive"),
         ({"split_lines": True}, "give tokenizer"),
+        ({"kind": "tokens"}, "is text, which needs a tokenizer"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

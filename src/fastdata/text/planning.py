@@ -51,6 +51,8 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     if train_bpe is not None and are_tokens:
         raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
     if not are_tokens:
+        if tokenizer is None and train_bpe is None:
+            raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
         found = first_documents(found, limit, cutting)
     if tokenizer is None and train_bpe is None:
         recipe, files = _without_tokenizer(found, end_token), dict[str, bytes]()
