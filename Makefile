@@ -17,11 +17,11 @@ help:
 	@echo "make test-all   the slow ones too: trainings, many kills, ranks, an install in a clean environment"
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
+	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
-	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 
 demo: $(INSTALLED)
 	@rm -rf demo/digits.fds demo/photos.fds

@@ -154,7 +154,7 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
         bad[0] = update == 1
         skipped += step_of(run).totals.read()[2]
     state = run.optimizer.state_dict()["state"]
-    scale = run.state_dict()["scaler"]["scale"]
+    scale = run.state_dict()["scaler"].get("scale", 1.0)  # it has none but for fp16
     return {"weights": weights, "average": average[:2], "skipped": skipped, "state": state, "scale": scale}
 
 

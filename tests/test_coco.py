@@ -288,3 +288,14 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     assert "boxes (lists of float32[4])" in done.stderr + done.stdout
     wrong = run(*PREP, folder, tmp_path / "p.fds", "--coco", folder / "all.json")
     assert wrong.returncode != 0 and "give as SOURCE the folder that file_name is relative to" in wrong.stderr
+
+
+def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path) -> None:
+    names = [one["file_name"] for one in body["images"]]
+    table = write(folder / "images/table.csv", "path,mood\n" + "".join(f"{name},mood of {name}\n" for name in names))
+    out = prep(table, tmp_path / "o.fds", size=32, coco=folder / "all.json", fields="mood", workers=1).out
+    columns = LMDBDataset(out).columns
+    assert columns["mood"] == [f"mood of {names[1000 - k]}" for k in columns["image_id"].tolist()]
+    write(table, "path,area\n" + "".join(f"{name},1\n" for name in names))
+    with pytest.raises(PrepError, match=r"fields area: coco .* gives a column of this name"):
+        prep(table, tmp_path / "p.fds", coco=folder / "all.json", fields="area")

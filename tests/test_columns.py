@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastdata
-from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
+from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, TableDataset, prep
 from fastdata.store.verify import verify
 from support import MAIN, PREP, encode, kill_group, run, start, tables, tree, until, write_pictures
 
@@ -150,10 +150,21 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
         dataset.where(lambda columns: columns["score"][1:] > 0)
 
 
-def test_a_split_is_stratified_by_a_column(store: Path) -> None:
+def table_dataset(folder: Path) -> TableDataset:
+    write_table(folder / "t.csv", [{"value": k, "target": k % 2} for k in range(8)])
+    return TableDataset(prep(folder / "t.csv", folder / "t.fds", target="target", workers=1).out)
+
+
+def test_a_split_is_stratified_by_a_column(store: Path, tmp_path: Path) -> None:
     dataset = LMDBDataset(store, fields="good")
     first, second = dataset.split(0.8, seed=0, stratify="good")
     assert sum(first.columns["good"]) == 12 and sum(second.columns["good"]) == 3
+    by_label, _ = dataset.split(0.5, seed=3, stratify="label")
+    assert by_label.columns["label"].tolist().count(2) == 5
+    with pytest.raises(KeyError, match="there is no column mood"):
+        dataset.split(0.5, seed=3, stratify="mood")
+    with pytest.raises(TypeError, match=r"stratify is 'target', but must be True, for the same fraction of every class, or False$"):
+        table_dataset(tmp_path).split(0.5, seed=0, stratify="target")
     with pytest.raises(ValueError, match="this column has lists or arrays"):
         dataset.split(0.8, seed=0, stratify="ids")
 

@@ -25,7 +25,9 @@ def test_each_kind_opens_as_its_dataset() -> None:
 
 
 def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
-    with pytest.raises(TypeError, match=r"block_size is not an argument for .*, which holds images: it takes crop, .*hflip, size"):
+    with pytest.raises(
+        TypeError, match=r"block_size is not an argument for .*, which holds images: it takes crop, .*hflip, .*size"
+    ):
         fastdata.open(stores.store(), block_size=8)
     with pytest.raises(TypeError, match=r"hflip is not an argument for .*, which holds a table: it takes no other"):
         fastdata.open(stores.table(), hflip=0.5)

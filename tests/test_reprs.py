@@ -115,8 +115,8 @@ def test_wrong_splits(name, arguments, error, says):
 @pytest.mark.parametrize("name", ["images", "table"])
 def test_splits_that_would_not_be_what_was_asked(name):
     dataset = DATASETS[name]()
-    with pytest.raises(TypeError, match="stratify is 'label', but must be True, for the same fraction of every class, or False"):
-        dataset.split(0.5, seed=0, stratify="label")
+    with pytest.raises(TypeError, match="stratify is 1, but must be True, for the same fraction of every class, or False"):
+        dataset.split(0.5, seed=0, stratify=1)
     with pytest.raises(ValueError, match=r"0\.001 of .* samples, rounded, leaves one part empty"):
         dataset.split(0.001, seed=0)
     with pytest.raises(ValueError, match=r"0\.999 of .* samples, rounded, leaves one part empty"):

@@ -177,7 +177,7 @@ def cli() -> None:
 @_run_option(
     "--limit",
     type=int,
-    help="Prepare only so many inputs: images or arrays evenly spaced, or the first documents or rows.",
+    help="Prepare only so many inputs. Images and arrays are evenly spaced; documents and rows are the first.",
     common=True,
 )
 @_run_option("--workers", type=int, help="Worker processes. Default: one per core.")

@@ -43,9 +43,11 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     """A dataset whose batches a Loader's workers write into shared memory.
 
     Attributes:
+        has_columns: whether samples have columns, which `split` may stratify by.
         channels_last: whether batches are [n, H, W, C], which the Loader permutes to [n, C, H, W].
     """
 
+    has_columns: ClassVar[bool] = False
     channels_last: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -148,7 +150,7 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         Raises:
             TypeError, ValueError: an argument is wrong, or one part would be empty.
         """
-        check_split(fraction, seed, stratify)
+        check_split(fraction, seed, stratify, columns=self.has_columns)
         classes = self._strata(stratify) if stratify else None
         first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
         check_parts(fraction, first, classes)
@@ -156,8 +158,6 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
 
     def _strata(self, stratify: bool | str) -> Array:
         """Return the class of each sample, for a stratified split."""
-        if isinstance(stratify, str):
-            raise TypeError(f"stratify is {stratify!r}, but a {type(self).__name__} has no columns: True takes its classes")
         if self._all.labels.kind != "class":
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
         return self.targets

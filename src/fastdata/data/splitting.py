@@ -11,8 +11,8 @@ __all__ = ["check_parts", "check_split"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
-    """Check the arguments of `split`.
+def check_split(fraction: Any, seed: Any, stratify: Any = False, *, columns: bool = False) -> None:
+    """Check the arguments of `split`. columns: `stratify` may name one.
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -26,8 +26,9 @@ def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
         raise TypeError(f"seed is {seed!r}, but must be a whole number")
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-    if not isinstance(stratify, bool | str):
-        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, False, or a column")
+    if not isinstance(stratify, bool) and not (columns and isinstance(stratify, str)):
+        column = ", or the name of a column" if columns else ""
+        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, or False{column}")
 
 
 def check_parts(fraction: float, first: Array, classes: Array | None = None) -> None:

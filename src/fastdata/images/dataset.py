@@ -61,6 +61,7 @@ class ImageDataset(SlotDataset):
     """
 
     channels_last = True
+    has_columns = True
 
     def __init__(self, images: Images, view: View, masks: Masks | None = None, fields: Fields | None = None) -> None:
         super().__init__()

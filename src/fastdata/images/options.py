@@ -27,7 +27,7 @@ class ImageOptions(PairOptions, LabelOptions):
     )
     upscale: bool = option("Enlarge smaller images, which otherwise keep their size.", False)
     codec: str = option(
-        "How images are stored: jpeg (on a restart grid), rgb (raw pixels), png, or yuv420 (luma and half-resolution colours; an "
+        "How images are stored. jpeg (on a restart grid), rgb (raw pixels), png, or yuv420 (luma and half-resolution colours; an "
         "odd last row or column is repeated). original: JPEG files that need no change (sound, upright, of the right size and "
         "channels) keep their bytes, including metadata such as EXIF; other files become jpeg.",
         "jpeg",

@@ -58,6 +58,8 @@ def with_coco(inputs: SourceList, path: Path, *, reject_boxes: bool) -> SourceLi
     coco = _read(path)
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
     columns, sources, counts = _columns(coco), list[Source](), Counter[str]()
+    if twice := {column.name for column in inputs.columns} & {column.name for column in columns}:
+        raise PrepError(f"--fields {min(twice)}: --coco {path} gives a column of this name; rename it in the table")
     for image in coco.images:
         name = image["file_name"]
         source = by_name.pop(os.path.normpath(name), None)
@@ -67,7 +69,7 @@ def with_coco(inputs: SourceList, path: Path, *, reject_boxes: bool) -> SourceLi
         problem = source.problem or ("box-outside" if outside and reject_boxes else "")
         counts["clipped"] += outside if not reject_boxes else 0
         counts["empty"] += not coco.annotations[image["id"]]
-        sources.append(replace(source, problem=problem, values=tuple(values)))
+        sources.append(replace(source, problem=problem, values=(*source.values, *values)))
     unlisted = [replace(source, label=-1, problem=_own_problem(source) or "not-annotated") for source in by_name.values()]
     if len(unlisted) == len(inputs.sources):
         raise PrepError(
@@ -75,7 +77,9 @@ def with_coco(inputs: SourceList, path: Path, *, reject_boxes: bool) -> SourceLi
             f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
         )
     notes = (*inputs.notes, *_notes(coco, counts))
-    return replace(inputs, labels=Labels("none"), sources=sources + unlisted, notes=notes, columns=columns, labelled_by="")
+    return replace(
+        inputs, labels=Labels("none"), sources=sources + unlisted, notes=notes, columns=(*inputs.columns, *columns), labelled_by=""
+    )
 
 
 def _own_problem(source: Source) -> str:
