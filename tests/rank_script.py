@@ -28,6 +28,11 @@ SIZES = (*range(1, 18),)
 AVERAGES = 0.8
 
 
+def scale_of(run: Trainer) -> float:
+    """What fp16 losses are multiplied by; other precisions have no scale."""
+    return float(run.state_dict()["scaler"].get("scale", 1.0))
+
+
 def labelled(rank: int, size: int) -> list[Batch]:
     """This rank's batches, of sizes of its own."""
     rows = [row for shard in SHARDS for row in shard[:size]]
@@ -154,7 +159,7 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
         bad[0] = update == 1
         skipped += step_of(run).totals.read()[2]
     state = run.optimizer.state_dict()["state"]
-    scale = run.state_dict()["scaler"].get("scale", 1.0)  # it has none but for fp16
+    scale = scale_of(run)
     return {"weights": weights, "average": average[:2], "skipped": skipped, "state": state, "scale": scale}
 
 
@@ -227,7 +232,7 @@ def sharded(rank: int, size: int, precision: str) -> dict[str, Any]:
         "parts": all(isinstance(p, DTensor) for p in run.model.parameters()),
         "states": {name: state[name] for name in ("model", "ema")},
         "loss": loss,
-        "skipped": [step_of(run).totals.read()[2], torch.equal(before, shards(run.model)), run.state_dict()["scaler"]["scale"]],
+        "skipped": [step_of(run).totals.read()[2], torch.equal(before, shards(run.model)), scale_of(run)],
     }
 
 

