@@ -80,10 +80,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def read_png(data: bytes) -> PngHeader:
-    """Read the header, and check that every chunk up to IEND is complete, and the checksums of those that decide pixels.
-
-    OpenCV compares those of IDAT.
-    """
+    """Read the header, and check that every chunk up to IEND is complete and has its checksum. OpenCV compares those of IDAT."""
     if data[12:16] != b"IHDR":
         struct.unpack_from("16x", data)  # raises if the file is too short
         raise unsupported("PNG that does not start with IHDR")
@@ -110,9 +107,6 @@ def read_png(data: bytes) -> PngHeader:
     )
 
 
-CHECKED = (b"IHDR", b"PLTE", b"tRNS", b"eXIf")  # chunks that decide pixels
-
-
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     at, kind = len(PNG_SIGNATURE), b""
     while kind != b"IEND":
@@ -120,7 +114,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         end = at + 12 + size
         if end > len(data):
             raise CodecError("the PNG ends inside a chunk", "truncated")
-        if kind in CHECKED and zlib.crc32(data[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
+        if kind != b"IDAT" and zlib.crc32(data[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
             raise CodecError("the checksum of a PNG chunk is wrong", "undecodable")
         yield kind, at, end
         at = end

@@ -232,6 +232,7 @@ class Workers(Engine):
 
         Raise whatever went wrong in a worker or with it.
         """
+        self._raised = None
         while True:
             with _on_cpu():
                 reply, data = next(self._batches)
@@ -243,8 +244,9 @@ class Workers(Engine):
             try:
                 reply.error.reraise()
             except Exception as error:
-                self._raised = error
-                raise
+                # torch's frame refers to the error: a cycle, which would keep the memory of the batch that is being handed out
+                self._raised = error.with_traceback(None)
+                raise error
         return reply, self._images(reply, *data) if reply.images else data
 
     def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
