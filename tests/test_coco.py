@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
+from fastdata.store.export import export
 from support import PREP, encode, picture, run
 
 POINTS = ["nose", "left_eye", "right_eye", "tail"]
@@ -299,3 +300,18 @@ def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path
     write(table, "path,area\n" + "".join(f"{name},1\n" for name in names))
     with pytest.raises(PrepError, match=r"fields area: coco .* gives a column of this name"):
         prep(table, tmp_path / "p.fds", coco=folder / "all.json", fields="area")
+
+
+def test_a_transform_that_boxes_would_not_follow_is_refused(stores: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="transform takes an image, and boxes would not follow"):
+        LMDBDataset(stores["short"], fields=("area", "boxes"), transform=lambda image: image[::-1])
+    dataset = LMDBDataset(stores["short"], fields="area", transform=lambda image: image[::-1])
+    assert dataset[0][0].shape[0] == 3
+    boxes = LMDBDataset(stores["short"], fields="boxes")
+    with pytest.raises(ValueError, match="boxes would not follow"):
+        boxes.transform = np.flip
+
+
+def test_an_export_names_what_it_leaves_out(stores: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"are not exported \(image_id, source_size, boxes"):
+        assert export(stores["crop"], tmp_path / "out") == 14

@@ -305,6 +305,10 @@ class ImageDataset(SlotDataset):
                 "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
                 "come from RAMDataset(masks=False)"
             )
+        if self._fields and view.transform is not None and (moved := self._fields.geometric(self._images.columns)):
+            raise ValueError(
+                f"transform takes an image, and {moved} would not follow: transform both on the device, or leave it out"
+            )
         if self._images.form.planes:
             if view.transform is not None:
                 raise ValueError(

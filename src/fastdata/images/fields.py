@@ -61,6 +61,10 @@ class Fields:
             raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
         return cls(wanted, isinstance(names, str), min_visible)
 
+    def geometric(self, columns: Mapping[str, Values]) -> str | None:
+        """Return the first field that follows the pixels, such as boxes; None: there is none."""
+        return next((name for name in self.names if name != LABEL and columns[name].column.geometry), None)
+
     def batch(self, columns: Mapping[str, Values], rows: Array, labels: Array, move: Move) -> Any:
         """Return the targets of these rows.
 

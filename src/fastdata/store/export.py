@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastdata import kinds
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, warn_user
 from fastdata.options import as_option
 from fastdata.store.store import Store
 
@@ -29,6 +29,7 @@ def export(
     Images: JPEG and PNG records are copied as they are stored; raw pixels and planes become PNG. Each class becomes a folder; float
     labels go to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a
     name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names.
+    Columns are not exported; a warning names them.
 
     Args:
         path: the store.
@@ -64,6 +65,9 @@ def export(
         raise ValueError(f"--val-fraction is {val_fraction}, but must be from 0 to less than 1")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
+    if store.manifest.columns:
+        names = ", ".join(column.name for column in store.manifest.columns)
+        warn_user(f"the columns of {path} are not exported ({names}): `columns` of its dataset has their values")
     try:
         return kind.export(store, root, format, size, tick, options)
     except OSError as error:
