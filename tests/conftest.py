@@ -33,7 +33,8 @@ def _processes() -> set[int]:
 
 
 def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if type(thread).__name__ != "TMonitor"}  # tqdm's, one a process
+    """All threads but those of tqdm, one a process, and of the compiler of torch 2.6, which live as long as it does."""
+    return {one for one in threading.enumerate() if type(one).__name__ != "TMonitor" and "_read_thread" not in one.name}
 
 
 def _environment() -> dict[str, str]:

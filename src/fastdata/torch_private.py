@@ -1,6 +1,6 @@
 """Private names of torch without a public counterpart, in one place to check when a new torch comes out.
 
-Tested with torch 2.13. If a later torch lacks the names, `arrived` returns None, and the other functions raise an ImportError or
+Tested with the versions in TESTED. If a later torch lacks the names, `arrived` returns None, and the other functions raise an ImportError or
 AttributeError. `torch._foreach_add` and its like, and TorchDispatchMode, are not here: torch's documentation has them.
 """
 
@@ -19,7 +19,7 @@ from torch.utils.data._utils import signal_handling
 __all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "bilinear", "bilinear_averaged", "default_device", "end_workers"]
 __all__ += ["end_kept_workers", "has_stepped", "kill_workers", "profiles", "pytree", "shared_storage", "workers_of"]
 
-TESTED = ("2.13",)
+TESTED = ("2.6", "2.13", "2.15")
 
 bilinear_averaged = torch._C._nn._upsample_bilinear2d_aa  # as in torch.nn.functional.interpolate; torch.ops is slower
 bilinear = torch._C._nn.upsample_bilinear2d
