@@ -1,7 +1,8 @@
 """Private names of torch without a public counterpart, in one place to check when a new torch comes out.
 
-Tested with the versions in TESTED. If a later torch lacks the names, `arrived` returns None, and the other functions raise an ImportError or
-AttributeError. `torch._foreach_add` and its like, and TorchDispatchMode, are not here: torch's documentation has them.
+TESTED has the versions that this was tested with. If a later torch lacks the names, `arrived` returns None, and the other functions
+raise an ImportError or AttributeError. `torch._foreach_add` and its like, and TorchDispatchMode, are not here: torch's
+documentation has them.
 """
 
 from __future__ import annotations
