@@ -49,6 +49,7 @@ def test_one_file_a_key(tmp_path: Path) -> None:
     assert sorted(labelled.samples["label"].tolist()) == [[0.5], [1]]
 
 
+@pytest.mark.slow
 def test_hostile_databases(tmp_path: Path) -> None:
     path = write(tmp_path / "x.lmdb", {b"%d" % k: png(k)[1] * 20 for k in range(50)}, subdir=False)
     good = path.read_bytes()

@@ -206,6 +206,7 @@ PIPELINES = {
 }
 
 
+@pytest.mark.slow
 @on_each_device
 @pytest.mark.parametrize("dtype", augment.LARGEST)
 @pytest.mark.parametrize("name", PIPELINES)

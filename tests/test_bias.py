@@ -76,6 +76,7 @@ def same(a: Any, b: Any) -> None:
 OPTIONS = [{}, {"momentum": None}, {"momentum": 0.0}, {"track_running_stats": False}, {"affine": False}]
 
 
+@pytest.mark.slow
 @on_each_device
 @pytest.mark.parametrize("kind", [CONVS, TRANSPOSED])
 @pytest.mark.parametrize("options", OPTIONS)

@@ -28,6 +28,7 @@ from test_token_files import write_llmc, write_megatron, write_nanogpt
 # Text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [7, 33, 1000])
 @pytest.mark.parametrize("kind", ["files", "lines", "crlf", "bom", "separator", "jsonl", "gz", "zst", "parquet"])
 def test_the_first_documents_of_every_source(kind: str, limit: int, tmp_path: Path) -> None:

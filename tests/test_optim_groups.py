@@ -140,6 +140,7 @@ def train(model: nn.Module, optimizer: Optimizer, updates: range) -> list[float]
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_trains_and_goes_on_from_a_file_as_if_nothing_was(name: str) -> None:
     model = small()

@@ -209,6 +209,7 @@ FUNCTIONS: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *FUNCTIONS])
 def test_a_resume_at_any_point_goes_on_as_if_nothing_was(name: str) -> None:
     make, _, optimizer = (CASES | FUNCTIONS)[name]

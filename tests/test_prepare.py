@@ -357,6 +357,7 @@ def test_without_a_size_pixels_stay() -> None:
         np.testing.assert_array_equal(found, _reference(data, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", FINE, ids=lambda c: c["codec"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])

@@ -558,6 +558,7 @@ def test_any_run_in_this_process_delivers_the_documented_batches(name: str) -> N
 WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "RAM table", "documents") and "rows" not in name]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_run_with_workers_delivers_the_documented_batches(data: st.DataObject) -> None:

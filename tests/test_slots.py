@@ -51,6 +51,7 @@ def content(kept):
     return (kept.numpy() if isinstance(kept, torch.Tensor) else kept).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", KEPT)
 def test_whatever_is_kept_of_a_batch_never_changes(name, workers):

@@ -132,6 +132,7 @@ def _look(path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_value_anywhere_in_a_manifest(data: st.DataObject) -> None:
@@ -225,6 +226,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
         Store(tmp_path / "dir")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["samples.npy", "names.txt", "rejects.jsonl", "32/shard-00001.mdb", "64/shard-00000.mdb"])
 @pytest.mark.parametrize("harm", ["cut", "gone", "longer"])
 def test_a_file_that_is_cut_short_or_gone_is_an_error_at_opening(tmp_path: Path, name: str, harm: str) -> None:

@@ -97,6 +97,7 @@ def wrapped(net: nn.Module) -> Any:
     return torch.compile(net, backend="eager")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["eager", "compiled in place", "compiled", "recompute", "DataParallel"])
 def test_keys_are_those_of_the_plain_model(tmp_path: Path, kind: str) -> None:
     net, options = model(), dict[str, Any]()
