@@ -39,7 +39,9 @@ test-dali: $(DALI)
 test-integrations: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python $(PYTEST) tests/integrations
 
-test-torch: $(TORCHES:%=.venv-torch-%/.installed)
+torches: $(TORCHES:%=.venv-torch-%/.installed)
+
+test-torch: torches
 	@for version in $(TORCHES); do \
 		echo "torch $$version"; \
 		.venv-torch-$$version/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS) || exit 1; \
