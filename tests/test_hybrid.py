@@ -202,6 +202,6 @@ def test_auto_may_share_where_dali_has_a_device_of_its_own(monkeypatch):
         with Loader(photos(), **OPTIONS, backend="auto", num_workers=1, device="cpu") as loader:
             images, _ = next(iter(loader))
             assert loader.backend.startswith(kind) if kind else loader.backend in ("torch", "dali")
-            assert "hybrid:" in loader.backend_reason and "and then" in loader.backend_reason
+            assert "hybrid:" in loader.backend_reason and "; then" in loader.backend_reason
             assert images.dtype == torch.uint8 and len(images) == 8
             assert started[-2].startswith("hybrid:"), "its workers are forked before DALI has threads"
