@@ -62,5 +62,7 @@ class ImageOptions(PairOptions, LabelOptions):
 
     def __post_init__(self) -> None:
         LabelOptions.__post_init__(self)
+        if self.coco is None and self.bad_boxes != "clip":
+            raise ValueError(f"--bad-boxes is {self.bad_boxes}, but there are no boxes: give --coco too")
         if self.masks is None and (self.mask_suffix or self.mask_bits != 8 or self.palette is not None):
             raise ValueError("--mask-suffix, --mask-bits and --palette are about masks: give --masks too")

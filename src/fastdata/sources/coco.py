@@ -160,7 +160,7 @@ def _values(
     boxes, outside = _boxes(coco, instances, size)
     keep = [k for k, box in enumerate(boxes) if box[2] > box[0] and box[3] > box[1]]
     counts["dropped"] += len(instances) - len(keep)
-    counts["boxes"] += len(keep)
+    counts["other"] += sum("bbox" not in one and "caption" not in one for one in found)
     values: dict[str, Any] = {
         "image_id": image["id"],
         SOURCE_SIZE.name: list(size),
@@ -233,6 +233,10 @@ def _was(count: int) -> str:
 def _notes(coco: _Coco, counts: Counter[str]) -> Iterator[str]:
     if counts["empty"]:
         yield f"{number_of(counts['empty'], 'image')} without annotations"
+    if counts["other"]:
+        yield f"{number_of(counts['other'], 'annotation')} with neither a box nor a caption {_was(counts['other'])} left out"
+    if coco.has("segmentation"):
+        yield "segmentations are not stored: --masks stores masks"
     if counts["clipped"]:
         boxes = number_of(counts["clipped"], "box")
         yield f"{boxes} reached outside of the image and {_was(counts['clipped'])} clipped; --bad-boxes reject rejects such images"
