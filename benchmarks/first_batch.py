@@ -84,8 +84,8 @@ def measure(path: str, workers: int, method: str) -> dict[str, float]:
     rows = np.arange(64)
     started = time.perf_counter()
     for epoch in range(50):
-        u = uniforms(0, epoch, rows, dataset.view.draws)
-        dataset.view.plan(u, *dataset._images.sides(rows))
+        u = uniforms(0, epoch, rows, dataset.views.draws)
+        dataset.views.plan(u, *dataset._images.sides(rows))
     planning = (time.perf_counter() - started) / 50
     found = {
         "first_s": first,

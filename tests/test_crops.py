@@ -226,15 +226,15 @@ def resized(image, box, shape, antialias):
 
 def expected(dataset, images, seed=5, epoch=2):
     """The same from whole images; and whether each was shrunk so far that a JPEG is decoded at a smaller scale."""
-    crop, out = dataset.view.crop, []
+    crop, out = dataset.crop, []
     for k, image in enumerate(images):
         u = uniforms(seed, epoch, np.array([k]), 24)
         (box,) = crop.boxes(u[2 : 2 + crop.draws], np.array([image.shape[0]]), np.array([image.shape[1]]))
         h, w = crop.shapes(box[None])[0]
         sample = cut(image, box) if tuple(box[2:]) == (h, w) else resized(image, box, (h, w), crop.antialias)
-        sample = sample[:, ::-1] if u[0, 0] < dataset.view.hflip else sample
+        sample = sample[:, ::-1] if u[0, 0] < dataset.hflip else sample
         scaled = min(box[2] / h, box[3] / w) >= (4 if crop.antialias else 2)
-        out.append((sample[::-1] if u[1, 0] < dataset.view.vflip else sample, scaled))
+        out.append((sample[::-1] if u[1, 0] < dataset.vflip else sample, scaled))
     return out
 
 

@@ -66,7 +66,7 @@ def test_with_crop_changes_how_and_not_which() -> None:
     plain = val.with_crop(CenterCrop(24))
     assert type(plain) is LMDBDataset and [plain.name(k) for k in range(len(plain))] == [val.name(k) for k in range(len(val))]
     assert _same(plain[2][0], plain[2][0]) and plain[2][0].shape[1:] == (24, 24)
-    assert val[2][0].shape[1:] == (16, 16) and train.view.crop == RandomResizedCrop(16)
+    assert val[2][0].shape[1:] == (16, 16) and train.crop == RandomResizedCrop(16)
     with pytest.raises(ValueError, match="hflip is 3"):
         val.with_crop(None, hflip=3)
 

@@ -22,6 +22,7 @@ _HOMES = {
     "LMDBDataset": "images.stored",
     "Loader": "loader.loader",
     "MaskDataset": "images.stored",
+    "MultiCrop": "images.crops",
     "RAMDataset": "data.ram",
     "RandomCrop": "images.crops",
     "RandomResizedCrop": "images.crops",
@@ -62,6 +63,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "LoaderError",
     "MaskDataset",
     "MissingExtraError",
+    "MultiCrop",
     "NextToken",
     "Prefetcher",
     "PrepError",
@@ -95,7 +97,7 @@ if TYPE_CHECKING:
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
     from fastdata.gpu.ragged import Ragged
-    from fastdata.images.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize
+    from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from fastdata.data.choice import checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
 from fastdata.data.splitting import check_parts, check_split
+from fastdata.data.targets import to_tensors
 from fastdata.data.timing import Allocate, Timing
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
@@ -44,11 +47,9 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
 
     Attributes:
         has_columns: whether samples have columns, which `split` may stratify by.
-        channels_last: whether batches are [n, H, W, C], which the Loader permutes to [n, C, H, W].
     """
 
     has_columns: ClassVar[bool] = False
-    channels_last: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
@@ -67,7 +68,7 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         repeats: Array | None = None,
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Any, Any]:
         """Return a batch for the Loader: samples, and their targets, int64 [n] or float32 [n, columns], or large ones.
 
         Args:
@@ -78,6 +79,15 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
             timing: gets the time added.
         """
         raise NotImplementedError
+
+    def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
+        """Return a batch as the Loader delivers it, (samples, targets).
+
+        Args:
+            arrays: what `read_batch` wrote into allocated memory, in this order.
+            targets: what it returned, if they are not large.
+        """
+        return arrays[0], arrays[1] if self.large_targets else to_tensors(targets)
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
@@ -99,6 +109,11 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     def large_targets(self) -> bool:
         """Whether targets are written into allocated memory, as the samples are."""
         return False
+
+    @property
+    def arrays_per_batch(self) -> int:
+        """How many arrays `read_batch` allocates."""
+        return 1 + self.large_targets
 
     def rows(self, indices: Any) -> Array:
         """Return the rows of the whole set for indices of this dataset."""

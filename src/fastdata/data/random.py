@@ -86,10 +86,10 @@ def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
     return np.stack(words, axis=1).reshape(4 * len(blocks), len(ids))[:draws] * 2.0**-32
 
 
-def loose_seeds(seed: int, epoch: int, ids: Any) -> list[int]:
-    """Return a 64-bit seed for each id, for users' code that draws from generators of its choice."""
+def loose_seeds(seed: int, epoch: int, ids: Any, view: int = 0) -> list[int]:
+    """Return a 64-bit seed for a view of each id, for users' code that draws from generators of its choice."""
     ids = np.asarray(ids).astype(np.uint64)
-    words = philox((ids & LOW, ids >> SHIFT, LOOSE_STREAM, seed >> 32), (seed & 0xFFFFFFFF, epoch))
+    words = philox((ids & LOW, ids >> SHIFT, LOOSE_STREAM - view, seed >> 32), (seed & 0xFFFFFFFF, epoch))
     return (words[0] << SHIFT | words[1]).tolist()  # type: ignore[no-any-return]
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fastdata.gpu.ragged import Ragged
 from fastdata.torch_private import pytree
 
 __all__ = ["Batch"]
@@ -40,7 +41,7 @@ class Batch(tuple[Any, ...]):
 
     def __new__(cls, items: Iterable[Any] = ()) -> Batch:
         batch = super().__new__(cls, items)
-        rows = (_ROWS.get(item) for item in batch if isinstance(item, Tensor))
+        rows = (_ROWS.get(item) for item in _tensors(batch))
         batch.valid, batch.ids, batch.position = next(filter(None, rows), _Rows())
         return batch
 
@@ -49,9 +50,8 @@ class Batch(tuple[Any, ...]):
         """Make a batch with these attributes."""
         batch = super().__new__(cls, items)
         batch.valid, batch.ids, batch.position = rows = _Rows(valid, ids, position)
-        for item in batch:
-            if isinstance(item, Tensor):
-                _ROWS[item] = rows
+        for item in _tensors(batch):
+            _ROWS[item] = rows
         return batch
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
@@ -99,8 +99,17 @@ def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
 
 
 def _lengths(items: Iterable[Any]) -> list[int]:
-    """Return the length of each tensor among the items."""
-    return [len(item) if item.dim() else -1 for item in items if isinstance(item, Tensor)]
+    """Return the length of each tensor and Ragged among the items."""
+    return [len(item) if isinstance(item, Ragged) or item.dim() else -1 for item in _leaves(items) if isinstance(item, Tensor | Ragged)]
+
+
+def _leaves(items: Iterable[Any]) -> list[Any]:
+    return pytree.tree_leaves(list(items), is_leaf=lambda item: isinstance(item, Ragged))
+
+
+def _tensors(items: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among the items, also those in tuples and dicts."""
+    return [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in _leaves(items) if isinstance(leaf, Tensor | Ragged)]
 
 
 pytree.register_pytree_node(
@@ -113,6 +122,8 @@ def _described(item: Any) -> str:
         return f"{str(item.dtype).removeprefix('torch.')} {list(item.shape)}"
     if isinstance(item, dict):
         return "{" + ", ".join(f"{key}: {_described(value)}" for key, value in item.items()) + "}"
+    if isinstance(item, tuple):
+        return f"({', '.join(map(_described, item))})"
     text = repr(item)
     return text if len(text) <= 40 else text[:37] + "..."
 

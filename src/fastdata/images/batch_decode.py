@@ -62,7 +62,7 @@ def jpeg_batches(
     open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in
     alone = []
     for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
-        part = window.height > 0 and window.width > 0 and window[2:4] != size
+        part = not window.empty and window[2:4] != size
         cells = find_cells(data, *window[:4], of=size, exact=not window.fast) if part else None
         if cells is None:
             alone.append(place)

@@ -6,14 +6,15 @@ A box is (top, left, height, width) in pixels of the stored image. Pixels beyond
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
 from fastdata.errors import LoaderError
 
-__all__ = ["CenterCrop", "Crop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ = ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "Resize"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Size = int | tuple[int, ...]
@@ -160,6 +161,62 @@ class RandomResizedCrop(Crop):
         h = np.where(shape < self.ratio[0], np.rint(widths / self.ratio[0]).astype(np.int64), heights)
         h, w = np.maximum(h, 1), np.maximum(w, 1)  # torchvision fails here on an image one pixel wide
         return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
+
+
+@dataclass(frozen=True)
+class MultiCrop(Sequence[RandomResizedCrop]):
+    """The crops of DINO: some large views of an image, then some small ones. Give it to a dataset as `crop`.
+
+    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), whose resampling is bicubic.
+
+    Args:
+        size: of the global views, (height, width) or one number for both.
+        local_size: of the local views.
+        num_global, num_local: how many there are of each.
+        scale, local_scale: the share of the image's area that a view covers, (lowest, highest).
+        ratio, antialias, fast: as for RandomResizedCrop.
+
+    Example:
+        >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
+        [224, 224, 96, 96, 96]
+    """
+
+    size: Size = 224
+    local_size: Size = 96
+    _: KW_ONLY
+    num_global: int = 2
+    num_local: int = 8
+    scale: tuple[float, float] = (0.4, 1.0)
+    local_scale: tuple[float, float] = (0.05, 0.4)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    antialias: bool = True
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.num_global, self.num_local) < 0 or not len(self):
+            raise ValueError(f"MultiCrop: num_global is {self.num_global} and num_local {self.num_local}, which makes no views")
+        _ = self[0], self[-1]  # raise what RandomResizedCrop raises
+
+    def __len__(self) -> int:
+        return self.num_global + self.num_local
+
+    @overload
+    def __getitem__(self, index: int) -> RandomResizedCrop: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[RandomResizedCrop]: ...
+
+    def __getitem__(self, index: int | slice) -> RandomResizedCrop | list[RandomResizedCrop]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(len(self))[index]]
+        is_global = range(len(self))[index] < self.num_global
+        return RandomResizedCrop(
+            self.size if is_global else self.local_size,
+            scale=self.scale if is_global else self.local_scale,
+            ratio=self.ratio,
+            antialias=self.antialias,
+            fast=self.fast,
+        )
 
 
 @dataclass(frozen=True, repr=False)

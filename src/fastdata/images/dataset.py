@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
+from fastdata.data.targets import to_tensors
 from fastdata.data.timing import Allocate, Timing
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
@@ -21,7 +22,7 @@ from fastdata.images.fields import Columns, Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
-from fastdata.images.view import Sample, Transform, View
+from fastdata.images.view import Sample, Transform, Views
 from fastdata.shared_memory import SharedArray
 
 __all__ = ["ImageDataset"]
@@ -30,18 +31,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _view_property(name: str) -> Any:
-    """Return a property for a part of the view. Setting it takes what the constructor takes."""
+    """Return a property for a part of the views. Setting it takes what the constructor takes."""
 
     def set_value(dataset: Any, value: Any) -> None:
-        dataset.view = dataset._check_view(replace(dataset.view, **{name: value}))
+        dataset.views = dataset._check_views(replace(dataset.views, **{name: value}))
 
-    return property(lambda dataset: getattr(dataset.view, name), set_value)
+    return property(lambda dataset: getattr(dataset.views, name), set_value)
 
 
 class ImageDataset(SlotDataset):
     """Images with labels or masks as targets; `fastdata.images.stored` has the constructors.
 
-    `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel. The target is an int class, a float32
+    `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
+    of crops. The target is an int class, a float32
     vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W]. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows
     of luma, then rows of Cb and Cr side by side at half the resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
 
@@ -55,20 +57,19 @@ class ImageDataset(SlotDataset):
         class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
             before preparing, also those outside a subset. `class_weights()` turns them into loss weights.
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
-        view: crop, flips and transform.
+        views: crop, flips and transform.
         crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new value.
             Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks or emits planes.
     """
 
-    channels_last = True
     has_columns = True
 
-    def __init__(self, images: Images, view: View, masks: Masks | None = None, fields: Fields | None = None) -> None:
+    def __init__(self, images: Images, views: Views, masks: Masks | None = None, fields: Fields | None = None) -> None:
         super().__init__()
         self._images = images
         self._masks = masks
         self._fields = fields
-        self.view = self._check_view(view)
+        self.views = self._check_views(views)
 
     @property
     def _all(self) -> Images:
@@ -136,12 +137,17 @@ class ImageDataset(SlotDataset):
         """Whether targets, like images, are written to memory from `allocate`."""
         return self._masks is not None
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+    @property
+    def arrays_per_batch(self) -> int:
+        return len(self.views.each) + self.large_targets
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
         row = self.rows(checked(index, len(self)))
-        u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
-        plan = self._plan(row[None], u)
-        (pixels,) = render_each(self._images, self.view, row[None], plan, before_transform=self._seed_by_torch)
-        return torch.from_numpy(pixels).permute(2, 0, 1), self._read_target(row, plan)
+        u = torch.rand(self.views.draws, 1, dtype=torch.float64, device="cpu").numpy()
+        plans = self._plan(row[None], u)
+        samples = render_each(self._images, self.views, row[None], plans, before_transform=self._seed_by_torch)
+        images = tuple(torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in samples)
+        return images if self.views.several else images[0], self._read_target(row, plans[0])
 
     def _read_target(self, row: Any, plan: list[Sample]) -> Any:
         labels = self._images.targets[row]
@@ -159,38 +165,43 @@ class ImageDataset(SlotDataset):
         repeats: Array | None = None,
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Any, Any]:
         """Return a batch for the Loader: images and targets.
 
-        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]. Targets are int64 [n], float32 [n, columns], masks
+        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]; a tuple of these if there are several views. Targets are int64 [n], float32 [n, columns], masks
         [n, H, W], or what `Fields.batch` returns.
 
         `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
         """
-        keys, rows, plan = self._plan_batch(indices, seed, epoch, repeats)
-        if self.view.transform is None:
-            images = render_batch(self._images, self.view, rows, plan, allocate, timing)
+        keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
+        if self.views.transform is None:
+            images = render_batch(self._images, self.views.each, rows, plans, allocate, timing)
         else:
-            seeds = loose_seeds(seed, epoch, keys)
+            seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
 
-                def seed_sample(k: int) -> None:
-                    reseed(seeds[k])
-                    self._seed_own(seeds[k])
+                def seed_sample(view: int, k: int) -> None:
+                    reseed(seeds[view][k])
+                    self._seed_own(seeds[view][k])
 
-                samples = render_each(self._images, self.view, rows, plan, timing, seed_sample)
-            images = stack(samples, allocate)
-        return images, self._read_targets(rows, plan, allocate, timing)
+                samples = render_each(self._images, self.views, rows, plans, timing, seed_sample)
+            images = [stack(found, allocate) for found in samples]
+        return tuple(images) if self.views.several else images[0], self._read_targets(rows, plans[0], allocate, timing)
+
+    def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
+        count = len(self.views.each)
+        images = tuple(each.permute(0, 3, 1, 2) for each in arrays[:count])
+        return images if self.views.several else images[0], arrays[count] if self.large_targets else to_tensors(targets)
 
     def _seed_own(self, seed: int) -> None:
         """Seed the generators that the transform owns."""
-        if self.view.user is not None:
-            self.view.user.seed(seed)
+        if self.views.user is not None:
+            self.views.user.seed(seed)
 
-    def _seed_by_torch(self, _: int) -> None:
+    def _seed_by_torch(self, _view: int, _place: int) -> None:
         """Seed the transform's generators from torch's, which differs between the workers of torch's DataLoader."""
-        if self.view.user is not None and self.view.user.has_generators:
+        if self.views.user is not None and self.views.user.has_generators:
             self._seed_own(int(torch.randint(1 << 62, (), device="cpu")))
 
     crop: Any = _view_property("crop")
@@ -208,33 +219,36 @@ class ImageDataset(SlotDataset):
 
         With `cut`, JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
         """
-        _, rows, plan = self._plan_batch(indices, seed, epoch, repeats)
+        _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         targets = self._read_targets(rows, plan, np.empty, None)
-        return EncodedBatch(self._images, self.view, rows, plan, targets, cut=cut)
+        return EncodedBatch(self._images, self.views.each[0], rows, plan, targets, cut=cut)
 
     def no_jpegs(self) -> str | None:
         """Return why `encode_batch` cannot be used; None: it can."""
         if self._masks is not None:
             return "it has masks, which must be cropped with the images"
-        if self.view.transform is not None:
+        if self.views.transform is not None:
             return "it has a transform, which takes decoded images"
+        if self.views.several:
+            return "it has several crops, which share what is decoded"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
-    def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[Sample]]:
-        """Return the keys of a batch's random numbers, its rows, and its plan."""
+    def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[list[Sample]]]:
+        """Return the keys of a batch's random numbers, its rows, and the plan of each view."""
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
-        return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.view.draws))
+        return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.views.draws))
 
     def draw(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> tuple[Array, Array]:
-        """Return the boxes, int64 [n, 4], and flips, bool [n, 2], that `read_batch` uses for the same arguments."""
+        """Return the boxes, int64 [n, 4], and flips, bool [n, 2], of the only view that `read_batch` makes of these arguments."""
         keys = repeated(self._keys(indices), repeats)
         sides = self._images.sides(keys & ROW_MASK)
-        return self.view.draw(uniforms(seed, epoch, keys, self.view.draws), *sides, planes=self._images.form.planes)
+        (view,) = self.views.each
+        return view.draw(uniforms(seed, epoch, keys, view.draws), *sides, planes=self._images.form.planes)
 
-    def _plan(self, rows: Array, u: Array) -> list[Sample]:
-        """Plan the images, and their masks, from uniform numbers."""
-        return self.view.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
+    def _plan(self, rows: Array, u: Array) -> list[list[Sample]]:
+        """Plan the views, and the masks, from uniform numbers."""
+        return self.views.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
 
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
@@ -243,7 +257,7 @@ class ImageDataset(SlotDataset):
             return self._fields.batch(self._images.columns, rows, labels, lambda: self._images.placement(rows).then(plan))
         if self._masks is None:
             return self._images.targets[rows]
-        return render_masks(self._masks.source, self.view, rows, plan, self._masks.ignore_index, allocate, timing)
+        return render_masks(self._masks.source, self.views.each[0], rows, plan, self._masks.ignore_index, allocate, timing)
 
     @property
     def codec(self) -> str:
@@ -261,21 +275,25 @@ class ImageDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
-        pixels = self.view.most_pixels(self.sides)
-        return int(self._images.form.nbytes(pixels) + (self._masks.source.form.nbytes(pixels) if self._masks else 0))
+        pixels = [view.most_pixels(self.sides) for view in self.views.each]
+        images = sum(self._images.form.nbytes(count) for count in pixels)
+        return int(images + (self._masks.source.form.nbytes(pixels[0]) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:
         """Return the same samples from another stored size, as a dataset of the same kind."""
         return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
 
-    def with_crop(self, crop: Crop | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
+    def with_crop(self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
-        return self._like(view=self._check_view(View(crop, hflip, vflip, transform)))
+        return self._like(views=self._check_views(Views(crop, hflip, vflip, transform)))
 
     def with_crop_size(self, side: int) -> Any:
-        if self.view.crop is None:
+        if self.views.several:
+            raise ValueError(f"a crop of {side} was asked for, but the dataset has several crops: set dataset.crop to others")
+        (view,) = self.views.each
+        if view.crop is None:
             raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
-        return self._like(view=self._check_view(replace(self.view, crop=replace(self.view.crop, size=side))))
+        return self._like(views=self._check_views(replace(self.views, crop=replace(view.crop, size=side))))
 
     def __add__(self, other: Any) -> Any:
         """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.
@@ -285,8 +303,8 @@ class ImageDataset(SlotDataset):
         """
         if not isinstance(other, ImageDataset):
             return super().__add__(other)
-        if other.view != self.view:
-            raise ValueError(f"the datasets have {self.view} and {other.view}: make them equal with with_crop, then add them")
+        if other.views != self.views:
+            raise ValueError(f"the datasets have {self.views} and {other.views}: make them equal with with_crop, then add them")
         rows = [None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK) for d in (self, other)]
         masks = [d._masks for d in (self, other) if d._masks is not None]
         if len(masks) == 1:
@@ -296,28 +314,35 @@ class ImageDataset(SlotDataset):
             raise ValueError(
                 f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
             )
-        return ImageDataset(images, self.view, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None, self._fields)
+        return ImageDataset(images, self.views, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None, self._fields)
 
-    def _check_view(self, view: View) -> View:
-        """Return the view, or raise ValueError if it does not suit these images."""
-        if self._masks and view.transform is not None:
+    def _check_views(self, views: Views) -> Views:
+        """Return the views, or raise ValueError if they do not suit these images."""
+        geometric = self._fields and self._fields.geometric(self._images.columns)
+        if self._masks and views.transform is not None:
             raise ValueError(
                 "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
                 "come from RAMDataset(masks=False)"
             )
-        if self._fields and view.transform is not None and (moved := self._fields.geometric(self._images.columns)):
+        if geometric and views.transform is not None:
             raise ValueError(
-                f"transform takes an image, and {moved} would not follow: transform both on the device, or leave it out"
+                f"transform takes an image, and {geometric} would not follow: transform both on the device, or leave it out"
+            )
+        if views.several and (self._masks or geometric):
+            raise ValueError(
+                f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one crop, "
+                "or leave them out"
             )
         if self._images.form.planes:
-            if view.transform is not None:
+            if views.transform is not None:
                 raise ValueError(
                     "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
                     "codec jpeg or rgb"
                 )
-            if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
-                raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
-        return view
+            for view in views.each:
+                if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
+                    raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
+        return views
 
     def __repr__(self) -> str:
         kind = self._images.labels.kind
@@ -328,4 +353,4 @@ class ImageDataset(SlotDataset):
         if self._fields is not None:
             classes = f"fields={self.fields!r}"
         count = counted_of(len(self), len(self._images), "images")
-        return in_one_line(self, count, classes, self.codec, *self.view.parts(), self._images.place)
+        return in_one_line(self, count, classes, self.codec, *self.views.parts(), self._images.place)

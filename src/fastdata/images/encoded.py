@@ -44,10 +44,10 @@ class EncodedBatch:
         self.jpegs = [self._jpeg(row, sample, cut) for row, sample in zip(rows.tolist(), plan, strict=True)]
 
     def _jpeg(self, row: int, sample: Sample, cut: bool) -> Cut | None:
-        window = sample.window
-        inside = window.height > 0 and window.width > 0
-        return self._images.jpeg(row, self._images.get(row), window, cut=cut) if inside else None
+        return None if sample.window.empty else self._images.jpeg(row, self._images.get(row), sample.window, cut=cut)
 
     def render(self, places: Sequence[int], timing: Timing) -> Array:
         """Return some samples of the batch, [n, H, W, C], as `read_batch` makes them."""
-        return render_batch(self._images, self._view, self._rows[list(places)], [self.plan[k] for k in places], np.empty, timing)
+        plan = [self.plan[k] for k in places]
+        (pixels,) = render_batch(self._images, [self._view], self._rows[list(places)], [plan], np.empty, timing)
+        return pixels

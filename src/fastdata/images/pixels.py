@@ -49,6 +49,10 @@ class Window(NamedTuple):
     shrink: int = 1
     fast: bool = False
 
+    @property
+    def empty(self) -> bool:
+        return self.height <= 0 or self.width <= 0
+
 
 class Region(NamedTuple):
     """Pixels that contain a window, [H, W, C], or RGBA for RGB. The first is at (top, left) of the image; each merges `shrink` x

@@ -12,7 +12,7 @@ from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import FileImages, StoreImages, hold
-from fastdata.images.view import Transform, View
+from fastdata.images.view import Transform, Views
 
 __all__ = ["RAMImages"]
 
@@ -54,7 +54,7 @@ class RAMImages(RAMDataset, ImageDataset):
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
         hold([images, mask_images] if mask_images else [images], decoded=decoded, max_bytes=max_bytes)
-        super().__init__(images[0], View(crop, hflip, vflip, transform), found, Fields.of(fields, images[0], min_visible))
+        super().__init__(images[0], Views(crop, hflip, vflip, transform), found, Fields.of(fields, images[0], min_visible))
 
 
 def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:

@@ -15,9 +15,11 @@ from fastdata.data.timing import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.batch_decode import JpegBatch, jpeg_batches
 from fastdata.images.form import PixelFormat
+from fastdata.images.pixels import Window
 from fastdata.images.planes import BLACK, split_planes
 from fastdata.images.records import Images, Regions
-from fastdata.images.view import Sample, View, shorten
+from fastdata.images.sharing import shared_parts
+from fastdata.images.view import Sample, View, Views, shorten
 
 __all__ = ["render_batch", "render_each", "render_masks", "stack"]
 
@@ -28,17 +30,28 @@ _local = threading.local()
 
 
 def render_batch(
-    images: Images, view: View, rows: Array, plan: Sequence[Sample], allocate: Allocate, timing: Timing | None = None
-) -> Array:
-    """Return samples without a transform, [n, H, W, C] or planes [n, H * 3/2, W, 1]. `plan` has one entry for each row."""
-    shapes = {sample.shape for sample in plan}
-    if len(shapes) > 1:
-        raise view.unequal(shapes)
-    out = allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype))
+    images: Images,
+    views: Sequence[View],
+    rows: Array,
+    plans: Sequence[Sequence[Sample]],
+    allocate: Allocate,
+    timing: Timing | None = None,
+) -> list[Array]:
+    """Return samples without a transform, for each view, [n, H, W, C] or planes [n, H * 3/2, W, 1].
+
+    Args:
+        plans: for each view, an entry for each row.
+    """
+    outs = []
+    for view, plan in zip(views, plans, strict=True):
+        shapes = {sample.shape for sample in plan}
+        if len(shapes) > 1:
+            raise view.unequal(shapes)
+        outs.append(allocate((len(rows), *_shape(images.form, plan[0])), np.dtype(images.form.dtype)))
     timing = timing or Timing()
-    for k, regions in _decoded(images, rows, plan, timing):
-        _render(images.form, view, plan[k], regions, out[k], timing)
-    return out
+    for v, k, regions in _decoded(images, rows, plans, timing):
+        _render(images.form, views[v], plans[v][k], regions, outs[v][k], timing)
+    return outs
 
 
 def render_masks(
@@ -60,24 +73,29 @@ def render_masks(
 
 def render_each(
     images: Images,
-    view: View,
+    views: Views,
     rows: Array,
-    plan: Sequence[Sample],
+    plans: Sequence[Sequence[Sample]],
     timing: Timing | None = None,
-    before_transform: Callable[[int], None] = lambda k: None,
-) -> list[Array]:
-    """Return the transformed samples, [H, W, C] each. They are made in any order."""
+    before_transform: Callable[[int, int], None] = lambda view, k: None,
+) -> list[list[Array]]:
+    """Return the transformed samples of each view, [H, W, C] each. They are made in any order.
+
+    Args:
+        before_transform: takes the number of the view, and that of the row.
+    """
     form = images.form
     timing = timing or Timing()
-    samples: dict[int, Array] = {}
-    for k, regions in _decoded(images, rows, plan, timing):
-        pixels: Array = np.empty(_shape(form, plan[k]), form.dtype)
-        _render(form, view, plan[k], regions, pixels, timing)
-        if view.user is not None:
-            before_transform(k)
-            pixels = view.user(pixels, form.channels)
-        samples[k] = pixels
-    return [samples[k] for k in range(len(plan))]
+    samples: list[dict[int, Array]] = [{} for _ in plans]
+    for v, k, regions in _decoded(images, rows, plans, timing):
+        sample = plans[v][k]
+        pixels: Array = np.empty(_shape(form, sample), form.dtype)
+        _render(form, views.each[v], sample, regions, pixels, timing)
+        if views.user is not None:
+            before_transform(v, k)
+            pixels = views.user(pixels, form.channels)
+        samples[v][k] = pixels
+    return [[found[k] for k in range(len(rows))] for found in samples]
 
 
 def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | None, out: Array, timing: Timing) -> None:
@@ -87,10 +105,24 @@ def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | No
     timing.resize_s += perf_counter() - started
 
 
-def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
-    """Yield each sample's number and the regions that contain its window, valid until the next item; None: the window is empty."""
+def _decoded(
+    images: Images, rows: Array, plans: Sequence[Sequence[Sample]], timing: Timing
+) -> Iterator[tuple[int, int, Regions | None]]:
+    """Yield the view and the place of each sample, and the regions that contain its window; None: the window is empty.
+
+    Regions are valid until the next item.
+    """
+    parts = shared_parts(plans, cuts=images.indexed)
+    rows = rows[[part.place for part in parts]]
+    for number, regions in _regions(images, rows, [part.window for part in parts], timing):
+        for view in parts[number].views:
+            yield view, parts[number].place, regions
+
+
+def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
+    """Yield the number of each window, in any order, and regions that contain it; None: it is empty."""
     with _scratch_memory() as scratch:
-        batches, alone, records = _in_batches(images, rows, plan, timing) if images.indexed else ([], list(range(len(rows))), [])
+        batches, alone, records = _in_batches(images, rows, windows, timing) if images.indexed else ([], list(range(len(rows))), [])
         for batch in batches:
             started = perf_counter()
             try:
@@ -102,25 +134,25 @@ def _decoded(images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
             for k, region in regions:
                 yield k, (region,)
         for k in alone:
-            row, window = int(rows[k]), plan[k].window
+            row, window = int(rows[k]), windows[k]
             started = perf_counter()
             data = records[k] if records else _read(images, row)
             read = perf_counter()
-            found = images.decode(row, data, window, scratch) if window.height > 0 and window.width > 0 else None
+            found = None if window.empty else images.decode(row, data, window, scratch)
             timing.read_s += read - started
             timing.decode_s += perf_counter() - read
             yield k, found
 
 
 def _in_batches(
-    images: Images, rows: Array, plan: Sequence[Sample], timing: Timing
+    images: Images, rows: Array, windows: Sequence[Window], timing: Timing
 ) -> tuple[list[JpegBatch], list[int], list[memoryview]]:
-    """Return the batches to decode together, the samples to decode alone, and all records."""
+    """Return the windows to decode together, those to decode alone, and all records."""
     started = perf_counter()
     records = [_read(images, row) for row in rows.tolist()]
     read = perf_counter()
     heights, widths = (sides.tolist() for sides in images.sides(rows))
-    batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), [sample.window for sample in plan])
+    batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), windows)
     timing.read_s += read - started
     timing.decode_s += perf_counter() - read
     return batches, alone, records

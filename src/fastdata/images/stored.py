@@ -11,7 +11,7 @@ from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import StoreImages
-from fastdata.images.view import Transform, View
+from fastdata.images.view import Transform, Views
 
 __all__ = ["LMDBDataset", "MaskDataset"]
 
@@ -62,7 +62,7 @@ class LMDBDataset(ImageDataset):
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        super().__init__(images, View(crop, hflip, vflip, transform), fields=Fields.of(fields, images, min_visible))
+        super().__init__(images, Views(crop, hflip, vflip, transform), fields=Fields.of(fields, images, min_visible))
 
 
 class MaskDataset(ImageDataset):
@@ -98,4 +98,4 @@ class MaskDataset(ImageDataset):
         ignore_index: int | None = None,
     ) -> None:
         images, masks = StoreImages(path, size), StoreImages(path, size, mask=True)
-        super().__init__(images, View(crop, hflip, vflip), Masks.of(images, masks, ignore_index))
+        super().__init__(images, Views(crop, hflip, vflip), Masks.of(images, masks, ignore_index))

@@ -27,8 +27,8 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
     if part == "read" and not isinstance(dataset, RAMDataset):
         found.append("RAMDataset, which keeps the bytes in memory")
     if isinstance(dataset, ImageDataset):
-        crop = dataset.view.crop
-        if part == "resize" and crop is not None and crop.resizes and crop.antialias:
+        crops = [view.crop for view in dataset.views.each]
+        if part == "resize" and any(crop is not None and crop.resizes and crop.antialias for crop in crops):
             found.append("antialias=False")
         if part in ("decode", "resize") and _shrinks(dataset):
             found.append("a smaller --size of the store")
@@ -40,6 +40,7 @@ def advice(dataset: Any, part: str, *, more_workers: bool) -> str:
 
 
 def _shrinks(dataset: ImageDataset) -> bool:
-    """Return whether most stored images are much larger than the crop's output."""
-    crop = dataset.view.crop
-    return crop is not None and bool(np.median(np.minimum(*dataset.sides())) >= LARGER * max(crop.sides(2)))
+    """Return whether most stored images are much larger than the largest crop's output."""
+    crops = [view.crop for view in dataset.views.each if view.crop is not None]
+    most = max((max(crop.sides(2)) for crop in crops), default=None)
+    return most is not None and bool(np.median(np.minimum(*dataset.sides())) >= LARGER * most)

@@ -64,7 +64,7 @@ class Reply(NamedTuple):
 
     Attributes:
         request: the request it answers.
-        images: whether the data are (fresh arrays, targets) of a SlotDataset; targets are None if they are the second array.
+        images: whether the data are (fresh arrays, targets) of a SlotDataset; targets are None if they are one of the arrays.
         spans: where each array lies in the request's slot; None: it is fresh.
         work_s: seconds that it took.
         timing: the parts of these seconds.
@@ -123,10 +123,11 @@ class Fetch(torch.utils.data.Dataset[Any]):
                 array = fresh[-1].numpy()
             return array
 
-        _, targets = self.at(request.size).read_batch(
+        dataset = self.at(request.size)
+        _, targets = dataset.read_batch(
             request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats, allocate=allocate, timing=timing
         )
-        return Reply(request, images=True, spans=tuple(spans), timing=timing), (fresh, targets if len(spans) == 1 else None)
+        return Reply(request, images=True, spans=tuple(spans), timing=timing), (fresh, None if dataset.large_targets else targets)
 
     def _items(self, request: Request) -> tuple[Reply, Any]:
         indices = request.indices.tolist()

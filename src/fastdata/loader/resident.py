@@ -67,9 +67,11 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
         )
     if dataset.fields is not None:
         raise ValueError(f"resident keeps images, labels and masks on a device, not fields {dataset.fields}: leave resident out")
-    crop = dataset.view.crop
+    if dataset.views.several:
+        raise ValueError(f"resident makes one view of an image, but crop is {dataset.crop}: give one crop, or leave resident out")
+    crop = dataset.views.each[0].crop
     found = set(zip(*map(np.ndarray.tolist, dataset.sides()), strict=True))
-    if dataset.view.transform is not None:
+    if dataset.transform is not None:
         raise ValueError("transform runs in workers, on numpy arrays: transform batches on the device, or leave resident out")
     if len(found) > 1:
         shapes = shorten({f"{width} x {height}" for height, width in found})
@@ -154,8 +156,9 @@ class ResidentImages:
         self._dataset = dataset
         self._device = device
         self._shape = _stored_shape(dataset)
-        crop = dataset.view.crop
-        self._moved = crop is not None or dataset.view.hflip > 0 or dataset.view.vflip > 0
+        (view,) = dataset.views.each
+        crop = view.crop
+        self._moved = crop is not None or view.hflip > 0 or view.vflip > 0
         self._split = dataset.planes and self._moved  # luma and colours are flipped separately
         self._crop = self._shape if crop is None else crop.shapes(_first_box(crop, self._shape))[0]
         _, first, self._place = np.unique(dataset.rows(np.arange(len(dataset))), return_index=True, return_inverse=True)
@@ -172,20 +175,21 @@ class ResidentImages:
 
     def _layers(self, whole: ImageDataset) -> list[Layer]:
         """Return the layers of a dataset's images, or planes, and masks."""
-        images, masks = (torch.from_numpy(array) for array in whole.read_batch(np.zeros(1, np.int64), seed=0, epoch=0))
+        images, targets = whole.read_batch(np.zeros(1, np.int64), seed=0, epoch=0)
         _, rows, columns, channels = images.shape
+        dtype, mask_dtype = (torch.from_numpy(array).dtype for array in (images, targets))
         border = self._reaches_out()
-        layers = [Layer((rows, columns, channels), images.dtype, 0 if border else None)]
+        layers = [Layer((rows, columns, channels), dtype, 0 if border else None)]
         if self._split:
             height = self._shape[0]
-            layers = [Layer((height, columns, 1), images.dtype, None), Layer((height // 2, columns // 2, 2), images.dtype, None)]
+            layers = [Layer((height, columns, 1), dtype, None), Layer((height // 2, columns // 2, 2), dtype, None)]
         if whole.large_targets:
-            layers.append(Layer((rows, columns, 1), masks.dtype, whole.ignore_index if border else None))
+            layers.append(Layer((rows, columns, 1), mask_dtype, whole.ignore_index if border else None))
         return layers
 
     def _reaches_out(self) -> bool:
         """Return whether boxes may reach outside the images."""
-        crop = self._dataset.view.crop
+        crop = self._dataset.views.each[0].crop
         if crop is None or not crop.reaches_outside or crop.draws:
             return crop is not None and crop.reaches_outside
         box = _first_box(crop, self._shape)

@@ -59,7 +59,7 @@ class WatchedDataset:
 def _settings(dataset: Any) -> list[Any]:
     """Return the view and the transform of a dataset, and of those that it wraps."""
     inside = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
-    return [getattr(dataset, "view", None), getattr(dataset, "transform", None), *map(_settings, inside)]
+    return [getattr(dataset, "views", None), getattr(dataset, "transform", None), *map(_settings, inside)]
 
 
 def _unwrap(dataset: Any) -> Any:

@@ -19,7 +19,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastdata.data.dataset import SlotDataset
-from fastdata.data.targets import to_tensors
 from fastdata.errors import LoaderError
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
@@ -165,14 +164,14 @@ class Workers(Engine):
     ) -> None:
         self._device = device if device is not None and device.type == "cuda" else None
         self._raised: BaseException | None = None
-        self._channels_last = isinstance(dataset, SlotDataset) and dataset.channels_last
+        self._dataset = dataset
         method = multiprocessing.get_start_method() if num_workers else ""
         self._forked = method == "fork"
         self._init = WorkerInit(num_workers) if num_workers and SharedArray.possible() else None
         if method == "forkserver":  # workers then share these imports; no effect on a running server
             multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
-            size = rows * requests.sizes.largest(dataset) + ALIGN * dataset.large_targets
+            size = rows * requests.sizes.largest(dataset) + ALIGN * (dataset.arrays_per_batch - 1)
             self.slots = Slots(max(1, num_workers * prefetch_factor), size, held=HELD + ahead)
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
         requests.slots = self.slots
@@ -249,7 +248,7 @@ class Workers(Engine):
                 raise error
         return reply, self._images(reply, *data) if reply.images else data
 
-    def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         """Return the batch from its slot or, if it did not fit, from fresh memory."""
         slot = reply.request.slot
         spans = [span for span in reply.spans if span is not None]
@@ -258,12 +257,11 @@ class Workers(Engine):
             in_slot = self.slots.hand_out(slot, spans)
         else:
             self._give_back(reply.request)
-        images, *others = [(fresh if span is None else in_slot).pop(0) for span in reply.spans]
+        arrays = [(fresh if span is None else in_slot).pop(0) for span in reply.spans]
         if self._pin:  # a copy: the end of a user's copy from a slot to a GPU is unknown here, but known to torch's allocator
-            images, *others = (tensor.pin_memory() for tensor in (images, *others))
-        if self._channels_last:
-            images = images.permute(0, 3, 1, 2)
-        return images, others[0] if others else to_tensors(targets)
+            arrays = [tensor.pin_memory() for tensor in arrays]
+        found: tuple[Any, Any] = self._dataset.assemble(arrays, targets)
+        return found
 
     def _give_back(self, request: Request) -> None:
         if request.slot is not None and self.slots is not None:
