@@ -82,7 +82,7 @@ def alone(make: Callable[[], Any], k: int, repeat: int, seed: int, epoch: int, s
     dataset = make() if size is None else make().with_size(size)
     dataset = dataset if side is None else dataset.with_crop_size(side)
     pixels, targets = dataset.read_batch(np.array([k]), seed=seed, epoch=epoch, repeats=np.array([repeat]))
-    return pixels[0].transpose(2, 0, 1) if isinstance(dataset, ImageDataset) else pixels[0], targets[0]
+    return pixels[0] if isinstance(dataset, ArrayDataset) else pixels[0].transpose(2, 0, 1), targets[0]
 
 
 def item(make: Callable[[], Any], k: int, *_: Any) -> tuple[Array, ...]:
