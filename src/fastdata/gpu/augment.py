@@ -35,8 +35,9 @@ class Augment(nn.Module):
     draws one set of numbers per call. Its kernels run once per sample.
 
     For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. Kornia's and torchvision's
-    transforms can do that; others are refused. For other batches the result is the images; labels do not change. A sample that
-    occurs twice in an epoch looks the same both times.
+    transforms can do that; others are refused. For other batches the result is the images; labels do not change, and boxes and
+    keypoints do not follow transforms that move pixels. For several views, the result is a tuple, and each view has random numbers
+    of its own. A sample that occurs twice in an epoch looks the same both times.
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
@@ -82,10 +83,10 @@ class Augment(nn.Module):
     def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Any:
         """Return the augmented images in the same dtype on the same device, [B, C, H, W] in channels_last.
 
-        For a batch with masks, return a batch of the images and the masks, [B, H, W].
+        For a batch with masks, return a batch of the images and the masks, [B, H, W]. For a tuple of views, return a tuple.
 
         Args:
-            images: a Loader's batch, which has ids and epoch, or a tensor of images.
+            images: a Loader's batch, which has ids and epoch, or a tensor of images, or a tuple of those.
             ids: ids of the samples, integers [B].
             epoch: the epoch, from 0.
         """
@@ -95,16 +96,24 @@ class Augment(nn.Module):
             masks = _masks(batch, images)
         if ids is None or epoch is None:
             raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
+        if isinstance(images, tuple):
+            return tuple(self._augmented(view, None, ids, epoch, number)[0] for number, view in enumerate(images))
+        out, moved = self._augmented(images, masks, ids, epoch)
+        return out if moved is None else Batch.of((out, moved), batch.valid, batch.ids, batch.position)
+
+    def _augmented(self, images: Any, masks: Tensor | None, ids: Any, epoch: int, view: int = 0) -> tuple[Tensor, Tensor | None]:
+        """Return the images of one view, and their masks."""
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize")
         if len(ids) != len(images):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
         common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
+        if view:
+            common = _mixed(common + GOLDEN * _whole(view))
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
         out, moved = self._at_once(images, masks, keys, common) if self.batched else self._one_by_one(images, masks, keys)
-        out = out.contiguous(memory_format=torch.channels_last)
-        return out if moved is None else Batch.of((out, moved), batch.valid, batch.ids, batch.position)
+        return out.contiguous(memory_format=torch.channels_last), moved
 
     def _at_once(self, images: Tensor, masks: Tensor | None, keys: Tensor, common: Tensor) -> tuple[Tensor, Tensor | None]:
         count, largest = len(images), LARGEST[images.dtype]

@@ -168,8 +168,8 @@ class ImageDataset(SlotDataset):
     ) -> tuple[Any, Any]:
         """Return a batch for the Loader: images and targets.
 
-        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]; a tuple of these if there are several views. Targets are int64 [n], float32 [n, columns], masks
-        [n, H, W], or what `Fields.batch` returns.
+        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]; a tuple of these if there are several views. Targets are int64 [n],
+        float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns.
 
         `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
@@ -283,7 +283,9 @@ class ImageDataset(SlotDataset):
         """Return the same samples from another stored size, as a dataset of the same kind."""
         return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
 
-    def with_crop(self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
+    def with_crop(
+        self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
+    ) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
         return self._like(views=self._check_views(Views(crop, hflip, vflip, transform)))
 
@@ -330,8 +332,8 @@ class ImageDataset(SlotDataset):
             )
         if views.several and (self._masks or geometric):
             raise ValueError(
-                f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one crop, "
-                "or leave them out"
+                f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one "
+                "crop, or leave them out"
             )
         if self._images.form.planes:
             if views.transform is not None:

@@ -26,7 +26,7 @@ class RAMImages(RAMDataset, ImageDataset):
         targets: Any = None,
         *,
         size: int | Sequence[int] | None = None,
-        crop: Crop | None = None,
+        crop: Crop | Sequence[Crop] | None = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,

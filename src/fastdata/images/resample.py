@@ -33,7 +33,8 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
     if top == y and left == x:
         pixels = pixels[top:bottom, left:right]
     else:
-        pixels = _shifted(pixels[top : bottom + 1, left : right + 1], y - top, x - left)[: math.ceil(height), : math.ceil(width)]
+        # no pixel beyond the box counts: whether there is one depends on what was decoded
+        pixels = _shifted(pixels[top:bottom, left:right], y - top, x - left)[: math.ceil(height), : math.ceil(width)]
     if pixels.shape[:2] == (height, width) == out.shape[:2]:
         _copy(pixels, out)
         return

@@ -22,7 +22,9 @@ class LMDBDataset(ImageDataset):
     Args:
         path: a store made by `fastdata-prep`.
         size: the stored size to read; None: the largest.
-        crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image.
+        crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image. A list of crops, or a
+            MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of its own
+            for each view. Views that overlap are decoded together, which changes no pixel.
         hflip, vflip: probability of a flip.
         transform: your own function, called in the worker after crop and flips. It takes a uint8 (or uint16) array [H, W, C] and
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
@@ -49,7 +51,7 @@ class LMDBDataset(ImageDataset):
         path: str | os.PathLike[str],
         *,
         size: int | None = None,
-        crop: Crop | None = None,
+        crop: Crop | Sequence[Crop] | None = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,

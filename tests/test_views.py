@@ -1,0 +1,235 @@
+"""Several views of an image: each equals what its crop alone gives, whatever is decoded together."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stores
+from fastdata import (
+    Augment,
+    Batch,
+    CenterCrop,
+    Crop,
+    GPUNormalize,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    MultiCrop,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+)
+from fastdata.data.random import uniforms
+from support import Array
+
+TWO = [RandomResizedCrop(24), RandomResizedCrop((16, 20), scale=(0.05, 0.4), antialias=False)]
+TEN = MultiCrop(32, 16)
+MIXED = [CenterCrop(110), RandomCrop(20), Resize((12, 14)), RandomResizedCrop(40, fast=True), RandomResizedCrop(8, scale=(0.8, 1))]
+
+
+@dataclass(frozen=True, repr=False)
+class Given(Crop):
+    """Boxes that are given, one for each image."""
+
+    given: Any = None
+    cuts: bool = False
+    sharp: bool = True
+    quick: bool = False
+
+    @property
+    def resizes(self) -> bool:
+        return not self.cuts
+
+    @property
+    def reaches_outside(self) -> bool:
+        return self.cuts
+
+    @property
+    def antialias(self) -> bool:  # type: ignore[override]
+        return self.sharp
+
+    @property
+    def fast(self) -> bool:  # type: ignore[override]
+        return self.quick
+
+    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
+        return np.asarray(self.given)
+
+
+def alone(dataset: Any, index: int, *, seed: int, epoch: int) -> list[Array]:
+    """The views of a sample, each rendered by itself from its box and flips."""
+    crops = list(dataset.crop)
+    u = uniforms(seed, epoch, np.array([index]), sum(2 + crop.draws for crop in crops))
+    heights, widths = (sides[[index]] for sides in dataset.sides())
+    found = []
+    for crop in crops:
+        flips, own, u = u[:2, 0], u[2 : 2 + crop.draws], u[2 + crop.draws :]
+        box = crop.boxes(own, heights, widths)
+        only = Given(crop.shape, box.tolist(), not crop.resizes, crop.antialias, crop.fast)
+        flipped = {"hflip": float(flips[0] < dataset.hflip), "vflip": float(flips[1] < dataset.vflip)}
+        found.append(dataset.with_crop(only, **flipped).subset([index]).read_batch([0], seed=0, epoch=0)[0][0])
+    return found
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "original"])
+@pytest.mark.parametrize("crops", [TWO, TEN, MIXED], ids=["two", "ten", "mixed"])
+def test_each_view_is_what_its_crop_alone_gives(codec: str, crops: Any) -> None:
+    for kind in (LMDBDataset, RAMDataset):
+        dataset = kind(stores.store(codec), crop=crops, hflip=0.5, vflip=0.3)
+        images, targets = dataset.read_batch(np.arange(stores.COUNT), seed=3, epoch=2)
+        assert len(images) == len(crops) and np.array_equal(targets, dataset.targets)
+        for k in range(stores.COUNT):
+            for view, want in zip(images, alone(dataset, k, seed=3, epoch=2), strict=True):
+                np.testing.assert_array_equal(view[k], want)
+
+
+@st.composite
+def some_crops(draw: st.DrawFn) -> list[Crop]:
+    low = draw(st.sampled_from([0.05, 0.3, 0.9]))
+    kinds = {
+        "box": lambda: RandomResizedCrop(
+            draw(st.integers(4, 48)), scale=(low, 1), antialias=draw(st.booleans()), fast=draw(st.booleans())
+        ),
+        "cut": lambda: RandomCrop(draw(st.integers(1, 60)), fast=draw(st.booleans())),
+        "centre": lambda: CenterCrop((draw(st.integers(1, 150)), draw(st.integers(1, 150)))),
+        "whole": lambda: Resize((draw(st.integers(4, 60)), draw(st.integers(4, 60)))),
+    }
+    return [kinds[name]() for name in draw(st.lists(st.sampled_from(sorted(kinds)), min_size=1, max_size=6))]
+
+
+@given(some_crops(), st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_any_crops_give_views_that_do_not_depend_on_each_other(crops: list[Crop], seed: int) -> None:
+    dataset = LMDBDataset(stores.store("jpeg"), crop=crops, hflip=0.5)
+    rows = np.arange(seed % 30, seed % 30 + 6)
+    images, _ = dataset.read_batch(rows, seed=seed, epoch=0)
+    for place, k in enumerate(rows):
+        for view, want in zip(images, alone(dataset, int(k), seed=seed, epoch=0), strict=True):
+            np.testing.assert_array_equal(view[place], want)
+
+
+def test_views_have_random_numbers_of_their_own() -> None:
+    same = [RandomResizedCrop(24)] * 3
+    dataset = LMDBDataset(stores.store("rgb"), crop=same)
+    views, _ = dataset.read_batch(np.arange(20), seed=0, epoch=0)
+    assert not any(np.array_equal(views[a], views[b]) for a, b in [(0, 1), (1, 2), (0, 2)])
+    again, _ = dataset.read_batch(np.arange(20)[::-1], seed=0, epoch=0)
+    assert all(np.array_equal(a, b[::-1]) for a, b in zip(views, again, strict=True))
+    other, _ = dataset.read_batch(np.arange(20), seed=0, epoch=1)
+    assert not any(np.array_equal(a, b) for a, b in zip(views, other, strict=True))
+    first, _ = dataset.with_crop(same[0]).read_batch(np.arange(20), seed=0, epoch=0)
+    np.testing.assert_array_equal(first, views[0])  # more views leave the first as it is
+
+
+def test_a_sample_is_a_tuple_of_views() -> None:
+    dataset = LMDBDataset(stores.store("rgb"), crop=TWO)
+    torch.manual_seed(0)
+    images, target = dataset[4]
+    assert isinstance(images, tuple) and [list(image.shape) for image in images] == [[3, 24, 24], [3, 16, 20]] and target == 0
+    (only,), _ = LMDBDataset(stores.store("rgb"), crop=[CenterCrop(20)])[4]
+    assert torch.equal(only, LMDBDataset(stores.store("rgb"), crop=CenterCrop(20))[4][0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loader_delivers_tuples_of_batches(workers: int) -> None:
+    dataset = LMDBDataset(stores.store("jpeg"), crop=TEN, hflip=0.5)
+    with Loader(dataset, 8, shuffle=True, seed=5, num_workers=workers) as loader:
+        for epoch in range(2):
+            for batch in loader:
+                views, targets = batch
+                want, labels = dataset.read_batch(batch.ids, seed=5, epoch=epoch)
+                assert type(batch) is Batch and batch.valid == len(batch.ids) == len(targets) and len(views) == 10
+                assert torch.equal(targets, torch.from_numpy(labels))
+                for view, expected in zip(views, want, strict=True):
+                    assert view.dtype == torch.uint8 and view.is_contiguous(memory_format=torch.channels_last)
+                    np.testing.assert_array_equal(view.permute(0, 2, 3, 1), expected)
+        assert loader.stats().copies == 0
+
+
+def test_views_resume_in_subsets_sums_and_memory() -> None:
+    whole = RAMDataset(stores.store("jpeg"), crop=TWO)
+    dataset = whole.subset(range(10, 30)) + whole.subset(range(5))
+    with Loader(dataset, 4, shuffle=True, num_workers=0) as loader:
+        batches = [(copy.deepcopy(batch), loader.state_dict()) for batch in loader]
+    for place in (0, 3):
+        with Loader(pickle.loads(pickle.dumps(dataset)), 4, shuffle=True, num_workers=0) as loader:
+            loader.load_state_dict(batches[place][1])
+            rest = list(loader)
+        assert len(rest) == len(batches) - place - 1
+        for found, (want, _) in zip(rest, batches[place + 1 :], strict=True):
+            assert all(map(torch.equal, found[0], want[0])) and torch.equal(found[1], want[1])
+
+
+def test_batches_of_views_keep_their_rows() -> None:
+    with Loader(LMDBDataset(stores.store("rgb"), crop=TWO), 8, num_workers=0, device="cpu") as loader:
+        batch = next(iter(loader))
+    assert "(uint8 [8, 3, 24, 24], uint8 [8, 3, 16, 20])" in repr(batch)
+    for other in (batch.to(torch.float32), pickle.loads(pickle.dumps(batch)), Batch([batch[0], None]), Batch([None, batch[1]])):
+        assert other.valid == 8 and other.position == (0, 8) and np.array_equal(other.ids, np.arange(8))
+    normalize = GPUNormalize(mean=(0, 0, 0), std=(1, 1, 1), dtype=torch.float32)
+    assert [list(normalize(view).shape) for view in batch[0]] == [[8, 3, 24, 24], [8, 3, 16, 20]]
+
+
+def noisy(pixels: Array) -> Array:
+    return np.full_like(pixels, np.random.randint(256))  # noqa: NPY002  users do
+
+
+def test_a_transform_is_called_for_each_view() -> None:
+    dataset = LMDBDataset(stores.store("rgb"), crop=TWO, transform=noisy)
+    (one, other), _ = dataset.read_batch(np.arange(stores.COUNT), seed=0, epoch=0)
+    assert one.shape == (stores.COUNT, 24, 24, 3) and other.shape == (stores.COUNT, 16, 20, 3)
+    assert len(np.unique(one[:, 0, 0, 0] ^ other[:, 0, 0, 0])) > 20  # each view has its own seed
+    again, _ = dataset.read_batch(np.arange(7), seed=0, epoch=0)
+    np.testing.assert_array_equal(again[1], other[:7])
+
+
+def test_multi_crop_is_that_of_dino() -> None:
+    crops = list(MultiCrop())
+    assert crops == [RandomResizedCrop(224, scale=(0.4, 1))] * 2 + [RandomResizedCrop(96, scale=(0.05, 0.4))] * 8
+    assert MultiCrop(64, 32, num_local=1)[-1] == RandomResizedCrop(32, scale=(0.05, 0.4)) and len(MultiCrop(num_global=0)) == 8
+    assert MultiCrop()[1:3] == crops[1:3]
+    with pytest.raises(IndexError):
+        MultiCrop()[10]
+    with pytest.raises(ValueError, match="num_global is 0 and num_local 0, which makes no views"):
+        MultiCrop(num_global=0, num_local=0)
+    with pytest.raises(ValueError, match="RandomResizedCrop: scale is"):
+        MultiCrop(local_scale=(0.4, 0.05))
+
+
+def test_what_views_cannot_do_is_refused() -> None:
+    path = stores.square("jpeg")
+    dataset = LMDBDataset(path, crop=TWO)
+    with pytest.raises(ValueError, match="crop is an empty list, but must have a crop for each view"):
+        LMDBDataset(path, crop=[])
+    with pytest.raises(TypeError, match=r"crop is 24, but must be a fastdata\.Crop"):
+        LMDBDataset(path, crop=[24])
+    with pytest.raises(ValueError, match=r"resident makes one view of an image, but crop is \(RandomResizedCrop"):
+        Loader(dataset, 8, resident="cpu")
+    with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
+        Loader(dataset, 8, backend="dali")
+    with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):
+        Loader(dataset, 8).set_size(crop=16)
+    with pytest.raises(ValueError, match="crop makes 2 views of an image, and its mask can follow only one"):
+        MaskDataset(stores.masked(), crop=TWO)
+
+
+def test_augment_gives_each_view_its_own_numbers() -> None:
+    augment = Augment(lambda image: image * 0 + torch.randint(256, (), dtype=torch.uint8))
+    with Loader(LMDBDataset(stores.store("rgb"), crop=[CenterCrop(16)] * 3), 8, num_workers=0) as loader:
+        batch = next(iter(loader))
+    views = augment(batch)
+    assert isinstance(views, tuple) and [list(view.shape) for view in views] == [[8, 3, 16, 16]] * 3
+    drawn = torch.stack([view[:, 0, 0, 0] for view in views]).int()
+    assert all((drawn[a] != drawn[b]).sum() > 5 for a, b in [(0, 1), (1, 2), (0, 2)])
+    assert torch.equal(augment(batch[0][0], batch.ids, 0), views[0])  # the first view has those of an only one
+    assert all(map(torch.equal, augment(batch[0], batch.ids, 0), views))
