@@ -23,13 +23,15 @@ WRONG_DB = 20.0  # below, these are other pixels; plain bilinear is above, alias
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def reply(found: dict[str, Any], count: int) -> None:
-    """Raise Failed unless an epoch was every sample once, as uint8 of the right shape."""
+def reply(found: dict[str, Any], count: int, *, captions: bool) -> None:
+    """Raise Failed unless an epoch was every sample once, as uint8 of the right shape, with its caption if there are some."""
     pixels, planes = [3, SIDE, SIDE], [1, SIDE * 3 // 2, SIDE]
     if sorted(found["shape"]) not in (sorted(pixels), sorted(planes)) or found["dtype"] != "uint8":
         raise Failed(f"WRONG OUTPUT: {found['dtype']} {found['shape']}")
     if not found["once"] or found["images"] != count:
         raise Failed(f"WRONG OUTPUT: {found['images']} images, which are not each of {count} once")
+    if captions and not found["captions"]:
+        raise Failed("WRONG OUTPUT: the tokens are not those of the images")
 
 
 def pixels(entry: Entry, work: Work, spec: Spec, python: Path, folder: Path) -> dict[str, Any] | None:
@@ -45,7 +47,7 @@ def pixels(entry: Entry, work: Work, spec: Spec, python: Path, folder: Path) -> 
     written.write_text(json.dumps(asdict(spec)))
     contestant = Contestant(python, program(entry), written, folder / "check.log")
     try:
-        reply(contestant.ask(f"check {out}"), spec.count)
+        reply(contestant.ask(f"check {out}"), spec.count, captions=entry.says_captions(work))
     finally:
         contestant.close()
     with np.load(out) as found:

@@ -36,7 +36,7 @@ def contest(work: Work, entries: list[Entry], pythons: Pythons, left: Left, inpu
                 folder.mkdir(exist_ok=True)
                 running[name], about[name] = _started(taking[name], work, inputs, pythons, folder, stack.callback)
         sizes = None if work.raw else inputs.same_pixels(work.size)
-        runs = _rounds(taking, {name: one for name, one in running.items() if name not in left}, left, inputs, rounds)
+        runs = _rounds(work, taking, {name: one for name, one in running.items() if name not in left}, left, inputs, rounds)
         rows = [
             row_of(taking[row["name"]], work, running[row["name"]], row | about[row["name"]])
             for row in summarize(runs, reference=OURS)
@@ -77,14 +77,14 @@ def _started(
     at_end(contestant.close)
     first = contestant.warm_up()
     if entry.kind != "limit":
-        checks.reply(first, inputs.count)
+        checks.reply(first, inputs.count, captions=entry.says_captions(work))
     said = f", {compared['median']:.1f} dB PSNR to Pillow on {compared['images']} images" if compared else ""
     print(f"  {entry.name}: started in {contestant.start_s:.1f} s{said}", flush=True)
     return contestant, {"psnr": compared, "bytes_per_image": inputs.bytes_per_image(entry, spec)}
 
 
 def _rounds(
-    taking: dict[str, Entry], running: dict[str, Contestant], left: Left, inputs: Inputs, rounds: int
+    work: Work, taking: dict[str, Entry], running: dict[str, Contestant], left: Left, inputs: Inputs, rounds: int
 ) -> dict[str, list[Run]]:
     """The counted epochs of those that get through all rounds."""
     runs: dict[str, list[Run]] = {name: [] for name in running}
@@ -94,5 +94,5 @@ def _rounds(
             with _left_out(name, left):
                 runs[name].append(running[name].measure())
                 if taking[name].kind != "limit":
-                    checks.reply(running[name].replies[-1], inputs.count)
+                    checks.reply(running[name].replies[-1], inputs.count, captions=taking[name].says_captions(work))
     return {name: done for name, done in runs.items() if name not in left}

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 
 KEPT = 256  # images that a check writes, at least
+TOKENS, VOCABULARY = 77, 49_408  # of CLIP
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Box = tuple[int, int, int, int]  # top, left, height, width
-Batches = Callable[[], Iterator[tuple[Any, Any]]]  # one epoch of (images, numbers)
+Batches = Callable[[], Iterator[Any]]  # one epoch of (images, numbers), or (images, numbers, tokens)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Spec:
         variant: of the peer, such as how it resizes.
         train: RandomResizedCrop, else CenterCrop.
         raw: pixels instead of JPEG.
+        captions: also deliver the `caption` of each image.
         files: folder of 000000.jpg and so on. pixels: folder of 000.npy and so on, image k is number k modulo their count.
         store: the peer's own format, made by `prepare`.
         boxes: .npy of int64 [count, 4], instead of random boxes; for checks.
@@ -56,12 +58,18 @@ class Spec:
     files: str
     pixels: str
     store: str
+    captions: bool = False
     boxes: str | None = None
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def paths(self) -> list[str]:
         return [f"{self.files}/{k:06d}.jpg" for k in range(self.count)]
+
+
+def caption(number: int) -> Array:
+    """The tokens of an image's caption, uint16 [77]."""
+    return ((number * 7919 + np.arange(TOKENS) * 104_729) % VOCABULARY).astype(np.uint16)
 
 
 def main(make: Callable[[Spec], Batches], packages: tuple[str, ...], prepare: Callable[[Spec], None] | None = None) -> None:
@@ -84,12 +92,14 @@ def _deliver(epoch: Batches, spec: Spec, path: str) -> dict[str, Any]:
     """One epoch, from the request to the last batch. With a path, images are kept."""
     numbers: list[Array] = []
     kept: list[Array] = []
+    captions: list[Array] = []
     first, touched, started = 0.0, 0, time.perf_counter()
     images: Any = None
-    for images, labels in epoch():
+    for images, labels, *tokens in epoch():
         first = first or time.perf_counter() - started
         touched += int(images[::16, ::32, ::32].sum())
         numbers.append(np.array(labels).reshape(-1))  # a copy: some reuse their memory
+        captions.extend(map(np.array, tokens))
         if path and sum(map(len, kept)) < KEPT:
             kept.append(np.array(images))
     seconds = time.perf_counter() - started
@@ -104,6 +114,7 @@ def _deliver(epoch: Batches, spec: Spec, path: str) -> dict[str, Any]:
         "seconds": seconds,
         "first_ms": 1e3 * first,
         "once": bool(np.array_equal(np.sort(seen), np.arange(spec.count))),
+        "captions": bool(captions) and np.array_equal(np.concatenate(captions), [caption(k) for k in seen.tolist()]),
         "shape": list(images.shape[1:]),
         "dtype": str(images.dtype).removeprefix("torch."),
         "touched": touched,

@@ -6,6 +6,7 @@ encodes them likewise: the harness checks that both decode to the same pixels. P
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from contestant import Spec, random_box
+from contestant import TOKENS, Spec, caption, random_box
 from entries import OURS, SIDE, Entry, Work
 from process import Failed, without_paths
 
@@ -50,9 +51,10 @@ class Inputs:
 
     def spec(self, entry: Entry, work: Work, seed: int = 0) -> Spec:
         """What a contestant is told; makes nothing."""
-        files, store = self.work / f"files-{work.size}", self.work / f"{entry.program}-{work.size}{'-raw' * work.raw}"
+        what = "-raw" * work.raw + "-captions" * work.captions
+        files, store = self.work / f"files-{work.size}", self.work / f"{entry.program}-{work.size}{what}"
         if entry.env is None:
-            store = self.work / f"store-{_codec(entry, work)}-{work.size}.fds"
+            store = self.work / f"store-{_codec(entry, work)}-{work.size}{'-captions' * work.captions}.fds"
         return Spec(
             variant=entry.variant,
             train=work.train,
@@ -63,6 +65,7 @@ class Inputs:
             batch=self.batch,
             workers=self.workers,
             seed=seed,
+            captions=work.captions,
             files=str(files),
             pixels=str(self.work / f"pixels-{work.size}"),
             store=str(store),
@@ -77,7 +80,7 @@ class Inputs:
         spec = self.spec(entry, work)
         self.files(work.size)
         if entry.env is None:
-            self.store(_codec(entry, work), work.size)
+            self.store(_codec(entry, work), work.size, captions=work.captions)
         elif not Path(spec.store).exists():
             written = self.work / "prepare.json"
             written.write_text(json.dumps(asdict(spec)))
@@ -87,18 +90,29 @@ class Inputs:
         return spec
 
     @cache  # noqa: B019  # lives as long as the program
-    def store(self, codec: str, size: int, source: str = "repeated") -> Path:
+    def store(self, codec: str, size: int, source: str = "repeated", *, captions: bool = False) -> Path:
         """A store of fastdata, whose row k is image k."""
-        out = self.work / f"{'store' if source == 'repeated' else source}-{codec}-{size}.fds"
+        out = self.work / f"{'store' if source == 'repeated' else source}-{codec}-{size}{'-captions' * captions}.fds"
         options = ["--size", str(size), "--upscale", "--codec", codec, "--workers", str(self.workers), "--progress", "off"]
         options += ["--quality", str(QUALITY)] * (codec == "jpeg")
-        subprocess.run(
-            [sys.executable, "-m", "fastdata", "prep", self.work / source, out, *options], check=True, capture_output=True
-        )
+        folder = self.work / source
+        if captions:
+            options += ["--fields", f"tokens:uint16[{TOKENS}]", "--fields", "number:int64", "--label-column", "none"]
+            folder = self._captions(folder)
+        subprocess.run([sys.executable, "-m", "fastdata", "prep", folder, out, *options], check=True, capture_output=True)
         names = Store(out).names()
         if names != sorted(names):
             sys.exit(f"{out.name}: rows are not in the order of the files")
         return out
+
+    def _captions(self, folder: Path) -> Path:
+        """A table of all images with their captions and numbers."""
+        table = self.work / "captions.csv"
+        with table.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["path", "tokens", "number"])
+            rows.writerows([f"{folder.name}/{k:06d}.jpg", json.dumps(caption(k).tolist()), k] for k in range(self.count))
+        return table
 
     @cache  # noqa: B019
     def files(self, size: int) -> None:

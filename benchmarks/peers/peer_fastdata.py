@@ -1,4 +1,7 @@
-"""fastdata's Loader; variant: "", "plain" (antialias=False) or "fast". Knows the store that the harness has prepared."""
+"""fastdata's Loader. Knows the store that the harness has prepared.
+
+variant: "", "plain" (antialias=False), "fast", or "alone": without the captions that the store has.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ def make(spec: Spec) -> Batches:
     train = RandomResizedCrop(
         spec.side, scale=tuple(spec.scale), ratio=tuple(spec.ratio), antialias=spec.variant != "plain", fast=spec.variant == "fast"
     )
-    dataset = LMDBDataset(spec.store, crop=train if spec.train else CenterCrop(spec.side, fast=spec.variant == "fast"))
+    crop = train if spec.train else CenterCrop(spec.side, fast=spec.variant == "fast")
+    captions = spec.captions and spec.variant != "alone"
+    dataset = LMDBDataset(spec.store, crop=crop, fields=("tokens", "number") if captions else None)
     loader = Loader(dataset, spec.batch, shuffle=True, num_workers=spec.workers, seed=spec.seed)
 
-    def epoch() -> Iterator[tuple[Any, Any]]:
+    def epoch() -> Iterator[Any]:
+        if captions:
+            return ((images, found["number"], found["tokens"]) for images, found in loader)
         return ((batch[0], batch.ids) for batch in loader)
 
     if spec.boxes is not None:  # it draws its own: those of the epoch to come take the place of the given ones

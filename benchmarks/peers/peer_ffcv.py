@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contestant import Batches, Spec, main
-from ffcv.fields import IntField, RGBImageField
-from ffcv.fields.decoders import CenterCropRGBImageDecoder, IntDecoder, RandomResizedCropRGBImageDecoder
+from contestant import TOKENS, Batches, Spec, caption, main
+from ffcv.fields import IntField, NDArrayField, RGBImageField
+from ffcv.fields.decoders import CenterCropRGBImageDecoder, IntDecoder, NDArrayDecoder, RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.writer import DatasetWriter
 
@@ -21,17 +21,20 @@ class Pixels:
     def __init__(self, spec: Spec) -> None:
         self.images = [np.load(path) for path in sorted(Path(spec.pixels).glob("*.npy"))]
         self.count = spec.count
+        self.captions = spec.captions
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.images[index % len(self.images)], index
+    def __getitem__(self, index: int) -> Any:
+        image = self.images[index % len(self.images)]
+        return (image, index, caption(index)) if self.captions else (image, index)
 
 
 def prepare(spec: Spec) -> None:
     image = RGBImageField(write_mode="raw") if spec.raw else RGBImageField(write_mode="jpg", jpeg_quality=QUALITY)
-    writer = DatasetWriter(spec.store, {"image": image, "number": IntField()}, num_workers=spec.workers)
+    tokens = {"tokens": NDArrayField(np.dtype(np.uint16), (TOKENS,))} if spec.captions else {}
+    writer = DatasetWriter(spec.store, {"image": image, "number": IntField(), **tokens}, num_workers=spec.workers)
     writer.from_indexed_dataset(Pixels(spec))
 
 
@@ -50,7 +53,7 @@ def make(spec: Spec) -> Batches:
         os_cache=True,
         drop_last=False,
         seed=spec.seed,
-        pipelines={"image": [crop], "number": [IntDecoder()]},
+        pipelines={"image": [crop], "number": [IntDecoder()], **({"tokens": [NDArrayDecoder()]} if spec.captions else {})},
     )
     return lambda: iter(loader)
 

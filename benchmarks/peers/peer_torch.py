@@ -9,22 +9,24 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from contestant import Array, Batches, Spec, chooser, cv2_sampler, main, read
+from contestant import Array, Batches, Spec, caption, chooser, cv2_sampler, main, read
 from torch.utils.data import DataLoader, Dataset
 
 
-class Files(Dataset[tuple[Array, int]]):
+class Files(Dataset[Any]):
     def __init__(self, spec: Spec) -> None:
         self.paths, self.spec = spec.paths(), spec
+        self.captions = np.stack([caption(k) for k in range(spec.count)]) if spec.captions else None
         self.sample: Callable[[bytes, int], Array] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> tuple[Array, int]:
+    def __getitem__(self, index: int) -> Any:
         if self.sample is None:
             self.sample = (cv2_sampler if self.spec.variant == "cv2" else pillow_sampler)(self.spec)
-        return self.sample(read(self.paths[index]), index), index
+        image = self.sample(read(self.paths[index]), index)
+        return (image, index) if self.captions is None else (image, index, self.captions[index])
 
 
 def pillow_sampler(spec: Spec) -> Callable[[bytes, int], Array]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import webdataset as wds
-from contestant import Batches, Spec, cv2_sampler, main, read
+from contestant import Batches, Spec, caption, cv2_sampler, main, read
 
 SHARDS = 16
 BUFFER = 1000
@@ -17,7 +19,7 @@ def prepare(spec: Spec) -> None:
     Path(spec.store).mkdir()
     with wds.ShardWriter(f"{spec.store}/%03d.tar", maxcount=-(-spec.count // SHARDS), verbose=0) as sink:
         for k, path in enumerate(spec.paths()):
-            sink.write({"__key__": f"{k:06d}", "jpg": read(path)})
+            sink.write({"__key__": f"{k:06d}", "jpg": read(path)} | ({"npy": caption(k)} if spec.captions else {}))
 
 
 class Render:
@@ -26,10 +28,11 @@ class Render:
     def __init__(self, spec: Spec) -> None:
         self.spec, self.sample = spec, None
 
-    def __call__(self, item: dict[str, Any]) -> tuple[Any, int]:
+    def __call__(self, item: dict[str, Any]) -> Any:
         self.sample = self.sample or cv2_sampler(self.spec)
         number = int(item["__key__"])
-        return self.sample(item["jpg"], number), number
+        image = self.sample(item["jpg"], number)
+        return (image, number, np.load(io.BytesIO(item["npy"]))) if self.spec.captions else (image, number)
 
 
 def make(spec: Spec) -> Batches:
