@@ -83,5 +83,5 @@ def _instances(values: dict[str, Any], ids: list[int], more: list[str]) -> Itera
         if "keypoints" in values:
             points = values["keypoints"][k]
             one["num_keypoints"] = int((points[:, 2] > 0).sum())
-            one["keypoints"] = [v for x, y, seen in points.tolist() for v in (x, y, int(seen))]
+            one["keypoints"] = [v for x, y, seen in points.tolist() for v in (x, y, int(seen) if seen.is_integer() else seen)]
         yield one | {key: as_json(values[key][k]) for key in more}

@@ -136,10 +136,9 @@ def warn_left_out(out: Path, columns: Sequence[Column], why: str, left: int) -> 
         names = ", ".join(column.name for column in columns)
         warn_user(f"export to {out}: {why}: {names}; `columns` of a dataset of the store has their values")
     if left:
-        boxes = number_of(left, "box")
-        warn_user(
-            f"export to {out}: {boxes} outside of what --resize crop left of the image, with all columns of the same instances"
-        )
+        lie = "lie outside of their images" if left > 1 else "lies outside of its image"
+        gone = f"{number_of(left, 'box')} that {lie}, as --resize crop left {'these' if left > 1 else 'it'}"
+        warn_user(f"export to {out}: left out {gone}, with the same instances in other columns")
 
 
 def write_column_names(path: Path, columns: Sequence[Column]) -> None:

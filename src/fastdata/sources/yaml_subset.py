@@ -5,6 +5,7 @@ That is what files of class names hold. Anchors, tags, and text of several lines
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -17,7 +18,6 @@ __all__ = ["read_keys"]
 KEY = re.compile(r"(?P<key>'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"|[^\s'\"\[\]{}#&*!|>,-][^\s:#]*)\s*:(?:\s+(?P<rest>.*)|$)")
 COMMENT = re.compile(r"((?:[^'\"#]|'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"|(?<=\S)#|['\"])*?)\s*(?:(?:^|(?<=\s))#.*)?")
 TOKEN = re.compile(r"\s*([\[\]{},]|:(?=\s|$)|'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"|[^\s\[\]{},:'\"](?:[^\[\]{},:]|:(?!\s|$))*)")
-ESCAPE = re.compile(r"\\(.)")
 REFUSED = ("&", "*", "!", "|", ">", "%", "@", "`")
 
 
@@ -50,7 +50,7 @@ def read_keys(path: Path, keys: Collection[str]) -> dict[str, Any]:
             continue
         entry = KEY.match(line)
         if entry:
-            key = _scalar(entry["key"])
+            key = entry["key"].strip("'\"")
             found[key] = []
             line, stripped = "", (entry["rest"] or "").strip()
         if key and stripped:
@@ -59,11 +59,11 @@ def read_keys(path: Path, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _scalar(text: str) -> Any:
-    """Return a whole number, or text."""
+    """Return a whole number, or text. Raises ValueError for an escape in double quotes that JSON does not have."""
     if text[:1] == text[-1:] == "'" and len(text) > 1:
         return text[1:-1].replace("''", "'")
     if text[:1] == text[-1:] == '"' and len(text) > 1:
-        return ESCAPE.sub(r"\1", text[1:-1])
+        return json.loads(text)
     return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
@@ -90,10 +90,16 @@ class _Reader:
         if first.text == "-" or first.text.startswith("- "):
             return [self.value(inner) for _, inner in self._items(lines, re.compile(r"-(?:\s+(?P<rest>.*)|$)"))]
         if KEY.match(first.text):
-            return {_scalar(match["key"]): self.value(inner) for match, inner in self._items(lines, KEY)}
+            return {self._scalar(match["key"], inner[0]): self.value(inner) for match, inner in self._items(lines, KEY)}
         if len(lines) > 1:
             raise self._error(lines[1])
-        return _scalar(first.text)
+        return self._scalar(first.text, first)
+
+    def _scalar(self, text: str, line: _Line) -> Any:
+        try:
+            return _scalar(text)
+        except ValueError:
+            raise self._error(line) from None
 
     def _items(self, lines: list[_Line], opening: re.Pattern[str]) -> list[tuple[re.Match[str], list[_Line]]]:
         """Return the items of a block: what opens each, and its lines."""
