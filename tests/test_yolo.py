@@ -51,7 +51,7 @@ scenes = st.lists(
 )
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_boxes_are_those_of_a_plain_loop(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(scenes.filter(lambda found: any(one[3] is not None for one in found)))
@@ -208,7 +208,7 @@ plain = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,6}( [a-z]{1,5})?", fullmatch=True
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(names, min_size=1, max_size=6) | st.lists(plain | st.integers(-5, 90), min_size=1, max_size=25),
     st.sampled_from([None, False]),

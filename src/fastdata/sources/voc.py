@@ -183,4 +183,6 @@ def _parse(path: Path) -> _Element:
         raise PrepError(f"cannot read --voc {path}: {error.strerror}") from None
     except expat.ExpatError as error:
         raise PrepError(f"--voc {path}, line {error.lineno}: {expat.ErrorString(error.code)}") from None
+    except (LookupError, ValueError):  # of its declaration
+        raise PrepError(f"--voc {path}, line 1: its encoding is not read here; save the file as UTF-8") from None
     return top.inner[0]
