@@ -29,7 +29,7 @@ STORED = frozenset({"name", "bndbox", *FLAGS})
 UNSPECIFIED = "Unspecified"  # a pose that says nothing
 
 
-@dataclass
+@dataclass(slots=True)
 class _Element:
     """An element of an XML file, and the line in which it begins."""
 
