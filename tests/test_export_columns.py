@@ -134,6 +134,30 @@ def test_what_coco_has_no_key_for_becomes_one(table: Path, tmp_path: Path) -> No
     assert [first["id"], second["id"]] == [1, 2] and second["score"] is None and second["meta"] is None
 
 
+def test_columns_of_a_table_that_are_named_as_those_of_coco(tmp_path: Path) -> None:
+    for k, name in enumerate("ab"):
+        (tmp_path / f"{name}.png").write_bytes(encode(picture(k, 9, 9), ".png"))
+    (tmp_path / "t.csv").write_text(
+        'path,image_id,boxes,category,captions,height\na.png,5,"[1, 2]",x,one text,1\nb.png,5,null,y,two,2\n'
+    )
+    fields = ("image_id", "boxes:json", "category", "captions", "height")
+    out = prep(tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=fields, workers=1).out
+    (warned,) = exported(out, tmp_path / "x", to="coco")
+    assert "COCO has no place for these columns: height;" in warned
+    body = json.loads((tmp_path / "x/annotations.json").read_text())
+    first = {
+        "id": 1,
+        "file_name": "a.jpg",
+        "height": 9,
+        "width": 9,
+        "image_id": 5,
+        "boxes": [1, 2],
+        "category": "x",
+        "captions": "one text",
+    }
+    assert body["images"][0] == first and body["images"][1]["id"] == 2 and body["annotations"] == body["categories"] == []
+
+
 def test_yolo_and_voc_become_coco(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.png").write_bytes(encode(picture(0, 40, 80), ".png"))

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastdata import LMDBDataset, PrepError, prep
@@ -53,10 +53,13 @@ objects = st.tuples(
 scenes = st.lists(st.tuples(st.integers(8, 60), st.integers(8, 60), st.lists(objects, max_size=5)), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_columns_are_those_of_a_plain_loop(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(scenes)
+    @example(
+        [(20, 50, [("é", (1, 1, 50, 20), 1, 0), ("a & b", (5.5, -2, 60, 9), None, 1), ("é", (9, 9, 7, 12), 0, None)]), (9, 9, [])]
+    )
     def check(found: list[Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             images = {f"sub/{k}": (height, width) for k, (height, width, _) in enumerate(found)}

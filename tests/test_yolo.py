@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -51,9 +51,16 @@ scenes = st.lists(
 )
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_boxes_are_those_of_a_plain_loop(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
+    @example(
+        [
+            (40, 70, 6, [(3, 0.5, 0.4, 0.3, 0.2), (0, 0.9, 0.1, 0.4, 0.3), (1, -0.1, 0.5, 0.1, 0.2)]),
+            (50, 20, 1, None),
+            (9, 9, 3, []),
+        ]
+    )
     @given(scenes.filter(lambda found: any(one[3] is not None for one in found)))
     def check(found: list[Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from fastdata.store.store import Store
 
 __all__ = ["write_coco"]
 
-ANNOTATIONS = "annotations.json"
+ANNOTATIONS, IMAGE_ID = "annotations.json", "image_id"
 IMAGE_KEYS = frozenset({"id", "file_name", "height", "width"})
-OWN = frozenset({"image_id", "boxes", "category", "area", "crowd", "keypoints", "captions"})  # columns that COCO has keys for
+OF_INSTANCES = frozenset({"boxes", "category", "area", "crowd", "keypoints"})  # columns that annotations of COCO have keys for
 
 
 def write_coco(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
@@ -31,51 +31,63 @@ def write_coco(store: Store, root: Path, size: int | None, tick: Callable[[int],
     written = write_images(store, root, size, tick, "images")
     rows = ExportColumns(store, variant)
     columns = {column.name: column for column in rows.columns}
-    boxes = columns.get("boxes")
-    annotated = boxes is not None and boxes.group == INSTANCES
-    own = OWN if annotated else {"image_id", "captions"}
-    more = [column for column in rows.columns if column.name not in own]
-    left_out = [column for column in more if column.type == "bytes" or column.name in IMAGE_KEYS]
-    of_images = [column.name for column in more if column not in left_out and column.group != INSTANCES]
-    of_instances = [column.name for column in more if column not in left_out and column.group == INSTANCES]
-    ids = _category_ids(columns["category"], store, rows) if annotated else {}
-    images, annotations, with_points = list[Any](), list[Any](), set[int]()
+    numbers = _image_ids(rows, len(store))
+    left_out = [column for column in rows.columns if column.type == "bytes" or column.name in IMAGE_KEYS]
+    more = [column for column in rows.columns if column not in left_out and (column.name != IMAGE_ID or numbers is None)]
+    of_images = [column.name for column in more if column.group != INSTANCES]
+    of_instances = [column.name for column in more if column.group == INSTANCES and column.name not in OF_INSTANCES]
+    category = columns["category"] if _has_instances(columns) else None
+    images, annotations, used, with_points = list[Any](), list[Any](), set[int](), set[int]()
     for k, (name, values) in enumerate(zip(written, rows, strict=True)):
-        number = int(values.get("image_id", k + 1))
+        number = k + 1 if numbers is None else numbers[k]
         height, width = (int(store.samples[f"{variant.name}/{side}"][k]) for side in ("height", "width"))
         others = {key: as_json(values[key]) for key in of_images}
+        captions = others.pop("captions") if _are_captions(others.get("captions")) else []
         images.append({"id": number, "file_name": name, "height": height, "width": width, **others})
-        found = _instances(values, list(ids), of_instances) if annotated else iter(())
-        captions = ({"caption": text} for text in (values["captions"] if "captions" in columns else ()))
-        for one in (*found, *captions):
+        found = list(_instances(values, category, of_instances)) if category else []
+        used.update(values["category"].tolist() if category else ())
+        with_points.update(one["category_id"] for one in found if one.get("num_keypoints"))
+        for one in (*found, *({"caption": text} for text in captions)):
             annotations.append({"id": len(annotations) + 1, "image_id": number, **one})
-            if one.get("num_keypoints"):
-                with_points.add(one["category_id"])
-    categories = [{"id": number, "name": name} for number, name in ids.items()]
-    if annotated and "keypoints" in columns:
-        for one in categories:
-            if one["id"] in with_points or not with_points:
-                one["keypoints"] = columns["keypoints"].names
-    body = {"info": {}, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
+    categories = list[Any]()
+    if category:
+        names = category.names or map(str, range(max(used, default=-1) + 1))
+        categories = [{"id": _category_id(category, k), "name": name} for k, name in enumerate(names)]
+    for one in categories if "keypoints" in columns else ():
+        if one["id"] in with_points or not with_points:
+            one["keypoints"] = columns["keypoints"].names
+    body: dict[str, Any] = {"info": {}, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
     (root / ANNOTATIONS).write_text(json.dumps(body))
     warn_left_out(root, left_out, "COCO has no place for these columns", rows.left)
     return len(written)
 
 
-def _category_ids(column: Column, store: Store, rows: ExportColumns) -> dict[int, str]:
-    """Return the name of each category by its id, in their order."""
-    names = column.names
-    if not names:
-        highest = max((int(values[column.name].max(initial=-1)) for values in rows), default=-1)
-        names = tuple(map(str, range(highest + 1)))
-    return dict(zip(column.ids or range(1, len(names) + 1), names, strict=True))
+def _has_instances(columns: Mapping[str, Column]) -> bool:
+    return all(name in columns and columns[name].group == INSTANCES for name in ("boxes", "category"))
 
 
-def _instances(values: dict[str, Any], ids: list[int], more: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the annotations of an image's instances."""
+def _image_ids(rows: ExportColumns, count: int) -> list[int] | None:
+    """Return the ids of the images, if a column holds different whole numbers."""
+    column = next((column for column in rows.columns if column.name == IMAGE_ID), None)
+    if column is None or column.ragged or column.shape or column.dtype.kind not in "iu":
+        return None
+    found = rows.whole(IMAGE_ID).tolist()
+    return found if len(set(found)) == count else None
+
+
+def _are_captions(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _category_id(category: Column, index: int) -> int:
+    return category.ids[index] if category.ids else index + 1
+
+
+def _instances(values: Mapping[str, Any], category: Column, more: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the annotations of an image's instances. more: columns that become further keys."""
     for k, (x1, y1, x2, y2) in enumerate(values["boxes"].astype(np.float64).tolist()):
         one: dict[str, Any] = {
-            "category_id": ids[int(values["category"][k])],
+            "category_id": _category_id(category, int(values["category"][k])),
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "area": float(values["area"][k]) if "area" in values else (x2 - x1) * (y2 - y1),
             "iscrowd": int(values["crowd"][k]) if "crowd" in values else 0,
