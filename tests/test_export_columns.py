@@ -169,6 +169,13 @@ def test_yolo_and_voc_become_coco(tmp_path: Path) -> None:
     assert body["annotations"] == [
         {"id": 1, "image_id": 1, "category_id": 2, "bbox": [30.0, 10.0, 20.0, 20.0], "area": 400.0, "iscrowd": 0}
     ]
+    (tmp_path / "in/a.txt").write_text("0 0.5 0.5 0.25 0.5 0.5 0.5 0.75 0.25\n")
+    (tmp_path / "in/data.yaml").write_text("names: [cat]\nkpt_shape: [2, 2]\n")
+    prep(tmp_path / "in", tmp_path / "p.fds", yolo=tmp_path / "in")
+    assert exported(tmp_path / "p.fds", tmp_path / "z", to="coco") == []
+    body = json.loads((tmp_path / "z/annotations.json").read_text())
+    assert body["categories"] == [{"id": 1, "name": "cat", "keypoints": ["point_0", "point_1"]}]
+    assert body["annotations"][0]["keypoints"] == [40.0, 20.0, 2, 60.0, 10.0, 2] and body["annotations"][0]["num_keypoints"] == 2
     (tmp_path / "in/a.xml").write_text(
         "<annotation><size><width>80</width><height>40</height></size><object><name>z</name><difficult>1</difficult><bndbox>"
         "<xmin>1</xmin><ymin>3</ymin><xmax>10</xmax><ymax>8</ymax></bndbox></object></annotation>"

@@ -53,9 +53,11 @@ def write_coco(store: Store, root: Path, size: int | None, tick: Callable[[int],
     if category:
         names = category.names or map(str, range(max(used, default=-1) + 1))
         categories = [{"id": _category_id(category, k), "name": name} for k, name in enumerate(names)]
-    for one in categories if "keypoints" in columns else ():
-        if one["id"] in with_points or not with_points:
-            one["keypoints"] = columns["keypoints"].names
+    if category and "keypoints" in columns:
+        points = columns["keypoints"].names or [f"point_{k}" for k in range(columns["keypoints"].shape[0])]
+        for one in categories:
+            if one["id"] in with_points or not with_points:
+                one["keypoints"] = points
     body: dict[str, Any] = {"info": {}, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
     (root / ANNOTATIONS).write_text(json.dumps(body))
     warn_left_out(root, left_out, "COCO has no place for these columns", rows.left)

@@ -129,8 +129,10 @@ def pair_files(
     """
     if not folder.is_dir():
         raise PrepError(f"{option} is not a folder; it holds a {ending} file for each image, with the same name")
-    walk = Walk(folder, lambda name: name.endswith(ending))
-    names = [name for name, _, _ in walk_files(folder, walk) if name.endswith(ending) and name.rpartition("/")[2] not in leave]
+    walk = Walk(folder, lambda name: name.lower().endswith(ending))
+    names = [
+        name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(ending) and name.rpartition("/")[2] not in leave
+    ]
     files = {_stem(name): name for name in names}
     stems = [_stem(source.name) for source in inputs.sources]
     if not files.keys() & set(stems):
