@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
-from fastdata.store.export import export
 from support import PREP, encode, picture, run
 
 POINTS = ["nose", "left_eye", "right_eye", "tail"]
@@ -314,16 +313,11 @@ def test_a_transform_that_boxes_would_not_follow_is_refused(stores: dict[str, Pa
         boxes.transform = np.flip
 
 
-def test_an_export_names_what_it_leaves_out(stores: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"are not exported \(image_id, source_size, boxes"):
-        assert export(stores["crop"], tmp_path / "out") == 14
-
-
 def test_what_is_not_stored_is_told(folder: Path, body: Any, tmp_path: Path) -> None:
     first = {"id": 1, "image_id": 1000, "category_id": 3, "segmentation": [[1, 1, 9, 1, 9, 9]]}
     path = write(tmp_path / "a.json", {**body, "annotations": [first, *body["annotations"]]})
     notes = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1, limit=4).notes
     assert "1 annotation with neither a box nor a caption was left out" in notes
     assert "segmentations are not stored: --masks stores masks" in notes
-    with pytest.raises(ValueError, match="bad_boxes is reject, but there are no boxes: give coco too"):
+    with pytest.raises(ValueError, match="bad_boxes is reject, but there are no boxes: give coco, yolo or voc too"):
         prep(folder / "images", tmp_path / "p.fds", bad_boxes="reject")

@@ -47,6 +47,10 @@ def _images(root: Path) -> None:
     entries = [{"id": k, "file_name": f"{k}.jpg", "height": 300, "width": 400} for k in range(12)]
     coco = {"images": entries, "annotations": boxes, "categories": [{"id": 1, "name": "cup"}]}
     (root / "scenes.json").write_text(json.dumps(coco))
+    (root / "scene-labels").mkdir()
+    (root / "scene-labels/classes.txt").write_text("cup\n")
+    for k in range(12):
+        (root / f"scene-labels/{k}.txt").write_text("0 0.5 0.5 0.2 0.3\n")
     rows = (f"flat/{name},a photo of a {name[:3]},{k / 8}" for k, name in enumerate(names))
     (root / "captions.csv").write_text("path,caption,score\n" + "".join(f"{row}\n" for row in rows))
     rows = (f"{'' if k % 10 == 3 else 20 + k},{('Rome', 'Oslo')[k % 2]},{k / 8},{('low', 'high')[k % 3 > 1]}" for k in range(40))

@@ -311,8 +311,8 @@ def verify(store: str, quick: bool) -> None:
 @click.option("--shard-size", type=_bytes, metavar="SIZE", help="Largest size of a tar, such as 500MB. Default: 1GB.")
 @click.option("--val-fraction", type=float, help="For nanogpt: share of tokens, from the end, for val.bin; 0: none. Default: 0.1.")
 def export(store: str, out: str, to: str | None, **options: Any) -> None:
-    """Write the samples of STORE to DIR as ordinary files: images in class folders or WebDataset tars, tokens as .bin,
-    arrays as .npy, a table as Parquet."""
+    """Write the samples of STORE to DIR as ordinary files: images in class folders, in WebDataset tars, or with COCO annotations;
+    tokens as .bin, arrays as .npy, a table as Parquet."""
     from tqdm import tqdm
 
     from fastdata.store.export import export

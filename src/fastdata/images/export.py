@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+from fastdata.images.export_columns import COLUMN_NAMES, ExportColumns, as_json, warn_left_out, write_column_names
 from fastdata.images.pixels import decode_record, encode_record
 from fastdata.store.class_folders import make_folders, place_of, unused, write_labels
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
-__all__ = ["ENDINGS", "as_file", "write_folders"]
+__all__ = ["ENDINGS", "as_file", "write_folders", "write_images"]
 
 ENDINGS = {"jpeg": ".jpg", "original": ".jpg", "png": ".png", "rgb": ".png", "yuv420": ".png"}
+METADATA, FILE_NAME = "metadata.jsonl", "file_name"
 
 
 def as_file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
@@ -25,24 +28,55 @@ def as_file(store: Store, variant: Variant, index: int, record: memoryview) -> b
 
 
 def write_folders(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
-    """Write every image, and its mask, as a file. Float labels go to labels.csv."""
+    """Write every image, and its mask, as a file. Float labels go to labels.csv, columns to metadata.jsonl.
+
+    A line of metadata.jsonl is an object with the `file_name` of an image, relative to the table, and the value of each column, as
+    ImageFolder of Hugging Face's datasets reads it.
+    """
+    folder = "images" if store.manifest.section("masks") is not None else ""
+    written = write_images(store, root, size, tick, folder)
+    if store.manifest.labels.kind == "vector":
+        write_labels(store, root / "labels.csv", written)
+    if store.manifest.columns:
+        _write_metadata(root / folder, ExportColumns(store, store.variant(size)), written)
+    return len(written)
+
+
+def _write_metadata(folder: Path, rows: ExportColumns, names: list[str]) -> None:
+    left_out = [column for column in rows.columns if column.type == "bytes" or column.name == FILE_NAME]
+    stored = [column for column in rows.columns if column not in left_out]
+    with (folder / METADATA).open("w") as file:
+        for name, values in zip(names, rows, strict=True):
+            line = {FILE_NAME: name, **{column.name: as_json(values[column.name]) for column in stored}}
+            file.write(json.dumps(line) + "\n")
+    write_column_names(folder / COLUMN_NAMES, stored)
+    warn_left_out(folder, left_out, f"{METADATA} has no place for these columns", rows.left)
+
+
+def write_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None], folder: str) -> list[str]:
+    """Write every image as a file, and its mask, if it has one, to `masks`.
+
+    Args:
+        folder: of the images, in `root`.
+
+    Returns:
+        The name of each image's file in the folder.
+    """
     variant = store.variant(size)
     names = store.names()
     masked = store.manifest.section("masks") is not None
-    places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
+    places = {folder: variant, **({"masks": store.variant(size, mask=True)} if masked else {})}
     readers = [store.reader(v) for v in places.values()]
     taken = set[str]()
     written = []
-    for folder in places:
-        make_folders(store, root / folder)
+    for place in places:
+        make_folders(store, root / place)
     for k, name in enumerate(names):
         relative = unused(place_of(store, k, name), ENDINGS[variant.form.codec], taken)
-        for (folder, kind), reader in zip(places.items(), readers, strict=True):
-            target = (root / folder / relative).with_suffix(ENDINGS[kind.form.codec])
+        for (place, kind), reader in zip(places.items(), readers, strict=True):
+            target = (root / place / relative).with_suffix(ENDINGS[kind.form.codec])
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(as_file(store, kind, k, reader.get(k)))
         written.append(relative)
         tick(1)
-    if store.manifest.labels.kind == "vector":
-        write_labels(store, root / "labels.csv", written)
-    return len(names)
+    return written

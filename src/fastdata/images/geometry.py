@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.images.view import Sample
+from fastdata.store.column import mirror_order
+
+if TYPE_CHECKING:  # an export needs no torch
+    from fastdata.images.view import Sample
 
 __all__ = ["Placement", "move_boxes", "move_keypoints", "placement"]
 
@@ -97,18 +100,7 @@ def move_keypoints(points: Array, of: Array, placed: Placement, sizes: Array, na
     inside = ((moved >= 0) & (moved < sizes[of][axes])).all(axis=-1) & (points[..., 2] > 0)
     out = np.where(inside[..., None], np.concatenate([moved, points[..., 2:]], axis=-1), 0)
     mirrored = placed.scale[of, 0] < 0
-    swapped = _mirror_order(names)
+    swapped = mirror_order(names)
     if points.ndim > 2 and len(names) == points.shape[-2]:
         out[mirrored] = out[mirrored][..., swapped, :]
     return out.astype(np.float32)
-
-
-def _mirror_order(names: Sequence[str]) -> list[int]:
-    """Return which keypoint each one becomes in a mirror image."""
-    place = {name: k for k, name in enumerate(names)}
-    other = {"left": "right", "right": "left"}
-    order = []
-    for k, name in enumerate(names):
-        side, _, rest = name.partition("_")
-        order.append(place.get(f"{other[side]}_{rest}", k) if side in other else k)
-    return order

@@ -50,6 +50,17 @@ class ImageOptions(PairOptions, LabelOptions):
     coco: StrPath | None = option(
         "COCO JSON of the images in SOURCE: stores boxes, categories, areas, keypoints and captions.", type="file", group="Labels"
     )
+    yolo: StrPath | None = option(
+        "Folder with a YOLO .txt for each image: stores boxes, categories and keypoints; polygons become boxes. The names are in "
+        "data.yaml or classes.txt, in it or above it.",
+        type="folder",
+        group="Labels",
+    )
+    voc: StrPath | None = option(
+        "Folder with a Pascal VOC .xml for each image: stores boxes, categories, difficult and truncated.",
+        type="folder",
+        group="Labels",
+    )
     bad_boxes: str = option(
         "What to do with boxes that reach outside of their image: clip them, or reject the image.",
         "clip",
@@ -62,7 +73,10 @@ class ImageOptions(PairOptions, LabelOptions):
 
     def __post_init__(self) -> None:
         LabelOptions.__post_init__(self)
-        if self.coco is None and self.bad_boxes != "clip":
-            raise ValueError(f"--bad-boxes is {self.bad_boxes}, but there are no boxes: give --coco too")
+        annotations = [name for name in ("--coco", "--yolo", "--voc") if getattr(self, name[2:]) is not None]
+        if len(annotations) > 1:
+            raise ValueError(f"{annotations[0]} and {annotations[1]} are two sources of annotations: give one of them")
+        if not annotations and self.bad_boxes != "clip":
+            raise ValueError(f"--bad-boxes is {self.bad_boxes}, but there are no boxes: give --coco, --yolo or --voc too")
         if self.masks is None and (self.mask_suffix or self.mask_bits != 8 or self.palette is not None):
             raise ValueError("--mask-suffix, --mask-bits and --palette are about masks: give --masks too")

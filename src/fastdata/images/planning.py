@@ -17,6 +17,8 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import is_path_table
 from fastdata.sources.reasons import refuse_unusable
+from fastdata.sources.voc import with_voc
+from fastdata.sources.yolo import with_yolo
 
 __all__ = ["plan_images"]
 
@@ -44,8 +46,9 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         mask=mask,
     )
     found = list_sources(source, options, options.fields)
-    if options.coco is not None:
-        found = with_coco(found, Path(options.coco), reject_boxes=options.bad_boxes == "reject")
+    for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo), (options.voc, with_voc)):
+        if path is not None:
+            found = annotate(found, Path(path), reject_boxes=options.bad_boxes == "reject")
     if options.masks is not None:
         found = with_masks(found, Path(options.masks), options.mask_suffix)
     plan = make_plan(found, recipe, limit)

@@ -88,6 +88,7 @@ class Record:
     """A stored image or mask.
 
     Attributes:
+        source: (height, width) of the file, upright.
         classes: for a mask, pixel counts by class in its file.
         original: whether the bytes are those of the image's file.
     """
@@ -95,6 +96,7 @@ class Record:
     data: bytes
     height: int
     width: int
+    source: Shape
     classes: dict[int, int] = field(default_factory=dict)
     original: bool = False
 
@@ -132,6 +134,7 @@ def prepare_image(
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
     at_least = max(h for h, _ in shapes), max(w for _, w in shapes)
     original = _original(data, source, options, shapes)
+    upright = source.height, source.width
     image = original
     if image is None:
         image = source.decode(
@@ -146,13 +149,13 @@ def prepare_image(
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
         height, width = resized.shape[:2]
-        if original is not None and (height, width) == (source.height, source.width):
-            records[size] = Record(data, height, width, original=True)
+        if original is not None and (height, width) == upright:
+            records[size] = Record(data, height, width, upright, original=True)
             continue
         if options.codec == "yuv420":
             height, width = even(height), even(width)
-        records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width)
-    masks = [] if mask is None else _masks(mask, options, (source.height, source.width), shapes)
+        records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
+    masks = [] if mask is None else _masks(mask, options, upright, shapes)
     return [records[size] for size in options.sizes] + masks
 
 
@@ -177,5 +180,5 @@ def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape])
         resized = resize_mask(mask, shape)
         if options.resize == "crop" and size is not None:
             resized = center(resized, size)
-        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], classes))
+        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], image, classes))
     return records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
             progress.add(done=1, rejected=1)
         else:
-            writers.append([record.data for record in result], source.values)
+            writers.append([record.data for record in result], _in_pixels(job, source.values, result[0].source))
             sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
             rows.append([task.first + place, sizes])
             classes.update(result[-1].classes)
@@ -81,12 +82,29 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
         return source.problem, detail_of(source.problem)
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
-        annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None
+        annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None  # None: in fractions
         return prepare_image(
             read_source(job.root, source), job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated)
         )
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error)
+
+
+def _in_pixels(job: Job, values: Sequence[Any], size: tuple[int, int]) -> Sequence[Any]:
+    """Return the values of an image. Coordinates that are fractions of its (height, width) become pixels."""
+    if SOURCE_SIZE not in job.columns or values[job.columns.index(SOURCE_SIZE)] is not None:
+        return values
+    height, width = size
+    factors = {"xyxy": (width, height, width, height), "xy": (width, height, 1)}
+    found = list[Any]()
+    for column, value in zip(job.columns, values, strict=True):
+        if column == SOURCE_SIZE:
+            found.append(size)
+        elif column.geometry is None:
+            found.append(value)
+        else:
+            found.append(np.array(value, np.float64).reshape(-1, *column.shape) * factors[column.geometry])
+    return found
 
 
 def kept(table: dict[str, Any]) -> int:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fastdata.errors import StoreError
 from fastdata.images.export import ENDINGS, as_file
+from fastdata.images.export_columns import COLUMN_NAMES, ExportColumns, warn_left_out, write_column_names
 from fastdata.sources.tar import CLASSES, MASK
+from fastdata.store.column import Column
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
 __all__ = ["TAR_BYTES", "write_tars"]
 
 TAR_BYTES = 1_000_000_000  # default limit of a shard
+ENDING_OF_TEXT = {"text": ".txt", "json": ".json", "bytes": ".bin"}
+LONGEST_ENDING = 90  # a name in a tar of this format has 100 bytes
 
 
 def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], most: int) -> int:
@@ -25,23 +32,30 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
     number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
 
+    A column is `00000000.NAME.npy` for numbers, arrays and lists, `.NAME.json` for JSON, `.NAME.bin` for bytes, and `.NAME.txt` for
+    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for.
+
     The tars have no times and no owners: the same store gives the same bytes.
 
     Raises:
-        StoreError: if a sample does not fit into a tar of that size. All written files are removed.
+        StoreError: if a sample does not fit into a tar of that size, or a column has no name in a tar. All written files are
+            removed.
     """
     image = store.variant(size)
     variants = {ENDINGS[image.form.codec]: image}
     if store.manifest.section("masks") is not None:
         variants[MASK] = store.variant(size, mask=True)
+    rows = ExportColumns(store, image)
+    endings = _column_endings(rows.columns)
     created = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
+    write_column_names(root / COLUMN_NAMES, rows.columns)
     shard = 0
     tar = _open_tar(root, shard)
     try:
-        for k, members in enumerate(_samples(store, variants)):
+        for k, members in enumerate(_samples(store, variants, rows, endings)):
             need = sum(tarfile.BLOCKSIZE + _blocks(len(data)) for _, data in members)
             if _tar_bytes(need) > most:
                 raise StoreError(
@@ -57,13 +71,14 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
                 tar.addfile(header, io.BytesIO(data))
             tick(1)
     except StoreError:
-        for path in (root / CLASSES, *(root / _name(k) for k in range(shard + 1))):
+        for path in (root / CLASSES, root / COLUMN_NAMES, *(root / _name(k) for k in range(shard + 1))):
             path.unlink(missing_ok=True)
         if created:
             root.rmdir()
         raise
     finally:
         tar.close()
+    warn_left_out(root, (), "", rows.left)
     return len(store)
 
 
@@ -85,12 +100,41 @@ def _tar_bytes(members: int) -> int:
     return -(-(members + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
-def _samples(store: Store, variants: dict[str, Variant]) -> Iterator[list[tuple[str, bytes]]]:
+def _samples(
+    store: Store, variants: dict[str, Variant], rows: ExportColumns, endings: dict[str, str]
+) -> Iterator[list[tuple[str, bytes]]]:
     """Yield the endings and bytes of each sample's members."""
     readers = {ending: store.reader(variant) for ending, variant in variants.items()}
-    for k in range(len(store)):
+    for k, values in enumerate(rows):
         files = [(ending, as_file(store, variant, k, readers[ending].get(k))) for ending, variant in variants.items()]
-        yield files + _label(store, k)
+        yield files + _label(store, k) + [(endings[c.name], _member(c, values[c.name])) for c in rows.columns]
+
+
+def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
+    """Return the ending of each column's members. WebDataset ignores the case of endings."""
+    types = [column.type for column in columns]
+    endings = {column.name: f".{column.name}{ENDING_OF_TEXT.get(column.type, '.npy')}" for column in columns}
+    if types.count("text") == 1:
+        endings[columns[types.index("text")].name] = ".txt"
+    lower = [ending.lower() for ending in endings.values()]
+    for name, ending in endings.items():
+        if lower.count(ending.lower()) > 1 or len(ending) > LONGEST_ENDING:
+            raise StoreError(f"column {name} has no place in a tar: its name is too long, or that of another but for the case")
+    return endings
+
+
+def _member(column: Column, value: Any) -> bytes:
+    """Return the bytes of a column's value."""
+    match column.type:
+        case "bytes":
+            return bytes(value)
+        case "text":
+            return str(value).encode()
+        case "json":
+            return json.dumps(value, ensure_ascii=False).encode()
+    buffer = io.BytesIO()
+    np.save(buffer, value)
+    return buffer.getvalue()
 
 
 def _label(store: Store, index: int) -> list[tuple[str, bytes]]:

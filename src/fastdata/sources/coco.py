@@ -9,22 +9,22 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import PrepError
+from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, was
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
-from fastdata.store.format import Labels
 from fastdata.words import number_of
 
 __all__ = ["with_coco"]
 
 Entry = Mapping[str, Any]
-Array = np.ndarray[Any, np.dtype[Any]]
+TOLERANCE = 0.01  # pixels: many files round to two digits
 
 
 @dataclass(frozen=True)
@@ -58,32 +58,19 @@ def with_coco(inputs: SourceList, path: Path, *, reject_boxes: bool) -> SourceLi
     coco = _read(path)
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
     columns, sources, counts = _columns(coco), list[Source](), Counter[str]()
-    if twice := {column.name for column in inputs.columns} & {column.name for column in columns}:
-        raise PrepError(f"--fields {min(twice)}: --coco {path} gives a column of this name; rename it in the table")
+    check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
     for image in coco.images:
         name = image["file_name"]
-        source = by_name.pop(os.path.normpath(name), None)
-        source = Source(name, -1, -1, "missing") if source is None else replace(source, label=-1, problem=_own_problem(source))
-        size = image["height"], image["width"]
-        values, outside = _values(coco, columns, image, size, counts)
-        problem = source.problem or ("box-outside" if outside and reject_boxes else "")
-        counts["clipped"] += outside if not reject_boxes else 0
+        source = by_name.pop(os.path.normpath(name), Source(name, -1, -1, "missing"))
         counts["empty"] += not coco.annotations[image["id"]]
-        sources.append(replace(source, problem=problem, values=(*source.values, *values)))
-    unlisted = [replace(source, label=-1, problem=_own_problem(source) or "not-annotated") for source in by_name.values()]
+        sources.append(annotated(source, *_values(coco, columns, image, check, counts)))
+    unlisted = [annotated(source, (), "not-annotated") for source in by_name.values()]
     if len(unlisted) == len(inputs.sources):
         raise PrepError(
             f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {coco.images[0]['file_name']}, "
             f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
         )
-    notes = (*inputs.notes, *_notes(coco, counts))
-    return replace(
-        inputs, labels=Labels("none"), sources=sources + unlisted, notes=notes, columns=(*inputs.columns, *columns), labelled_by=""
-    )
-
-
-def _own_problem(source: Source) -> str:
-    return "" if source.problem == "no-label" else source.problem
+    return finished(inputs, f"--coco {path}", columns, sources + unlisted, [*_notes(coco, counts), *check.notes()])
 
 
 def _read(path: Path) -> _Coco:
@@ -137,59 +124,49 @@ def _columns(coco: _Coco) -> tuple[Column, ...]:
     columns = [Column("image_id", "int64"), SOURCE_SIZE]
     if coco.has("bbox"):
         columns += [
-            Column("boxes", "float32", (4,), many=True, geometry="xyxy", group=INSTANCES),
-            Column("category", "int64", many=True, group=INSTANCES, names=coco.names),
+            BOXES,
+            category_column(coco.names, list(coco.categories)),
             Column("area", "float32", many=True, group=INSTANCES),
             Column("crowd", "bool", many=True, group=INSTANCES),
         ]
     if coco.keypoints:
-        columns.append(
-            Column("keypoints", "float32", (len(coco.keypoints), 3), True, geometry="xy", group=INSTANCES, names=coco.keypoints)
-        )
+        columns.append(keypoint_column(len(coco.keypoints), coco.keypoints))
     if coco.has("caption"):
         columns.append(Column("captions", "json"))
     return tuple(columns)
 
 
-def _values(
-    coco: _Coco, columns: Sequence[Column], image: Entry, size: tuple[int, int], counts: Counter[str]
-) -> tuple[list[Any], int]:
-    """Return the value of each column for an image, and how many of its boxes lie partly outside of it."""
+def _values(coco: _Coco, columns: Sequence[Column], image: Entry, check: BoxCheck, counts: Counter[str]) -> tuple[list[Any], str]:
+    """Return the value of each column for an image, and the problem of its boxes, or ""."""
     found = coco.annotations[image["id"]]
     instances = [one for one in found if "bbox" in one]
-    boxes, outside = _boxes(coco, instances, size)
-    keep = [k for k, box in enumerate(boxes) if box[2] > box[0] and box[3] > box[1]]
-    counts["dropped"] += len(instances) - len(keep)
+    boxes, keep, problem = check.check([_box(coco, one) for one in instances], image["width"], image["height"])
+    kept = [instances[k] for k in keep]
     counts["other"] += sum("bbox" not in one and "caption" not in one for one in found)
     values: dict[str, Any] = {
         "image_id": image["id"],
-        SOURCE_SIZE.name: list(size),
-        "boxes": [boxes[k] for k in keep],
-        "category": [_category(coco, instances[k]) for k in keep],
-        "area": [_number(coco, instances[k], "area", _area(boxes[k])) for k in keep],
-        "crowd": [bool(instances[k].get("iscrowd", 0)) for k in keep],
+        SOURCE_SIZE.name: [image["height"], image["width"]],
+        "boxes": boxes,
+        "category": [_category(coco, one) for one in kept],
+        "area": [_number(coco, one, "area", _area(box)) for one, box in zip(kept, boxes, strict=True)],
+        "crowd": [bool(one.get("iscrowd", 0)) for one in kept],
         "captions": [str(one["caption"]) for one in found if "caption" in one],
     }
     if coco.keypoints:
-        values["keypoints"] = [_keypoints(coco, instances[k]) for k in keep]
-    return [values[column.name] for column in columns], outside
+        values["keypoints"] = [_keypoints(coco, one) for one in kept]
+    return [values[column.name] for column in columns], problem
 
 
-def _boxes(coco: _Coco, instances: Sequence[Entry], size: tuple[int, int]) -> tuple[list[list[float]], int]:
-    """Return boxes as x1, y1, x2, y2, clipped to the image, and how many were clipped."""
-    boxes, clipped = list[list[float]](), 0
-    for one in instances:
-        try:
-            x, y, width, height = map(float, one["bbox"])
-        except (TypeError, ValueError):
-            raise _damaged(coco, one, "bbox", "must be [x, y, width, height]") from None
-        whole = [x, y, x + width, y + height]
-        if not np.isfinite(whole).all():
-            raise _damaged(coco, one, "bbox", "must be finite numbers")
-        box = [min(max(value, 0.0), float(limit)) for value, limit in zip(whole, (size[1], size[0]) * 2, strict=True)]
-        clipped += any(abs(a - b) > 0.01 for a, b in zip(whole, box, strict=True))  # many files round to two digits
-        boxes.append(box)
-    return boxes, clipped
+def _box(coco: _Coco, one: Entry) -> list[float]:
+    """Return a box as x1, y1, x2, y2."""
+    try:
+        x, y, width, height = map(float, one["bbox"])
+    except (TypeError, ValueError):
+        raise _damaged(coco, one, "bbox", "must be [x, y, width, height]") from None
+    box = [x, y, x + width, y + height]
+    if not np.isfinite(box).all():
+        raise _damaged(coco, one, "bbox", "must be finite numbers")
+    return box
 
 
 def _area(box: Sequence[float]) -> float:
@@ -226,19 +203,10 @@ def _damaged(coco: _Coco, one: Entry, key: str, why: str) -> PrepError:
     return PrepError(f'--coco {coco.path}: annotation {one.get("id")}: "{key}" {why}, but is {one.get(key)!r:.60}')
 
 
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
 def _notes(coco: _Coco, counts: Counter[str]) -> Iterator[str]:
     if counts["empty"]:
         yield f"{number_of(counts['empty'], 'image')} without annotations"
     if counts["other"]:
-        yield f"{number_of(counts['other'], 'annotation')} with neither a box nor a caption {_was(counts['other'])} left out"
+        yield f"{number_of(counts['other'], 'annotation')} with neither a box nor a caption {was(counts['other'])} left out"
     if coco.has("segmentation"):
         yield "segmentations are not stored: --masks stores masks"
-    if counts["clipped"]:
-        boxes = number_of(counts["clipped"], "box")
-        yield f"{boxes} reached outside of the image and {_was(counts['clipped'])} clipped; --bad-boxes reject rejects such images"
-    if counts["dropped"]:
-        yield f"{number_of(counts['dropped'], 'box')} without area inside of the image {_was(counts['dropped'])} dropped"

@@ -43,7 +43,8 @@ class Source:
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
-        values: one for each column of its SourceList.
+        values: one for each column of its SourceList. Where that of SOURCE_SIZE is None, the coordinates of boxes and keypoints are
+            fractions of the sides of the upright image.
     """
 
     name: str

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fastdata.store.files import COLUMNS
 
-__all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column"]
+__all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column", "mirror_order"]
 
 NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # that torch has
 TEXTS = ("text", "bytes", "json")
@@ -32,6 +33,7 @@ class Column:
             file, upright; 0, 0 is the upper left corner of the upper left pixel. None for other values.
         group: lists of one group have the same length in each sample: they describe the same instances.
         names: what whole numbers stand for, such as categories; with keypoints, their names.
+        ids: the numbers that the prepared annotations had for the names, such as COCO's categories; columns may differ in these.
 
     Raises:
         ValueError: if these do not fit together.
@@ -44,6 +46,7 @@ class Column:
     geometry: str | None = None
     group: str | None = None
     names: tuple[str, ...] = ()
+    ids: tuple[int, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -55,6 +58,8 @@ class Column:
 
         if self.geometry is not None and (self.type, self.shape[-1:]) != ("float32", GEOMETRIES.get(self.geometry)):
             raise ValueError(f"column {self.name} of {self.type} {list(self.shape)} cannot have the geometry {self.geometry}")
+        if self.ids and len(self.ids) != len(self.names):
+            raise ValueError(f"column {self.name} has {len(self.ids)} ids for {len(self.names)} names")
 
     @property
     def ragged(self) -> bool:
@@ -79,3 +84,14 @@ class Column:
 
 
 SOURCE_SIZE = Column("source_size", "int32", (2,))  # (height, width) of the prepared file, upright, where columns have a geometry
+
+
+def mirror_order(names: Sequence[str]) -> list[int]:
+    """Return which keypoint each one becomes in a mirror image: "left_..." and "right_..." change places."""
+    place = {name: k for k, name in enumerate(names)}
+    other = {"left": "right", "right": "left"}
+    order = []
+    for k, name in enumerate(names):
+        side, _, rest = name.partition("_")
+        order.append(place.get(f"{other[side]}_{rest}", k) if side in other else k)
+    return order

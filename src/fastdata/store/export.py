@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastdata import kinds
-from fastdata.errors import StoreError, warn_user
+from fastdata.errors import StoreError
 from fastdata.options import as_option
 from fastdata.store.store import Store
 
@@ -29,14 +29,15 @@ def export(
     Images: JPEG and PNG records are copied as they are stored; raw pixels and planes become PNG. Each class becomes a folder; float
     labels go to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a
     name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names.
-    Columns are not exported; a warning names them.
+    Columns go to `metadata.jsonl` next to the images: an object in each line, with the `file_name`. Boxes and keypoints are in
+    pixels of the exported images. A warning says what a format has no place for.
 
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
-        to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset": tars, see
-            `fastdata.images.webdataset`. Tokens: "nanogpt", "llmc" or "megatron", see `export_tokens`. Arrays: "npy". Tables:
-            "parquet".
+        to: the format; None: the first of its kind. Images: "imagefolder", as above; "webdataset": tars, see
+            `fastdata.images.webdataset`; or "coco": files and annotations.json, see `fastdata.images.coco`. Tokens: "nanogpt",
+            "llmc" or "megatron", see `export_tokens`. Arrays: "npy". Tables: "parquet".
         size: the variant; None: the largest.
         shard_size: the largest size of a tar in bytes; None: 1 GB.
         val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
@@ -65,9 +66,6 @@ def export(
         raise ValueError(f"--val-fraction is {val_fraction}, but must be from 0 to less than 1")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
-    if store.manifest.columns:
-        names = ", ".join(column.name for column in store.manifest.columns)
-        warn_user(f"the columns of {path} are not exported ({names}): `columns` of its dataset has their values")
     try:
         return kind.export(store, root, format, size, tick, options)
     except OSError as error:

@@ -212,6 +212,7 @@ def _columns(found: Any, files: Container[str]) -> tuple[Column, ...]:
             geometry=None if one["geometry"] is None else entry(one["geometry"], str),
             group=None if one["group"] is None else entry(one["group"], str),
             names=tuple(entry(name, str) for name in entry(one["names"], list)),
+            ids=tuple(_whole(number) for number in entry(one.get("ids", []), list)),
         )
         for one in entry(found, list)
     )
@@ -222,6 +223,12 @@ def _columns(found: Any, files: Container[str]) -> tuple[Column, ...]:
     if missing := [name for column in columns for name in column.files if name not in files]:
         raise ValueError(f"it does not list {missing[0]}")
     return columns
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"found {value!r:.80}, expected a whole number")
+    return value
 
 
 def _sum(found: Any) -> FileSum:

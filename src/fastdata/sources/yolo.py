@@ -1,0 +1,220 @@
+"""Annotations in YOLO's text files, one for each image, as columns.
+
+A line is an object: `class x_center y_center width height`, then in a pose dataset its keypoints, `x y` or `x y visibility`; or
+`class x1 y1 x2 y2 x3 y3 ...`, a polygon. Coordinates are fractions of the sides of the upright image. The formats:
+https://docs.ultralytics.com/datasets/detect/, .../segment/ and .../pose/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import PrepError
+from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, pair_files
+from fastdata.sources.inputs import SourceList
+from fastdata.sources.yaml_subset import read_keys
+from fastdata.store.column import SOURCE_SIZE, mirror_order
+from fastdata.words import number_of
+
+__all__ = ["with_yolo"]
+
+TOLERANCE = 1e-5  # many files round to six digits
+CLASS_FILES = ("classes.txt", "obj.names")  # a name in each line; darknet's tools write these
+LEVELS = 3  # of folders to look for the names in: labels/train, labels, and the dataset
+VISIBLE = 2.0  # as in COCO: labelled and visible
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """What the files mean.
+
+    Attributes:
+        told_by: the file that says so, or "".
+        points: keypoints of each object.
+        dims: numbers of each keypoint: 2, or 3 with its visibility.
+    """
+
+    told_by: str = ""
+    names: tuple[str, ...] = ()
+    points: int = 0
+    dims: int = 3
+    point_names: tuple[str, ...] = ()
+
+
+@dataclass
+class _Objects:
+    """The objects of one image, in fractions of its sides."""
+
+    boxes: list[list[float]] = field(default_factory=list)
+    categories: list[int] = field(default_factory=list)
+    keypoints: list[list[list[float]]] = field(default_factory=list)
+    polygons: int = 0
+
+
+def with_yolo(inputs: SourceList, folder: Path, *, reject_boxes: bool) -> SourceList:
+    """Return the images with columns of what YOLO's files say of them. A worker makes pixels of the fractions.
+
+    An image without a file shows no object. A file without an image remains in the list with that problem.
+
+    Args:
+        inputs: the images.
+        folder: a .txt for each image, with the same path but for the extension.
+        reject_boxes: reject an image with a box that lies partly outside of it; else clip the box, and drop it if nothing is left.
+
+    Raises:
+        PrepError: a file cannot be read, or is damaged.
+    """
+    option = f"--yolo {folder}"
+    inputs, files, unpaired = pair_files(inputs, option, folder, ".txt", frozenset(CLASS_FILES))
+    dataset = _dataset(folder)
+    check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
+    columns = [SOURCE_SIZE, BOXES, category_column(dataset.names)]
+    if dataset.points:
+        columns.append(keypoint_column(dataset.points, dataset.point_names))
+    sources, polygons, empty = [], 0, 0
+    for source, name in zip(inputs.sources, files, strict=True):
+        found = _read(folder / name, dataset) if name else _Objects()
+        boxes, keep, problem = check.check(found.boxes, 1, 1)
+        values: list[Any] = [None, boxes, [found.categories[k] for k in keep]]
+        if dataset.points:
+            values.append([found.keypoints[k] for k in keep])
+        sources.append(annotated(source, values, problem))
+        polygons += found.polygons
+        empty += bool(name) and not found.boxes
+    notes = _notes(dataset, polygons, files.count(""), empty)
+    return finished(inputs, option, columns, sources + unpaired, [*notes, *check.notes()])
+
+
+def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[str]:
+    names = f"categories: {number_of(len(dataset.names), 'name')} from {dataset.told_by}"
+    notes = [names if dataset.names else "categories have no names: put a data.yaml or classes.txt into the folder of --yolo"]
+    if without:
+        notes.append(f"{number_of(without, 'image')} without a .txt file, which show{'s' * (without == 1)} no object")
+    if empty:
+        notes.append(f"{number_of(empty, 'image')} with an empty .txt file, which show{'s' * (empty == 1)} no object")
+    if polygons:
+        notes.append(f"{number_of(polygons, 'polygon')} stored as the box around {'it' if polygons == 1 else 'them'}")
+    if dataset.points and not dataset.point_names:
+        remedy = f"add flip_idx or kpt_names to {dataset.told_by}"
+        notes.append(f"keypoints have no names, so that left and right do not swap in mirror images: {remedy}")
+    return notes
+
+
+def _dataset(folder: Path) -> _Dataset:
+    """Read the names of classes and keypoints from the nearest file that has some."""
+    for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
+        described = [path for path in sorted([*level.glob("*.yaml"), *level.glob("*.yml")]) if _describes(path)]
+        if len(described) > 1:
+            raise PrepError(f"--yolo {folder}: {described[0]} and {described[1].name} both name classes; keep one of them")
+        if described:
+            return _described(described[0])
+        for path in (level / name for name in CLASS_FILES):
+            if path.is_file():
+                return _Dataset(path.name, tuple(line.strip() for line in _lines(path) if line.strip()))
+    return _Dataset()
+
+
+def _describes(path: Path) -> bool:
+    return path.is_file() and any(re.match(r"names\s*:", line) for line in _lines(path))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8-sig").splitlines()
+    except OSError as error:
+        raise PrepError(f"--yolo: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise PrepError(f"--yolo {path} is not text: {error}") from None
+
+
+def _described(path: Path) -> _Dataset:
+    """Read the file that Ultralytics calls data.yaml."""
+    found = read_keys(path, ("names", "kpt_shape", "kpt_names", "flip_idx"))
+    names = found.get("names")
+    if isinstance(names, dict):
+        by_number = {str(number): name for number, name in names.items()}
+        if by_number.keys() != set(map(str, range(len(names)))):
+            raise PrepError(f"{path}: names must have the numbers 0 to {len(names) - 1}, but has {', '.join(by_number)}")
+        names = [by_number[str(k)] for k in range(len(names))]
+    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
+        raise PrepError(f"{path}: names must be a list of names, or one for each number")
+    names = tuple(map(str, names))
+    shape = found.get("kpt_shape")
+    if shape is None:
+        return _Dataset(path.name, names)
+    match shape:
+        case [int(points), int(dims)] if points > 0 and dims in (2, 3):
+            named = _point_names(path, points, found.get("kpt_names"), found.get("flip_idx"))
+            return _Dataset(path.name, names, points, dims, named)
+    raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is {shape}")
+
+
+def _point_names(path: Path, count: int, named: Any, flips: Any) -> tuple[str, ...]:
+    """Return names of the keypoints that tell what swaps in mirror images; none if nothing does."""
+    if isinstance(named, dict) and named:  # one list for each class
+        lists = list(named.values())
+        named = lists[0] if all(one == lists[0] for one in lists) else None
+    if named is not None and (not isinstance(named, list) or len(named) != count):
+        raise PrepError(f"{path}: kpt_names must be {count} names, as many as kpt_shape says")
+    if flips is not None and (not isinstance(flips, list) or sorted(flips, key=str) != sorted(range(count), key=str)):
+        raise PrepError(f"{path}: flip_idx must be the numbers 0 to {count - 1} in another order, as many as kpt_shape says")
+    if named is None:
+        named = [f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(flips or ())]
+    names = tuple(map(str, named))
+    if flips is not None and mirror_order(names) != flips:
+        raise PrepError(f"{path}: flip_idx must swap left_NAME and right_NAME, and no others; rename the keypoints in kpt_names")
+    return names
+
+
+def _read(path: Path, dataset: _Dataset) -> _Objects:
+    found = _Objects()
+    for number, line in enumerate(_lines(path), 1):
+        if numbers := line.split():
+            try:
+                _add(found, numbers, dataset)
+            except ValueError as error:
+                raise PrepError(f"--yolo {path}, line {number}: {error}") from None
+    return found
+
+
+def _add(found: _Objects, numbers: list[str], dataset: _Dataset) -> None:
+    """Add the object of a line. Raises ValueError if it is damaged."""
+    category, *values = map(float, numbers)
+    if category < 0 or not category.is_integer() or (dataset.names and category >= len(dataset.names)):
+        known = f"from 0 to {len(dataset.names) - 1}, as {dataset.told_by} says" if dataset.names else "a whole number from 0"
+        raise ValueError(f"the class is {numbers[0]}, but must be {known}")
+    points, dims = dataset.points, dataset.dims
+    own = values[: 4 + points * dims]
+    coordinates = own[:4] + [v for k, v in enumerate(own[4:]) if k % dims < 2] if points else values
+    if wrong := [value for value in coordinates if not -1 <= value <= 2]:
+        raise ValueError(f"a coordinate is {wrong[0]:g}, but must be a fraction of the image's width or height, from 0 to 1")
+    if points and len(values) != 4 + points * dims:
+        raise ValueError(f"{len(numbers)} numbers, but kpt_shape [{points}, {dims}] of {dataset.told_by} needs {5 + points * dims}")
+    if points or len(values) == 4:
+        x, y, width, height = values[:4]
+        box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+    elif len(values) >= 6 and len(values) % 2 == 0:
+        box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
+        found.polygons += 1
+    else:
+        raise ValueError(
+            f"{len(numbers)} numbers; a line is class x_center y_center width height, or class x1 y1 x2 y2 x3 y3 ... of a polygon; "
+            "for keypoints, data.yaml must have kpt_shape"
+        )
+    found.boxes.append(box)
+    found.categories.append(int(category))
+    if points:
+        found.keypoints.append([_point(values[4 + k * dims : 4 + (k + 1) * dims]) for k in range(points)])
+
+
+def _point(values: list[float]) -> list[float]:
+    """Return x, y, visibility. Without a visibility, 0, 0 is where files put points that are not labelled."""
+    if len(values) == 3:
+        if not math.isfinite(values[2]):
+            raise ValueError(f"a visibility is {values[2]}")
+        return values
+    return [*values, VISIBLE if any(values) else 0.0]

@@ -1,0 +1,280 @@
+"""Exports hold the columns of a store: COCO's JSON, members of WebDataset samples, and metadata.jsonl."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from fastdata import LMDBDataset, StoreError, prep
+from fastdata.store.export import export
+from support import MAIN, encode, picture, run, tree
+from test_coco import MODES, POINTS, scene, stored_shape
+
+TABLE = '''path,caption,score,tags,meta,embedding,rating,raw
+a.png,"a ""red"" dog, running",0.5,"[1, 2]","{""a"": [1, null]}","[0.5, -1, 3]",7,x
+b.png,,,[],null,"[1, 2, 3]",-1,
+c.png,häßlich\u3042,1e30,[-9],"""text""","[0, 0, 0]",3,line
+'''
+FIELDS = ("caption", "score:float32", "tags:int16[]", "meta:json", "embedding:float32[3]", "rating:int64", "raw:bytes")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("columns")
+    body = scene(root / "images")
+    captions = [{"image_id": 1000, "caption": "first"}, {"image_id": 998, "caption": "é"}, {"image_id": 1000, "caption": "second"}]
+    (root / "all.json").write_text(json.dumps({**body, "annotations": [*body["annotations"], *captions]}))
+    return root
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of columns of every type."""
+    root = tmp_path_factory.mktemp("table")
+    for k, name in enumerate("abc"):
+        (root / f"{name}.png").write_bytes(encode(picture(k, 20, 30), ".png"))
+    (root / "t.csv").write_text(TABLE, "utf-8")
+    return prep(root / "t.csv", root / "o.fds", label_column="none", fields=FIELDS, workers=1).out
+
+
+def exported(path: Path, out: Path, **options: Any) -> list[str]:
+    """Export, and return the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        export(path, out, **options)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("mode", [*MODES, "whole"])
+def test_coco_comes_back_as_it_was_but_for_the_resize(folder: Path, tmp_path: Path, mode: str) -> None:
+    """Against one annotation after another, by the documentation of --resize."""
+    body = json.loads((folder / "all.json").read_text())
+    options: dict[str, Any] = {} if mode == "whole" else {"size": 48, "resize": mode}
+    out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", workers=1, **options).out
+    warned = exported(out, tmp_path / "x", to="coco")
+    found = json.loads((tmp_path / "x/annotations.json").read_text())
+    assert [one["id"] for one in found["images"]] == [one["id"] for one in body["images"]], "ids, in the order of the store"
+    assert [(c["id"], c["name"], c["keypoints"]) for c in found["categories"]] == [
+        (number, name, POINTS) for number, name in ((3, "person"), (7, "dog"), (20, "tree"))
+    ]
+    of_image = defaultdict(list)
+    for one in found["annotations"]:
+        of_image[one["image_id"]].append(one)
+    assert len({one["id"] for one in found["annotations"]}) == len(found["annotations"])
+    gone = 0
+    for image, was in zip(found["images"], body["images"], strict=True):
+        pixels = cv2.imread(str(tmp_path / "x/images" / image["file_name"]))
+        assert pixels.shape[:2] == (image["height"], image["width"])
+        assert Path(image["file_name"]).with_suffix("") == Path(was["file_name"]).with_suffix("")
+        height, width = was["height"], was["width"]
+        fy, fx, top, left = (1, 1, 0, 0) if mode == "whole" else stored_shape(height, width, 48, mode)
+        want = []
+        for one in (one for one in body["annotations"] if one["image_id"] == image["id"]):
+            if "caption" in one:
+                want.append({"caption": one["caption"]})
+                continue
+            x, y, w, h = one["bbox"]
+            x1, x2 = (min(max(v * fx - left, 0), image["width"]) for v in (x, x + w))
+            y1, y2 = (min(max(v * fy - top, 0), image["height"]) for v in (y, y + h))
+            if x1 >= x2 or y1 >= y2:
+                gone += 1
+                continue
+            points = []
+            for px, py, v in zip(*(one["keypoints"][k::3] for k in range(3)), strict=True):
+                px, py = px * fx - left, py * fy - top
+                inside = v and 0 <= px < image["width"] and 0 <= py < image["height"]
+                points += [px, py, v] if inside else [0, 0, 0]
+            share = (x2 - x1) * (y2 - y1) / (w * fx * h * fy)
+            want.append(
+                {
+                    "category_id": one["category_id"],
+                    "iscrowd": one["iscrowd"],
+                    "area": one["area"] * fx * fy * share,
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "num_keypoints": sum(v > 0 for v in points[2::3]),
+                    "keypoints": points,
+                }
+            )
+        assert len(of_image[image["id"]]) == len(want)
+        for one, expected in zip(of_image[image["id"]], want, strict=True):
+            assert {*one} - {"id", "image_id"} == {*expected}
+            for key, value in expected.items():
+                if key == "caption":
+                    assert one[key] == value
+                else:
+                    np.testing.assert_allclose(one[key], value, rtol=1e-5, atol=2e-4, err_msg=key)
+    assert (mode == "crop") == (gone > 0)
+    assert len(warned) == (gone > 0) and all(f"left out {gone} boxes that lie outside of their images" in one for one in warned)
+
+    again = prep(tmp_path / "x/images", tmp_path / "again.fds", coco=tmp_path / "x/annotations.json", workers=1).out
+    exported(again, tmp_path / "y", to="coco")
+    assert json.loads((tmp_path / "y/annotations.json").read_text()) == found, "nothing changes any more"
+    first = LMDBDataset(out, fields=("boxes", "keypoints", "category", "crowd", "captions", "image_id"))
+    second = LMDBDataset(again, fields=first.fields)
+    for k in range(len(first)):
+        for name, value in first[k][1].items():
+            np.testing.assert_array_equal(second[k][1][name], value, err_msg=name)
+
+
+def test_what_coco_has_no_key_for_becomes_one(table: Path, tmp_path: Path) -> None:
+    (warned,) = exported(table, tmp_path / "x", to="coco")
+    assert "COCO has no place for these columns: raw; `columns` of a dataset" in warned
+    first, second, _ = json.loads((tmp_path / "x/annotations.json").read_text())["images"]
+    assert first["caption"] == 'a "red" dog, running' and first["tags"] == [1, 2] and first["embedding"] == [0.5, -1, 3]
+    assert [first["id"], second["id"]] == [1, 2] and second["score"] is None and second["meta"] is None
+
+
+def test_columns_of_a_table_that_are_named_as_those_of_coco(tmp_path: Path) -> None:
+    for k, name in enumerate("ab"):
+        (tmp_path / f"{name}.png").write_bytes(encode(picture(k, 9, 9), ".png"))
+    (tmp_path / "t.csv").write_text(
+        'path,image_id,boxes,category,captions,height\na.png,5,"[1, 2]",x,one text,1\nb.png,5,null,y,two,2\n'
+    )
+    fields = ("image_id", "boxes:json", "category", "captions", "height")
+    out = prep(tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=fields, workers=1).out
+    (warned,) = exported(out, tmp_path / "x", to="coco")
+    assert "COCO has no place for these columns: height;" in warned
+    body = json.loads((tmp_path / "x/annotations.json").read_text())
+    first = {
+        "id": 1,
+        "file_name": "a.jpg",
+        "height": 9,
+        "width": 9,
+        "image_id": 5,
+        "boxes": [1, 2],
+        "category": "x",
+        "captions": "one text",
+    }
+    assert body["images"][0] == first and body["images"][1]["id"] == 2 and body["annotations"] == body["categories"] == []
+
+
+def test_yolo_and_voc_become_coco(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.png").write_bytes(encode(picture(0, 40, 80), ".png"))
+    (tmp_path / "in/a.txt").write_text("1 0.5 0.5 0.25 0.5\n")
+    prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "in")
+    assert exported(tmp_path / "o.fds", tmp_path / "x", to="coco") == []
+    body = json.loads((tmp_path / "x/annotations.json").read_text())
+    assert body["categories"] == [{"id": 1, "name": "0"}, {"id": 2, "name": "1"}]
+    assert body["annotations"] == [
+        {"id": 1, "image_id": 1, "category_id": 2, "bbox": [30.0, 10.0, 20.0, 20.0], "area": 400.0, "iscrowd": 0}
+    ]
+    (tmp_path / "in/a.txt").write_text("0 0.5 0.5 0.25 0.5 0.5 0.5 0.75 0.25\n")
+    (tmp_path / "in/data.yaml").write_text("names: [cat]\nkpt_shape: [2, 2]\n")
+    prep(tmp_path / "in", tmp_path / "p.fds", yolo=tmp_path / "in")
+    assert exported(tmp_path / "p.fds", tmp_path / "z", to="coco") == []
+    body = json.loads((tmp_path / "z/annotations.json").read_text())
+    assert body["categories"] == [{"id": 1, "name": "cat", "keypoints": ["point_0", "point_1"]}]
+    assert body["annotations"][0]["keypoints"] == [40.0, 20.0, 2, 60.0, 10.0, 2] and body["annotations"][0]["num_keypoints"] == 2
+    (tmp_path / "in/a.xml").write_text(
+        "<annotation><size><width>80</width><height>40</height></size><object><name>z</name><difficult>1</difficult><bndbox>"
+        "<xmin>1</xmin><ymin>3</ymin><xmax>10</xmax><ymax>8</ymax></bndbox></object></annotation>"
+    )
+    prep(tmp_path / "in", tmp_path / "v.fds", voc=tmp_path / "in", size=20)
+    assert exported(tmp_path / "v.fds", tmp_path / "y", to="coco") == []
+    (one,) = json.loads((tmp_path / "y/annotations.json").read_text())["annotations"]
+    assert one["bbox"] == [0.0, 1.0, 5.0, 3.0] and one["difficult"] is True and one["truncated"] is False
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+
+
+def test_members_of_webdataset_hold_every_column(table: Path, tmp_path: Path) -> None:
+    assert exported(table, tmp_path / "x", to="webdataset") == []
+    found, columns = members(tmp_path / "x/00000.tar"), LMDBDataset(table).columns
+    assert len(found) == 3 * 8
+    for k in range(3):
+        key = f"{k:08d}"
+        assert found[f"{key}.txt"].decode() == columns["caption"][k], "the only text has the ending that WebDataset knows"
+        assert json.loads(found[f"{key}.meta.json"]) == columns["meta"][k]
+        assert found[f"{key}.raw.bin"] == columns["raw"][k]
+        for name in ("score", "tags", "embedding", "rating"):
+            value = np.load(io.BytesIO(found[f"{key}.{name}.npy"]))
+            np.testing.assert_array_equal(value, LMDBDataset(table, fields=name).columns[name][k])
+            assert value.dtype == np.asarray(columns[name][k]).dtype
+    exported(table, tmp_path / "y", to="webdataset")
+    assert tree(tmp_path / "x") == tree(tmp_path / "y")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # the package's
+def test_the_package_webdataset_decodes_them(table: Path, folder: Path, tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    exported(table, tmp_path / "x", to="webdataset")
+    first, *_ = webdataset.WebDataset(str(tmp_path / "x/00000.tar"), shardshuffle=False).decode()
+    assert first["txt"] == 'a "red" dog, running' and first["meta.json"] == {"a": [1, None]}
+    assert first["embedding.npy"].tolist() == [0.5, -1, 3] and first["tags.npy"].tolist() == [1, 2] and first["rating.npy"] == 7
+
+
+def test_boxes_in_tars_and_tables_are_those_of_the_exported_images(folder: Path, tmp_path: Path) -> None:
+    out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=(64, 32), resize="short", workers=1).out
+    assert exported(out, tmp_path / "x", to="webdataset", size=32) == [] == exported(out, tmp_path / "y", size=32)
+    found = members(tmp_path / "x/00000.tar")
+    lines = [json.loads(line) for line in (tmp_path / "y/metadata.jsonl").read_text().splitlines()]
+    dataset = LMDBDataset(out, size=32, fields=("boxes", "category", "keypoints", "captions"))
+    assert len(lines) == len(dataset) and "source_size" not in lines[0]
+    for k, line in enumerate(lines):
+        want = dataset[k][1]
+        assert (tmp_path / "y" / line["file_name"]).is_file()
+        for name in ("boxes", "category", "keypoints"):
+            np.testing.assert_array_equal(np.load(io.BytesIO(found[f"{k:08d}.{name}.npy"])), want[name])
+            np.testing.assert_array_equal(np.reshape(line[name], want[name].shape), want[name])
+        assert json.loads(found[f"{k:08d}.captions.json"]) == line["captions"] == want["captions"]
+    names = json.loads((tmp_path / "x/columns.json").read_text())
+    assert names == {"category": ["person", "dog", "tree"], "keypoints": POINTS}
+    assert names == json.loads((tmp_path / "y/columns.json").read_text())
+
+
+def test_metadata_lies_next_to_the_images(table: Path, tmp_path: Path) -> None:
+    (warned,) = exported(table, tmp_path / "x")
+    assert "metadata.jsonl has no place for these columns: raw;" in warned
+    lines = [json.loads(line) for line in (tmp_path / "x/metadata.jsonl").read_text().splitlines()]
+    assert lines[0] == {
+        "file_name": "a.jpg",
+        "caption": 'a "red" dog, running',
+        "score": 0.5,
+        "tags": [1, 2],
+        "meta": {"a": [1, None]},
+        "embedding": [0.5, -1.0, 3.0],
+        "rating": 7,
+    }
+    assert lines[1]["score"] is None and lines[2]["caption"] == "häßlich\u3042" and lines[2]["score"] == float(np.float32(1e30))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "in/a.png").write_bytes(encode(picture(0, 9, 9), ".png"))
+    (tmp_path / "masks/a.png").write_bytes(encode(picture(0, 9, 9)[:, :, 0], ".png"))
+    (tmp_path / "in/t.csv").write_text("path,caption\na.png,hello\n")
+    masked = prep(tmp_path / "in/t.csv", tmp_path / "m.fds", label_column="none", fields="caption", masks=tmp_path / "masks").out
+    assert exported(masked, tmp_path / "y") == []
+    assert sorted(path.name for path in (tmp_path / "y/images").iterdir()) == ["a.jpg", "metadata.jsonl"]
+
+
+@pytest.mark.parametrize("names", [("Score", "score"), ("s" * 90, "b")])
+def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str]) -> None:
+    (tmp_path / "a.png").write_bytes(encode(picture(0, 9, 9), ".png"))
+    (tmp_path / "t.csv").write_text(f"path,{','.join(names)}\na.png,1,2\n")
+    out = prep(tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=names, workers=1).out
+    with pytest.raises(StoreError, match=rf"column {names[0]} has no place in a tar: its name is too long, or that of another"):
+        export(out, tmp_path / "x", to="webdataset")
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=32, resize="crop", workers=1)
+    done = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x", "--to", "coco")
+    assert done.returncode == 0 and done.stdout == f"14 files in {tmp_path / 'x'}\n"
+    assert "as --resize crop left these, with the same instances in other columns" in done.stderr
+    loaded = run(*MAIN[:1], "-X", "importtime", *MAIN[1:], "export", tmp_path / "o.fds", tmp_path / "y", "--to", "coco")
+    modules = set(re.findall(r"\|\s+(\w+)$", loaded.stderr, re.MULTILINE))
+    assert loaded.returncode == 0 and "numpy" in modules and "torch" not in modules

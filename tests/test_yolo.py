@@ -1,0 +1,253 @@
+"""YOLO's text files: fractions become pixels of the upright image, names come from YAML, and damage is told by file and line."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata import LMDBDataset, PrepError, prep
+from fastdata.sources.yaml_subset import read_keys
+from fastdata.store.store import Store
+from support import PREP, encode, picture, run
+
+POSE = "kpt_shape: [3, {dims}]\nflip_idx: [0, 2, 1]\nnames:\n  0: person\n"
+
+
+def write(root: Path, files: dict[str, str | tuple[int, int]]) -> Path:
+    """Write texts, and pictures of (height, width)."""
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            (root / name).write_text(content)
+        else:
+            (root / name).write_bytes(encode(picture(len(name), *content), ".png"))
+    return root
+
+
+def rotated(height: int, width: int, orientation: int) -> bytes:
+    """A JPEG that is height x width upright, and stored as its EXIF orientation says."""
+    stored = (width, height) if orientation >= 5 else (height, width)
+    exif = Image.Exif()
+    exif[274] = orientation
+    file = io.BytesIO()
+    Image.fromarray(picture(orientation, *stored)).save(file, "JPEG", exif=exif)
+    return file.getvalue()
+
+
+fractions = st.floats(-0.2, 1.2).map(lambda x: round(x, 6))
+lines = st.tuples(st.integers(0, 4), fractions, fractions, fractions, fractions)
+scenes = st.lists(
+    st.tuples(st.integers(8, 90), st.integers(8, 90), st.sampled_from([1, 3, 6, 8]), st.none() | st.lists(lines, max_size=5)),
+    min_size=2,
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.slow)])
+def test_boxes_are_those_of_a_plain_loop(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @example(
+        [
+            (40, 70, 6, [(3, 0.5, 0.4, 0.3, 0.2), (0, 0.9, 0.1, 0.4, 0.3), (1, -0.1, 0.5, 0.1, 0.2)]),
+            (50, 20, 1, None),
+            (9, 9, 3, []),
+        ]
+    )
+    @given(scenes.filter(lambda found: any(one[3] is not None for one in found)))
+    def check(found: list[Any]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            (root / "images/a").mkdir(parents=True)
+            (root / "labels/a").mkdir(parents=True)
+            for k, (height, width, orientation, objects) in enumerate(found):
+                (root / f"images/a/{k}.jpg").write_bytes(rotated(height, width, orientation))
+                if objects is not None:
+                    text = "".join(" ".join(map(str, one)) + "\n" for one in objects)
+                    (root / f"labels/a/{k}.txt").write_text(text)
+            summary = prep(root / "images", root / "o.fds", yolo=root / "labels", workers=1)
+            assert summary.kept == len(found)
+            columns = LMDBDataset(root / "o.fds").columns
+            clipped = 0
+            for k, (height, width, _, objects) in enumerate(found):
+                want = []
+                for category, x, y, w, h in objects or []:
+                    x1, x2, y1, y2 = (x - w / 2) * width, (x + w / 2) * width, (y - h / 2) * height, (y + h / 2) * height
+                    inside = [min(max(x1, 0), width), min(max(y1, 0), height), min(max(x2, 0), width), min(max(y2, 0), height)]
+                    clipped += any(v < -1e-5 or v > 1 + 1e-5 for v in (x - w / 2, y - h / 2, x + w / 2, y + h / 2))
+                    if inside[2] > inside[0] and inside[3] > inside[1]:
+                        want.append((category, inside))
+                assert columns["source_size"][k].tolist() == [height, width]
+                assert columns["category"][k].tolist() == [category for category, _ in want]
+                np.testing.assert_allclose(columns["boxes"][k], np.reshape([box for _, box in want], (-1, 4)), atol=1e-4)
+            told = [int(note.split()[0]) for note in summary.notes if "reached outside" in note]
+            assert told == ([clipped] if clipped else [])
+
+    check()
+
+
+def test_a_box_stays_on_what_it_surrounds_in_a_rotated_photo(tmp_path: Path) -> None:
+    """Pixels are the reference: a white rectangle, stored on its side."""
+    upright = np.zeros((120, 80, 3), np.uint8)
+    upright[30:66, 8:40] = 255
+    exif = Image.Exif()
+    exif[274] = 6
+    (tmp_path / "in").mkdir()
+    Image.fromarray(np.rot90(upright)).save(tmp_path / "in/a.jpg", exif=exif, quality=98)
+    write(tmp_path, {"labels/a.txt": "0 0.3 0.4 0.4 0.3\n"})
+    out = prep(tmp_path / "in", tmp_path / "o.fds", size=40, yolo=tmp_path / "labels", codec="png").out
+    image, box = LMDBDataset(out, fields="boxes")[0]
+    rows, columns = np.nonzero(image[0].numpy() > 127)
+    np.testing.assert_allclose(box[0], [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1], atol=0.6)
+
+
+def test_polygons_become_boxes_and_lines_may_be_mixed(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"in/a.png": (50, 100), "l/a.txt": "2 0.1 0.2 0.5 0.1 0.3 0.8\n\n0 0.5 0.5 0.2 0.4\n", "l/classes.txt": "x\ny\nz\n"},
+    )
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "l")
+    columns = LMDBDataset(summary.out).columns
+    np.testing.assert_allclose(columns["boxes"][0], [[10, 5, 50, 40], [40, 15, 60, 35]], atol=1e-4)
+    assert columns["category"][0].tolist() == [2, 0]
+    assert {"1 polygon stored as the box around it", "categories: 3 names from classes.txt"} <= set(summary.notes)
+    assert Store(summary.out).manifest.columns[2].names == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_keypoints(tmp_path: Path, dims: int) -> None:
+    points = [(0.5, 0.5, 2), (0.25, 0.75, 1), (0, 0, 0)]
+    values = " ".join(str(v) for point in points for v in point[:dims])
+    write(
+        tmp_path, {"in/a.png": (40, 80), "d/labels/train/a.txt": f"0 0.5 0.5 1 1 {values}\n", "d/data.yaml": POSE.format(dims=dims)}
+    )
+    out = prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "d/labels/train").out
+    seen = 1.0 if dims == 3 else 2.0  # without a visibility, a labelled point is visible
+    stored = LMDBDataset(out, fields="keypoints")[0][1].tolist()
+    assert stored == [[[40.0, 20.0, 2.0], [20.0, 30.0, seen], [0.0, 0.0, 0.0]]]
+    mirrored = LMDBDataset(out, fields="keypoints", hflip=1.0)[0][1].tolist()
+    assert mirrored == [[[40.0, 20.0, 2.0], [0.0, 0.0, 0.0], [60.0, 30.0, seen]]], "flip_idx swaps the second and third"
+
+
+def test_nothing_vanishes(tmp_path: Path) -> None:
+    sizes: dict[str, str | tuple[int, int]] = {f"in/{k}.png": (20, 30) for k in "abcd"}
+    write(
+        tmp_path,
+        {**sizes, "l/a.txt": "0 0.5 0.5 0.5 0.5\n", "l/b.txt": "", "l/c.txt": "0 0.9 0.5 0.4 0.5\n0 0.5 0.5 0 0.1", "l/z.txt": ""},
+    )
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "l")
+    assert summary.rejected == {"no-image": 1} and summary.kept == 4
+    assert Store(summary.out).rejects()[0]["name"] == "l/z.txt"
+    notes = "\n".join(summary.notes)
+    assert "1 image without a .txt file, which shows no object" in notes
+    assert "1 image with an empty .txt file, which shows no object" in notes
+    assert "1 box reached outside of the image and was clipped" in notes and "1 box without area" in notes
+    assert "categories have no names" in notes
+    strict = prep(tmp_path / "in", tmp_path / "s.fds", yolo=tmp_path / "l", bad_boxes="reject")
+    assert strict.rejected == {"no-image": 1, "box-outside": 1}
+
+
+def test_files_next_to_their_images(tmp_path: Path) -> None:
+    write(tmp_path, {"in/a.png": (20, 30), "in/a.txt": "1 0.5 0.5 0.5 0.5\n", "in/b.png": (9, 9), "in/obj.names": "x\ny\n"})
+    summary = prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "in")
+    assert summary.kept == 2 and summary.skipped == {".names": 1}
+    assert LMDBDataset(tmp_path / "o.fds").columns["boxes"][0].tolist() == [[7.5, 5.0, 22.5, 15.0]]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt, line 2: 4 numbers; a line is class x_center"),
+        ({"l/a.txt": "0 0.5 0.5 0.5 0.5 0.9"}, "a.txt, line 1: 6 numbers; a line is"),
+        ({"l/a.txt": "\n0 0.5 x 0.5 0.5"}, "a.txt, line 2: could not convert string to float: 'x'"),
+        ({"l/a.txt": "0 nan 0.5 0.5 0.5"}, "a.txt, line 1: a coordinate is nan, but must be a fraction"),
+        ({"l/a.txt": "0 320 200 64 64"}, "a.txt, line 1: a coordinate is 320, but must be a fraction of the image's width"),
+        ({"l/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a.txt, line 1: the class is 0.5, but must be a whole number from 0"),
+        ({"l/a.txt": "-1 0.5 0.5 0.5 0.5"}, "line 1: the class is -1, but must be a whole number"),
+        ({"l/a.txt": "inf 0.5 0.5 0.5 0.5"}, "line 1: the class is inf, but must be a whole number"),
+        (
+            {"l/a.txt": "2 .5 .5 .5 .5", "l/classes.txt": "a\nb"},
+            "line 1: the class is 2, but must be from 0 to 1, as classes.txt says",
+        ),
+        ({"l/a.txt": "0 .5 .5 .5 .5", "l/data.yaml": POSE.format(dims=3)}, "5 numbers, but kpt_shape [3, 3] of data.yaml needs 14"),
+        ({"l/a.txt": "", "l/data.yaml": "names: &x [a]\n"}, "data.yaml, line 1: names is written in a way that is not read here"),
+        ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]\n"}, "data.yaml, line 1: names is written"),
+        ({"l/a.txt": "", "l/data.yaml": "names:\n- a\n- 'b'\n- \"\\x41\"\n"}, "data.yaml, line 4: names is written"),
+        ({"l/a.txt": "", "l/data.yaml": "names:\n- a\n  b\n"}, "data.yaml, line 3: names is written"),
+        ({"l/a.txt": "", "l/data.yaml": "names:\n  0: a\n  2: b\n"}, "names must have the numbers 0 to 1, but has 0, 2"),
+        (
+            {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [3]\n"},
+            "kpt_shape must be [number of keypoints, 2 or 3], but is [3]",
+        ),
+        ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [3, 2]\nflip_idx: [0, 1]"}, "flip_idx must be the numbers 0 to 2"),
+        ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a]"}, "kpt_names must be 2 names"),
+        (
+            {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"},
+            "flip_idx must swap left_NAME and right_NAME",
+        ),
+        ({"l/a.txt": "", "l/a.yaml": "names: [a]", "l/b.yaml": "names: [b]"}, "b.yaml both name classes; keep one"),
+        ({"l/b.txt": ""}, "no .txt file there belongs to an image: the first image is a.png, the first file is b.txt"),
+        ({}, "is not a folder; it holds a .txt file for each image"),
+    ],
+)
+def test_damage_is_told(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    write(tmp_path, {"in/a.png": (20, 30), **files})
+    with pytest.raises(PrepError) as caught:
+        prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "l")
+    assert message in str(caught.value)
+
+
+def test_one_source_of_annotations(tmp_path: Path) -> None:
+    done = run(*PREP, tmp_path, "--yolo", tmp_path, "--voc", tmp_path)
+    assert done.returncode == 2 and "--yolo and --voc are two sources of annotations: give one of them" in done.stderr
+
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")) | st.just(" "), min_size=1, max_size=8)
+plain = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,6}( [a-z]{1,5})?", fullmatch=True).filter(
+    lambda text: text.lower() not in ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(names, min_size=1, max_size=6) | st.lists(plain | st.integers(-5, 90), min_size=1, max_size=25),
+    st.sampled_from([None, False]),
+    st.booleans(),
+)
+def test_yaml_is_read_as_pyyaml_reads_it(values: list[Any], flow: bool | None, numbered: bool) -> None:
+    yaml = pytest.importorskip("yaml")
+    body = {"path": "../x", "names": dict(enumerate(values)) if numbered else values, "kpt_shape": [17, 3], "nc": len(values)}
+    text = yaml.safe_dump(body, default_flow_style=flow, allow_unicode=True, sort_keys=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.yaml"
+        path.write_text(f"# of a test\n{text}\ndownload: |\n  names: no\n  curl\n")
+        assert read_keys(path, ("names", "kpt_shape")) == {key: body[key] for key in ("names", "kpt_shape")}
+
+
+def test_yaml_in_the_forms_that_people_write(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    texts = [
+        "names: ['a', \"b c\", d e]  # three\nnc: 3\n",
+        "nc: 2\nnames:\n- a\n- b\nroboflow:\n  names: x\n",
+        "names:\n  0: person # first\n  1: bicycle\n\n  2: 'traffic light'\n",
+        "names: {0: a, 1: b}\nkpt_shape: [17, 3]  # points, dims\n",
+        "names: [a,\n  b,\n  c]\n",
+        "names: [\n  a,\n  b,\n]\n",
+        "kpt_names:\n  0:\n    - nose\n    - left_eye\nnames: [x]\n",
+        "kpt_names:\n  0:\n  - nose\n  - left_eye\nnames: [x]\n",
+        "'names': [it''s, '#1', a#b]\n",
+        "---\nnames:\n    - x: y\n",
+        'names: ["caf\\u00e9", "a\\tb"]\n',
+    ]
+    for text in texts:
+        (tmp_path / "d.yaml").write_text(text)
+        keys = ("names", "kpt_shape", "kpt_names")
+        want = {key: value for key, value in yaml.safe_load(text).items() if key in keys}
+        assert read_keys(tmp_path / "d.yaml", keys) == want, text
