@@ -1,6 +1,6 @@
 """Train a small detector on drawn scenes, in about a minute on two CPU cores.
 
-    python examples/train_detection.py [--scenes 1500] [--epochs 20] [--out detection-demo]
+    python examples/train_detection.py [--scenes 1500] [--epochs 15] [--out detection-demo]
 
 Draws circles, squares and triangles on textured backgrounds, writes PNG files and COCO's JSON, prepares both, and trains a detector
 without anchors, after Objects as Points (Zhou et al., 2019): a heat map for each category has its peaks at the centres of objects,
@@ -63,10 +63,10 @@ class Detector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(GPUNormalize(0.5, 0.25), conv(3, 16, 2), conv(16, 48, 2), conv(48, 48))
-        self.down = nn.Sequential(conv(48, 96, 2), conv(96, 96))
-        self.up = conv(48 + 96, 64)
-        self.head = nn.Conv2d(64, len(CATEGORIES) + 4, 1)
+        self.stem = nn.Sequential(GPUNormalize(0.5, 0.25), conv(3, 16, 2), conv(16, 32, 2), conv(32, 32))
+        self.down = nn.Sequential(conv(32, 64, 2), conv(64, 64))
+        self.up = conv(32 + 64, 48)
+        self.head = nn.Conv2d(48, len(CATEGORIES) + 4, 1)
         nn.init.constant_(self.head.bias[: len(CATEGORIES)], -4)  # peaks are rare
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ def draw(path: Path, images: Tensor, found: list[Objects], least: float = 0.3) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", type=int, default=1500)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("detection-demo"))
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fastdata.gpu.ragged import Ragged
 from fastdata.torch_private import pytree
 
 __all__ = ["Batch"]
@@ -56,7 +57,10 @@ class Batch(tuple[Any, ...]):
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """Move or convert every tensor, including nested ones, as `Tensor.to` does with these arguments."""
-        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)  # type: ignore[no-any-return]
+        moved = pytree.tree_map_only(  # the offsets of a Ragged stay int64
+            (Tensor, Ragged), lambda part: part.to(*args, **kwargs), self, is_leaf=lambda part: isinstance(part, Ragged)
+        )
+        return moved  # type: ignore[no-any-return]
 
     def pin_memory(self) -> Batch:
         """Copy every tensor into page-locked memory."""
