@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import cv2
@@ -74,7 +74,7 @@ class CLIP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [3, 24, 48, WIDTH]
-        convolutions = [conv(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+        convolutions = [conv(a, b) for a, b in pairwise(widths)]
         head = nn.Linear(WIDTH * (SIDE // 8) ** 2, WIDTH)
         self.image_tower = nn.Sequential(GPUNormalize(0.4, 0.25), *convolutions, nn.Flatten(), head)
         self.words, self.places = nn.Embedding(len(VOCABULARY) + 1, WIDTH), nn.Parameter(0.02 * torch.randn(LENGTH, WIDTH))
@@ -123,7 +123,7 @@ def train(model: CLIP, loader: Loader, epochs: int) -> None:
 
 @torch.no_grad()
 def ranks(model: CLIP, dataset: LMDBDataset) -> tuple[Tensor, int]:
-    """Return how many of the dataset's captions are as near to each image as its own, or nearer, and how many captions there are."""
+    """Return how many other captions of the dataset are as near to each image as its own, and how many captions there are."""
     model.eval()
     captions = sorted(set(dataset.columns["caption"]))
     texts = model.of_texts(tokenize(captions))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,14 @@ def draw_scenes(folder: Path, file: Path, count: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     images, annotations = [], list[dict[str, Any]]()
     for k in range(count):
-        coarse = rng.integers(0, 256, (6, 6, 3)).astype(np.float32)
-        texture = cv2.resize(coarse, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC) + rng.normal(0, 20, (SIDE, SIDE, 3))
+        coarse = rng.integers(30, 190, (6, 6, 3)).astype(np.float32)
+        texture = cv2.resize(coarse, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC) + rng.normal(0, 15, (SIDE, SIDE, 3))
         scene = np.clip(texture, 0, 255).astype(np.uint8)
         taken = np.zeros((SIDE, SIDE), bool)
         for _ in range(rng.integers(0, 7)):
             category, radius = int(rng.integers(len(CATEGORIES))), rng.uniform(7, 18)
             corners = (32, 4, 3)[category]
-            angles = 2 * np.pi * (np.arange(corners) / corners + rng.uniform())
+            angles = 2 * np.pi * ((np.arange(corners) + 0.5) / corners + rng.uniform(-0.05, 0.05))
             points = rng.uniform(radius, SIDE - radius, 2) + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
             x, y, width, height = box = cv2.boundingRect(points.round().astype(np.int32))
             if taken[y : y + height, x : x + width].any():
@@ -88,7 +87,7 @@ def losses(model: nn.Module, batch: Any) -> tuple[Tensor, int]:
     sizes = boxes[:, 2:] - boxes[:, :2]
     cells = ((boxes[:, :2] + boxes[:, 2:]) / 2 / STRIDE).long()  # x and y of the centres
 
-    steps = (torch.arange(GRID, device=boxes.device) - cells[:, :, None]) * STRIDE / sizes[:, :, None]  # from the centres, [n, 2, GRID]
+    steps = (torch.arange(GRID, device=boxes.device) - cells[:, :, None]) * STRIDE / sizes[:, :, None]  # [n, 2, GRID]
     bumps = torch.exp(-20 * (steps[:, 0, None, :] ** 2 + steps[:, 1, :, None] ** 2))  # 1 at the centres, [n, GRID, GRID]
     maps = (image * len(CATEGORIES) + categories)[:, None, None].expand_as(bumps)
     heat = torch.zeros_like(logits).flatten(0, 1).scatter_reduce(0, maps, bumps, "amax").view_as(logits)

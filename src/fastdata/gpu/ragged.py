@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -26,6 +26,12 @@ class Ragged:
 
     def __init__(self, values: Tensor, offsets: Tensor) -> None:
         self.values, self.offsets = values, offsets
+
+    @classmethod
+    def of(cls, lists: Sequence[Tensor]) -> Ragged:
+        """Make a batch of one or more lists, [length, ...] each."""
+        lengths = torch.tensor([0, *map(len, lists)], device=lists[0].device)
+        return cls(torch.cat(list(lists)), lengths.cumsum(0))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

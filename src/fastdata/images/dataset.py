@@ -13,6 +13,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
+from fastdata.data.targets import Item
 from fastdata.data.timing import Allocate, Timing
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
@@ -141,7 +142,8 @@ class ImageDataset(SlotDataset):
         u = torch.rand(self.view.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plan = self._plan(row[None], u)
         (pixels,) = render_each(self._images, self.view, row[None], plan, before_transform=self._seed_by_torch)
-        return torch.from_numpy(pixels).permute(2, 0, 1), self._read_target(row, plan)
+        image, target = torch.from_numpy(pixels).permute(2, 0, 1), self._read_target(row, plan)
+        return (image, target) if self._fields is None else Item.of(image, target, self._fields.batching(self._images.columns))
 
     def _read_target(self, row: Any, plan: list[Sample]) -> Any:
         labels = self._images.targets[row]
