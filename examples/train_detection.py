@@ -146,7 +146,7 @@ def mean_average_precision(found: list[Objects], truth: list[tuple[Tensor, Tenso
                     left = torch.cat([left[:place], left[place + 1 :]])
         right = torch.tensor(hits)[torch.cat(scores).argsort(descending=True, stable=True)].cumsum(0)
         precision = (right / torch.arange(1, len(right) + 1)).flip(0).cummax(0).values.flip(0)  # the best at this recall or above
-        place = torch.searchsorted(right / count, torch.linspace(0, 1, 101))
+        place = torch.searchsorted(right.double() / count, torch.from_numpy(np.linspace(0, 1, 101)))
         results.append(torch.cat([precision, torch.zeros(1)])[place].mean())
     return float(torch.stack(results).mean())
 
@@ -182,7 +182,7 @@ def main() -> None:
     held_out = held_out.with_crop(None)  # whole scenes
     model = Detector()
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=0.05)
-    with Loader(training, 32, shuffle=True, seed=0, drop_last=True) as loader:
+    with Loader(training, 16, shuffle=True, seed=0, drop_last=True) as loader:
         Trainer(model, losses, optimizer, scheduler=onecycle()).fit(loader, epochs=args.epochs)
 
     found, truth = [], []
