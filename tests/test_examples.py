@@ -163,7 +163,8 @@ def slow_map(found: Any, truth: Any, iou: float) -> float:
             hits = wrong = 0
             for (boxes, kinds, scores), (true_boxes, true_kinds) in zip(found, truth, strict=True):
                 left = [box for box, kind in zip(true_boxes, true_kinds, strict=True) if kind == category]
-                sure = sorted(((s, box) for box, kind, s in zip(boxes, kinds, scores, strict=True) if kind == category and s >= least))
+                scored = zip(scores, boxes, kinds, strict=True)
+                sure = sorted((score, box) for score, box, kind in scored if kind == category and score >= least)
                 for _, box in reversed(sure):
                     best = max(left, key=lambda one: overlap(one, box), default=None)
                     if best is not None and overlap(best, box) >= iou:

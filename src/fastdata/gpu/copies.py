@@ -199,8 +199,10 @@ def rebuilt(
     def again(part: Any) -> Any:
         return rebuilt(part, change, device, is_part=is_part)
 
-    if isinstance(value, Tensor) or is_part(value):
+    if isinstance(value, Tensor):
         return _like(value, change(value))
+    if is_part(value):
+        return change(value)
     if isinstance(value, Batch):
         return _like(value, Batch.of(map(again, value), value.valid, value.ids, value.position))
     if hasattr(value, "to"):
