@@ -203,6 +203,8 @@ def test_the_detectors_map_is_cocos() -> None:
         assert example.mean_average_precision(*tensors) == pytest.approx(want, abs=0.011 / 3)
         seen.add(round(want, 1))
     assert len(seen) > 4
+    nothing = [(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0))]
+    assert example.mean_average_precision(nothing, [(torch.ones(2, 4), torch.ones(2))]) == 0
 
 
 @pytest.fixture

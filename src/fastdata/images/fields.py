@@ -145,6 +145,16 @@ class Columns(Mapping[str, Any]):
             return self._labels
         raise KeyError(f"there is no column {name}; there are {', '.join(self)}")
 
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return what the numbers of a column stand for, such as COCO's categories, or the names of keypoints; () without names.
+
+        Raises:
+            KeyError: there is no such column.
+        """
+        if name not in self._values:
+            raise KeyError(f"there is no column {name}; there are {', '.join(self._values)}")
+        return self._values[name].column.names
+
     def __iter__(self) -> Iterator[str]:
         return iter([*self._values, LABEL])
 
