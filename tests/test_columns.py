@@ -381,7 +381,8 @@ def test_ragged(values: list[list[int]], length: int, fill: int) -> None:
     assert ragged.padded(fill=fill).tolist() == [one + [fill] * (longest - len(one)) for one in values]
     assert ragged.rows.tolist() == [k for k, one in enumerate(values) for _ in one]
     for part in (slice(length), slice(fill, None), slice(1, fill), slice(None)):
-        assert [one.tolist() for one in ragged[part]] == values[part]
+        some = ragged[part]
+        assert [some[k].tolist() for k in range(len(some))] == values[part] == [one.tolist() for one in some]
     if values:
         again = Ragged.of(ragged.unbind())
         assert torch.equal(again.values, flat) and torch.equal(again.offsets, offsets)
