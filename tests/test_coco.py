@@ -217,6 +217,14 @@ def test_what_is_stored(stores: dict[str, Path], body: Any) -> None:
     assert LMDBDataset(stores["short"], fields="category")[3][1].dtype == torch.int64
 
 
+def test_names_of_categories_and_keypoints(stores: dict[str, Path]) -> None:
+    columns = LMDBDataset(stores["short"]).split(0.5, seed=0)[0].columns
+    assert columns.names("category") == ("person", "dog", "tree")  # in the order of their ids
+    assert columns.names("keypoints") == tuple(POINTS) and columns.names("boxes") == ()
+    with pytest.raises(KeyError, match="no column kind; there are image_id, source_size, boxes"):
+        columns.names("kind")
+
+
 def test_captions_and_images_without_annotations(folder: Path, body: Any, tmp_path: Path) -> None:
     captions = [
         {"image_id": one["id"], "id": k, "caption": f"picture {k}, {n}"} for k, one in enumerate(body["images"][1:]) for n in "ab"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 import fastdata
-from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, TableDataset, prep
+from fastdata import (
+    CenterCrop,
+    FormatError,
+    LMDBDataset,
+    Loader,
+    PrepError,
+    Ragged,
+    RAMDataset,
+    StoreError,
+    TableDataset,
+    Trainer,
+    prep,
+)
 from fastdata.images.kind import KIND
 from fastdata.store.info import store_facts
 from fastdata.store.store import Store
@@ -103,6 +118,62 @@ def test_a_batch_has_the_values_of_its_rows(store: Path, kind: Any, workers: int
                 assert_row({name: value[place] for name, value in found.items()}, k)
                 seen.append(k)
         assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("fields", [NAMES, *NAMES])
+def test_torchs_dataloader_makes_the_same_batches(store: Path, fields: Any, workers: int) -> None:
+    """Of datasets, and of torch's subsets and sums of them; one row, equal and different lengths among them."""
+    dataset = LMDBDataset(store, fields=fields)
+    halves = ConcatDataset([Subset(dataset, range(9)), dataset.subset(range(9, COUNT))])
+    for size in (1, 7) if not workers else (7,):
+        ours = list(Loader(dataset, size, num_workers=0))
+        for other in (DataLoader(halves, size, num_workers=workers), Loader(halves, size, num_workers=workers)):
+            for (images, found), (want_images, want) in zip(other, ours, strict=True):
+                assert torch.equal(images, want_images)
+                assert_same(found, want)
+
+
+def assert_same(found: Any, want: Any) -> None:
+    assert type(found) is type(want)
+    if isinstance(want, dict):
+        assert list(found) == list(want)
+        for name in want:
+            assert_same(found[name], want[name])
+    elif isinstance(want, Ragged):
+        assert_same(found.values, want.values)
+        assert_same(found.offsets, want.offsets)
+    elif isinstance(want, torch.Tensor):
+        assert found.dtype == want.dtype and torch.equal(found.nan_to_num(), want.nan_to_num())
+    else:
+        assert found == want
+
+
+def test_a_sample_is_a_pair_that_travels(store: Path) -> None:
+    sample = LMDBDataset(store, fields="ids")[3]
+    for again in (sample, copy.copy(sample), pickle.loads(pickle.dumps(sample))):
+        image, ids = again
+        assert isinstance(again, tuple) and image.shape == (3, 32, 32) and ids.tolist() == rows()[3]["ids"]
+        assert_same(default_collate([again, again])[1], Ragged.of([ids, ids]))
+
+
+def test_the_trainer_leaves_out_repeated_rows_of_lists_too(store: Path) -> None:
+    """Of 9 samples on 2 ranks, the last batch of one repeats a sample."""
+    dataset = LMDBDataset(store, fields=NAMES, crop=CenterCrop(8)).subset(range(9))
+    batches = list(Loader(dataset, 3, rank=1, world_size=2, num_workers=0))
+    assert batches[-1].valid < len(batches[-1].ids)
+    seen = []
+
+    def losses(model: Any, batch: Any) -> Any:
+        images, found = batch
+        seen.append([len(images), *(len(found[name]) for name in NAMES)])
+        for place, k in enumerate(batch.ids.tolist()):
+            assert_row({name: value[place] for name, value in found.items()}, k)
+        return model(images.flatten(1).float()).sum(1)
+
+    model = torch.nn.Linear(192, 1)
+    Trainer(model, losses, torch.optim.SGD(model.parameters(), 1e-9), progress=False).fit(batches, epochs=1)
+    assert seen == [[batch.valid] * (1 + len(NAMES)) for batch in batches]
 
 
 def test_ranks_and_resumed_loaders_have_them_too(store: Path) -> None:
@@ -308,6 +379,13 @@ def test_ragged(values: list[list[int]], length: int, fill: int) -> None:
     assert ragged.padded(length, fill).tolist() == [(one + [fill] * length)[:length] for one in values]
     longest = max(map(len, values), default=0)
     assert ragged.padded(fill=fill).tolist() == [one + [fill] * (longest - len(one)) for one in values]
+    assert ragged.rows.tolist() == [k for k, one in enumerate(values) for _ in one]
+    for part in (slice(length), slice(fill, None), slice(1, fill), slice(None)):
+        some = ragged[part]
+        assert [some[k].tolist() for k in range(len(some))] == values[part] == [one.tolist() for one in some]
+    if values:
+        again = Ragged.of(ragged.unbind())
+        assert torch.equal(again.values, flat) and torch.equal(again.offsets, offsets)
     moved = ragged.to(torch.float64)
     assert moved.values.dtype == torch.float64 and moved.offsets.dtype == torch.int64
     if values and longest:
@@ -322,5 +400,10 @@ def test_ragged_travels_as_a_tensor_does() -> None:
     assert repr(boxes) == "Ragged(2 lists, float32 [3, 4])"
     with pytest.raises(IndexError, match="index 2, but the batch has 2 lists"):
         boxes[2]
+    with pytest.raises(ValueError, match=r"no step, found 2: use ragged.unbind\(\)"):
+        boxes[::2]
+    shapes = torch.utils._pytree.tree_map(lambda tensor: tuple(tensor.shape), boxes)
+    assert repr(shapes) == "Ragged((3, 4), (3,))"
     batch = fastdata.Batch.of(({"boxes": boxes},), 2, np.arange(2), (0, 2)).to(torch.float64)
-    assert batch[0]["boxes"].values.dtype == torch.float64
+    assert batch[0]["boxes"].values.dtype == torch.float64 and batch[0]["boxes"].offsets.dtype == torch.int64
+    assert batch.valid == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -9,10 +10,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from support import run, run_ranks
 
@@ -122,6 +125,86 @@ def test_a_gpt_learns_what_a_bigram_model_can_t(tmp_path: Path) -> None:
     assert "3000 speeches, 27000 tokens" in done.stdout
     found = re.search(r"held-out loss ([\d.]+) nats a token after \d+ s; the bigram model's is ([\d.]+)", done.stdout)
     assert found is not None and float(found[1]) < float(found[2]) - 0.1
+
+
+@pytest.mark.slow
+def test_a_clip_finds_captions_that_it_was_not_trained_on(tmp_path: Path) -> None:
+    options = ["--scenes", "1500", "--epochs", "12"]
+    done = run(sys.executable, ROOT / "examples/train_clip.py", *options, cwd=tmp_path, seconds=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1500 of 1500 scenes prepared" in done.stdout
+    found = [[float(share) for share in pair] for pair in re.findall(r"recall@\d ([\d.]+)%; by chance ([\d.]+)%", done.stdout)]
+    (first, chance), (five, _) = found
+    assert 100 >= five >= first > 20 * chance > 0
+
+
+@pytest.mark.slow
+def test_a_detector_finds_shapes(tmp_path: Path) -> None:
+    options = ["--scenes", "800", "--epochs", "12"]
+    done = run(sys.executable, ROOT / "examples/train_detection.py", *options, cwd=tmp_path, seconds=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"mAP ([\d.]+) at an IoU of 0.5, on 160 held-out scenes", done.stdout)
+    assert found is not None and float(found[1]) > 0.6, done.stdout
+    assert cv2.imread(str(tmp_path / "detection-demo/scenes.png")).shape == (288, 4 * 288, 3)
+
+
+def overlap(a: list[float], b: list[float]) -> float:
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    inner = max(width, 0) * max(height, 0)
+    return inner / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - inner)
+
+
+def slow_map(found: Any, truth: Any, iou: float) -> float:
+    """By COCO's definition. For each threshold of the scores, match what is above it; precision at a recall is the best of all."""
+    means = []
+    for category in sorted({kind for _, kinds in truth for kind in kinds}):
+        points = []
+        for least in sorted({score for _, _, scores in found for score in scores}):
+            hits = wrong = 0
+            for (boxes, kinds, scores), (true_boxes, true_kinds) in zip(found, truth, strict=True):
+                left = [box for box, kind in zip(true_boxes, true_kinds, strict=True) if kind == category]
+                scored = zip(scores, boxes, kinds, strict=True)
+                sure = sorted((score, box) for score, box, kind in scored if kind == category and score >= least)
+                for _, box in reversed(sure):
+                    best = max(left, key=lambda one: overlap(one, box), default=None)
+                    if best is not None and overlap(best, box) >= iou:
+                        left.remove(best)
+                        hits += 1
+                    else:
+                        wrong += 1
+            if hits + wrong:
+                points.append((hits / sum(kinds.count(category) for _, kinds in truth), hits / (hits + wrong)))
+        best_at = [max((p for recall, p in points if recall >= k / 100 - 1e-9), default=0.0) for k in range(101)]
+        means.append(sum(best_at) / 101)
+    return sum(means) / len(means)
+
+
+def test_the_detectors_map_is_cocos() -> None:
+    spec = importlib.util.spec_from_file_location("train_detection", ROOT / "examples/train_detection.py")
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(40):
+        found, truth = [], []
+        for _ in range(int(rng.integers(1, 6))):
+            count, more = (int(n) for n in rng.integers([1, 0], [6, 10]))
+            corners = rng.uniform(0, 30, (count, 2))
+            true_boxes = np.concatenate([corners, corners + rng.uniform(5, 20, (count, 2))], 1)
+            true_kinds = rng.integers(0, 3, count)
+            near = rng.integers(0, count, more)
+            boxes = true_boxes[near] + rng.normal(0, 1.5, (more, 4))
+            kinds = np.where(rng.random(more) < 0.8, true_kinds[near], rng.integers(0, 3, more))
+            found.append((boxes, kinds, rng.permutation(more) / 16 + rng.random() / 32))
+            truth.append((true_boxes, true_kinds))
+        want = slow_map(*([[part.tolist() for part in image] for image in images] for images in (found, truth)), 0.5)
+        tensors = ([tuple(map(torch.from_numpy, image)) for image in images] for images in (found, truth))
+        assert example.mean_average_precision(*tensors) == pytest.approx(want, abs=0.011 / 3)
+        seen.add(round(want, 1))
+    assert len(seen) > 4
+    nothing = [(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0))]
+    assert example.mean_average_precision(nothing, [(torch.ones(2, 4), torch.ones(2))]) == 0
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ ARROWS = {
     "store": {"errors", "kinds", "machine", "options", "words"},
     "sources": {"errors", "options", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "machine", "options", "sources", "store", "words"},
-    "data": {"errors", "gpu", "kinds", "machine", "shared_memory", "store"},
+    "data": {"errors", "gpu", "kinds", "machine", "shared_memory", "store", "torch_private"},
     "images": {
         "errors",
         "kinds",
@@ -51,7 +51,7 @@ ARROWS = {
     "parallel": {"errors", "gpu", "optim"},
     "monitor": {"errors", "machine", "torch_private"},
     "checkpoint": {"errors", "parallel"},
-    "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint"},
+    "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
     "cli": {"_version", "errors", "kinds", "options", "prepare", "store", "bench", "words"},
     "integrations": {"errors", "loader"},

@@ -16,9 +16,19 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils.collate import default_collate_fn_map  # documented, under default_collate
 
-__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "bilinear", "bilinear_averaged", "default_device", "end_workers"]
-__all__ += ["end_kept_workers", "has_stepped", "kill_workers", "profiles", "pytree", "shared_storage", "workers_of"]
+__all__ = [
+    "TESTED",
+    "ExceptionWrapper",
+    "NormBase",
+    "arrived",
+    "bilinear",
+    "bilinear_averaged",
+    "default_collate_fn_map",
+    "default_device",
+]
+__all__ += ["end_kept_workers", "end_workers", "has_stepped", "kill_workers", "profiles", "pytree", "shared_storage", "workers_of"]
 
 TESTED = ("2.6", "2.13", "2.15")
 

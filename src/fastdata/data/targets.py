@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import default_collate
 
 from fastdata.gpu.ragged import Ragged
+from fastdata.torch_private import default_collate_fn_map
 
-__all__ = ["Lists", "to_tensors"]
+__all__ = ["Item", "Lists", "to_tensors"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,6 +32,45 @@ class Lists(NamedTuple):
         """Return the lists with these of their items, bool [total], only."""
         counts = np.bincount(self.of[chosen], minlength=len(self.offsets) - 1)
         return Lists(self.values[chosen], np.concatenate([[0], np.cumsum(counts)]))
+
+
+class Item(tuple[Any, Any]):
+    """One sample of a dataset with fields: an image and its target.
+
+    torch's DataLoader makes batches of them that are like a Loader's, with `Ragged` for lists, and Python lists of text
+    and JSON. By itself it would stack lists that happen to have the same length, and fail for others.
+
+    Attributes:
+        batching: how the target is batched: "ragged", "list", or a dtype; of a dict, for each name.
+    """
+
+    batching: str | Mapping[str, str]
+
+    @classmethod
+    def of(cls, image: Any, target: Any, batching: str | Mapping[str, str]) -> Item:
+        item = cls((image, target))
+        item.batching = batching
+        return item
+
+
+def _collate(items: Sequence[Item], *, collate_fn_map: Any = None) -> list[Any]:
+    """Return images and targets, as a list, as torch's own function does with tuples."""
+    images, targets = zip(*items, strict=True)
+    how = items[0].batching
+    if isinstance(how, str):
+        return [default_collate([*images]), _batched(targets, how)]
+    return [default_collate([*images]), {name: _batched([target[name] for target in targets], how[name]) for name in how}]
+
+
+def _batched(values: Sequence[Any], how: str) -> Any:
+    if how == "ragged":
+        return Ragged.of(values)
+    if how == "list":
+        return list(values)
+    return torch.stack(list(values)) if isinstance(values[0], torch.Tensor) else torch.from_numpy(np.array(values, how))
+
+
+default_collate_fn_map[Item] = _collate
 
 
 def to_tensors(targets: Any) -> Any:

@@ -56,7 +56,10 @@ class Batch(tuple[Any, ...]):
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """Move or convert every tensor, including nested ones, as `Tensor.to` does with these arguments."""
-        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(*args, **kwargs), self)  # type: ignore[no-any-return]
+        moved = pytree.tree_map_only(  # the offsets of a Ragged stay int64
+            (Tensor, Ragged), lambda part: part.to(*args, **kwargs), self, is_leaf=lambda part: isinstance(part, Ragged)
+        )
+        return moved  # type: ignore[no-any-return]
 
     def pin_memory(self) -> Batch:
         """Copy every tensor into page-locked memory."""
@@ -100,18 +103,18 @@ def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
 
 def _lengths(items: Iterable[Any]) -> list[int]:
     """Return the length of each tensor and Ragged among the items."""
-    return [
-        len(item) if isinstance(item, Ragged) or item.dim() else -1 for item in _leaves(items) if isinstance(item, Tensor | Ragged)
-    ]
-
-
-def _leaves(items: Iterable[Any]) -> list[Any]:
-    return pytree.tree_leaves(list(items), is_leaf=lambda item: isinstance(item, Ragged))
+    return [len(leaf) if isinstance(leaf, Ragged) or leaf.dim() else -1 for leaf in _leaves(items)]
 
 
 def _tensors(items: Iterable[Any]) -> list[Tensor]:
     """Return the tensors among the items, also those in tuples and dicts."""
-    return [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in _leaves(items) if isinstance(leaf, Tensor | Ragged)]
+    return [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in _leaves(items)]
+
+
+def _leaves(items: Iterable[Any]) -> list[Tensor | Ragged]:
+    """Return each tensor and Ragged. A pytree may hold a Ragged of anything else, while a function is mapped over it."""
+    leaves = pytree.tree_leaves(list(items), is_leaf=lambda item: isinstance(item, Ragged))
+    return [leaf for leaf in leaves if isinstance(leaf.values if isinstance(leaf, Ragged) else leaf, Tensor)]
 
 
 pytree.register_pytree_node(

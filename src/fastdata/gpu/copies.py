@@ -188,23 +188,34 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def rebuilt(value: Any, change: Callable[[Tensor], Tensor], device: torch.device) -> Any:
-    """Return the batch with `change` applied to its tensors, and other objects with a `.to` moved to the device."""
+def rebuilt(
+    value: Any, change: Callable[[Any], Any], device: torch.device, *, is_part: Callable[[Any], bool] = lambda part: False
+) -> Any:
+    """Return the batch with `change` applied to its tensors, and other objects with a `.to` moved to the device.
+
+    `change` also gets what `is_part` returns True for.
+    """
+
+    def again(part: Any) -> Any:
+        return rebuilt(part, change, device, is_part=is_part)
+
     if isinstance(value, Tensor):
         return _like(value, change(value))
+    if is_part(value):
+        return change(value)
     if isinstance(value, Batch):
-        return _like(value, Batch.of((rebuilt(part, change, device) for part in value), value.valid, value.ids, value.position))
+        return _like(value, Batch.of(map(again, value), value.valid, value.ids, value.position))
     if hasattr(value, "to"):
         return value.to(device, non_blocking=True)
     if isinstance(value, MutableMapping):
         new = copy.copy(value)
         for key in list(value):
-            new[key] = rebuilt(value[key], change, device)
+            new[key] = again(value[key])
         return new
     if isinstance(value, Mapping):
-        return {key: rebuilt(part, change, device) for key, part in value.items()}
+        return {key: again(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        parts = (rebuilt(part, change, device) for part in value)
+        parts = map(again, value)
         return _like(value, type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts))
     return value
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -27,11 +27,29 @@ class Ragged:
     def __init__(self, values: Tensor, offsets: Tensor) -> None:
         self.values, self.offsets = values, offsets
 
+    @classmethod
+    def of(cls, lists: Sequence[Tensor]) -> Ragged:
+        """Make a batch of one or more lists, [length, ...] each."""
+        lengths = torch.tensor([0, *map(len, lists)], device=lists[0].device)
+        return cls(torch.cat(list(lists)), lengths.cumsum(0))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Tensor:
-        """Return one list, [length, ...], as a view."""
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Ragged: ...
+
+    def __getitem__(self, index: int | slice) -> Tensor | Ragged:
+        """Return one list, [length, ...], or with a slice without a step, several, as a Ragged. Both are views of the values."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError(f"a slice of a Ragged has no step, found {step}: use ragged.unbind()[...]")
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index}, but the batch has {len(self)} lists")
         place = index % len(self)
@@ -44,6 +62,12 @@ class Ragged:
     def lengths(self) -> Tensor:
         """The length of each list, int64 [n]."""
         return self.offsets.diff()
+
+    @property
+    def rows(self) -> Tensor:
+        """The row of the batch that each item belongs to, int64 [total]: `logits[boxes.rows]` has a row for each box."""
+        places = torch.arange(len(self), device=self.offsets.device)
+        return torch.repeat_interleave(places, self.lengths, output_size=len(self.values))
 
     def unbind(self) -> list[Tensor]:
         """Return the lists, [length, ...] each, as views. Waits for the device once."""
@@ -81,6 +105,8 @@ class Ragged:
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
 
     def __repr__(self) -> str:
+        if not isinstance(self.values, Tensor):  # a function that returns anything else was mapped over its tensors
+            return f"Ragged({self.values}, {self.offsets})"
         return f"Ragged({len(self)} lists, {str(self.values.dtype).removeprefix('torch.')} {list(self.values.shape)})"
 
 

@@ -13,7 +13,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
-from fastdata.data.targets import to_tensors
+from fastdata.data.targets import Item, to_tensors
 from fastdata.data.timing import Allocate, Timing
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
@@ -146,8 +146,9 @@ class ImageDataset(SlotDataset):
         u = torch.rand(self.views.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plans = self._plan(row[None], u)
         samples = render_each(self._images, self.views, row[None], plans, before_transform=self._seed_by_torch)
-        images = tuple(torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in samples)
-        return images if self.views.several else images[0], self._read_target(row, plans[0])
+        views = tuple(torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in samples)
+        image, target = views if self.views.several else views[0], self._read_target(row, plans[0])
+        return (image, target) if self._fields is None else Item.of(image, target, self._fields.batching(self._images.columns))
 
     def _read_target(self, row: Any, plan: list[Sample]) -> Any:
         labels = self._images.targets[row]

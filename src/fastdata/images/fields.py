@@ -14,6 +14,7 @@ from fastdata.errors import StoreError
 from fastdata.images.columns import Values, items_of
 from fastdata.images.geometry import Placement, move_boxes, move_keypoints
 from fastdata.images.records import Images
+from fastdata.store.column import TEXTS, Column
 
 __all__ = ["LABEL", "Columns", "Fields"]
 
@@ -106,11 +107,20 @@ class Fields:
             found[name] = moved[name].select(remaining[group]) if group in remaining and group is not None else moved[name]
         return found
 
+    def batching(self, columns: Mapping[str, Values]) -> str | dict[str, str]:
+        """Return how `Item` batches the target."""
+        found = {name: "int64" if name == LABEL else _batching(columns[name].column) for name in self.names}
+        return found[self.names[0]] if self.single else found
+
     def item(self, columns: Mapping[str, Values], row: int, label: Any, move: Move) -> Any:
         """Return the target of one row: numbers and text as Python has them, arrays and lists as tensors."""
         batch = replace(self, single=False).batch(columns, np.array([row]), np.zeros(1), move)
         found = {name: label if name == LABEL else _as_item(batch[name]) for name in self.names}
         return found[self.names[0]] if self.single else found
+
+
+def _batching(column: Column) -> str:
+    return "list" if column.type in TEXTS else "ragged" if column.many else column.type
 
 
 def _as_item(batch: Array | Lists | list[Any]) -> Any:
@@ -138,6 +148,16 @@ class Columns(Mapping[str, Any]):
         if name == LABEL:
             return self._labels
         raise KeyError(f"there is no column {name}; there are {', '.join(self)}")
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return what the numbers of a column stand for, such as COCO's categories, or the names of keypoints; () without names.
+
+        Raises:
+            KeyError: there is no such column.
+        """
+        if name not in self._values:
+            raise KeyError(f"there is no column {name}; there are {', '.join(self._values)}")
+        return self._values[name].column.names
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._values, LABEL])

@@ -35,9 +35,9 @@ class LMDBDataset(ImageDataset):
             later through `dataset.transform`.
         fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
             what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a
-            `Ragged`, text, bytes and JSON to Python lists. Boxes (x1, y1, x2, y2) and keypoints (x, y, visibility) are in pixels of
-            the emitted image: they follow its resize, crop and flips. Boxes are clipped to it; keypoints outside of it become
-            (0, 0, 0), and "left_..." and "right_..." change places in a mirror image.
+            `Ragged`, text, bytes and JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints
+            (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and flips. Boxes are clipped to it;
+            keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places in a mirror image.
         min_visible: drop instances of whose box a smaller share, or nothing, lies in the emitted image, from all columns that
             describe them.
 

@@ -14,7 +14,9 @@ from fastdata.checkpoint.states import random_state, restore_random
 from fastdata.errors import FastDataError, warn_user
 from fastdata.gpu.copies import rebuilt
 from fastdata.gpu.prefetcher import Prefetcher, places, set_epoch
+from fastdata.gpu.ragged import Ragged
 from fastdata.parallel.world import World
+from fastdata.torch_private import pytree
 
 __all__ = ["Epoch", "check_part", "first_tensor", "to_device"]
 
@@ -145,27 +147,41 @@ def to_device(batch: Any, device: torch.device, *, channels_last: bool) -> tuple
     If no row is real, all stay, since every rank has to run the model.
 
     Raises:
-        FastDataError: if rows have to go, and a tensor does not have one row per sample.
+        FastDataError: if rows have to go, and a tensor, a Ragged or a list of Python values does not have one row per sample.
     """
     valid, ids = getattr(batch, "valid", None), getattr(batch, "ids", None)
     rows = len(ids) if valid and ids is not None else 0
     spare = rows - (valid or rows)  # rows that repeat samples
 
-    def change(tensor: Tensor) -> Tensor:
-        tensor = tensor.to(device, non_blocking=True)
-        if spare and tensor.dim():
-            if len(tensor) != rows:
+    def change(part: Any) -> Any:
+        if spare and not (isinstance(part, Tensor) and not part.dim()):
+            if len(part) != rows:
+                found = f"tensor {[*part.shape]}" if isinstance(part, Tensor) else f"{type(part).__name__} of {len(part)}"
                 raise FastDataError(
-                    f"the last batch of this rank repeats {spare} of {rows} samples, but a tensor {[*tensor.shape]} in it does not "
+                    f"the last batch of this rank repeats {spare} of {rows} samples, but a {found} in it does not "
                     "have one row per sample, so the repeated rows cannot be removed: give the Loader drop_last=True"
                 )
-            tensor = tensor[:valid]
-        return tensor.contiguous(memory_format=torch.channels_last) if channels_last and tensor.dim() == 4 else tensor
+            part = part[:valid]
+        if isinstance(part, list):
+            return part
+        part = part.to(device, non_blocking=True)
+        return part.contiguous(memory_format=torch.channels_last) if channels_last and _is_image(part) else part
 
-    batch = rebuilt(batch, change, device)
+    batch = rebuilt(batch, change, device, is_part=_has_rows)
     if ids is not None and hasattr(batch, "__dict__"):
         batch.ids = ids[: valid or len(ids)]
     return batch, valid
+
+
+def _has_rows(part: Any) -> bool:
+    """Return whether it has a row for each sample, besides tensors: a Ragged, or a list of text or other values of Python."""
+    return isinstance(part, Ragged) or (
+        isinstance(part, list) and bool(part) and not any(hasattr(leaf, "to") for leaf in pytree.tree_leaves(part))
+    )
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 4
 
 
 def first_tensor(batch: Any) -> Tensor | None:
