@@ -128,6 +128,30 @@ def test_a_gpt_learns_what_a_bigram_model_can_t(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_views_without_labels_teach_an_encoder_what_raw_pixels_do_not_tell(tmp_path: Path) -> None:
+    """Discs, squares and crosses of any colour, at any place: no pixel by itself says which it is."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 450), ("test", 150)):
+        for k in range(count):
+            image, color = rng.integers(0, 90, (32, 32, 3), np.uint8), rng.integers(100, 256, 3).tolist()
+            (x, y), kind = rng.integers(10, 22, 2).tolist(), ("disc", "square", "cross")[k % 3]
+            if kind == "disc":
+                cv2.circle(image, (x, y), 8, color, -1)
+            elif kind == "square":
+                cv2.rectangle(image, (x - 7, y - 7), (x + 7, y + 7), color, -1)
+            else:
+                cv2.drawMarker(image, (x, y), color, cv2.MARKER_TILTED_CROSS, 15, 3)
+            path = tmp_path / split / kind / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), image)
+    options = ["--epochs", "15", "--batch-size", "64", "--width", "16"]
+    done = run(sys.executable, ROOT / "examples/train_ssl.py", "train", "test", *options, cwd=tmp_path, seconds=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    learnt, _, raw = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout.splitlines()[-1]))
+    assert learnt > raw + 15
+
+
+@pytest.mark.slow
 def test_a_clip_finds_captions_that_it_was_not_trained_on(tmp_path: Path) -> None:
     options = ["--scenes", "1500", "--epochs", "12"]
     done = run(sys.executable, ROOT / "examples/train_clip.py", *options, cwd=tmp_path, seconds=400)
