@@ -15,7 +15,8 @@ from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, list_folder, others
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import with_masks
-from fastdata.sources.path_table import is_path_table, list_table
+from fastdata.sources.path_table import list_table
+from fastdata.sources.table_file import is_path_table
 from fastdata.sources.walk import walk_files
 from fastdata.store.format import Labels
 

@@ -136,6 +136,7 @@ def _run(work: Work, workers: int, timeout: float, progress: str) -> int:
     for folder in (WORK, *names):
         (out / folder).mkdir(exist_ok=True)
     for name, data in plan.files.items():
+        (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)
     if not (out / WORK / PLAN).exists():
         write_atomic(out / WORK / PLAN, plan.to_json())

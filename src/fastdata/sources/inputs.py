@@ -15,7 +15,7 @@ from fastdata.sources.options import StrPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Place", "Source", "SourceList"]
+__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Part", "Place", "Source", "SourceList"]
 __all__ += ["fits_float", "is_image", "is_number", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
@@ -32,18 +32,32 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
+class Part:
+    """A column whose values lie next to the images. A worker reads them, so that they are not in the plan.
+
+    Attributes:
+        ending: what the name of a value's file, or of its member of a tar, has after the image's name without its extension; "": the
+            values are a column of the archive, with the name of this one.
+    """
+
+    column: Column
+    ending: str = ""
+
+
+@dataclass(frozen=True)
 class Source:
     """One input.
 
     Attributes:
         name: relative to the root, as Python decodes file names (surrogateescape).
         label: -1 if it has none.
-        size: bytes, with its mask; -1 if the file could not be examined.
+        size: bytes, with its mask and the files of its parts; -1 if the file could not be examined.
         problem: why it cannot be used, if that is already known; else "".
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
         values: one for each column of its SourceList.
+        parts: in a tar, the offset and the size of the member for each part of its SourceList, None for one that is not there.
     """
 
     name: str
@@ -53,6 +67,7 @@ class Source:
     mask: str = ""
     place: Place = ()
     values: tuple[Any, ...] = ()
+    parts: tuple[tuple[int, int] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,7 @@ class SourceList:
         labelled_by: what the labels were read from.
         notes: lines to show to the user.
         columns: what the sources' values are.
+        parts: further columns, whose values are not listed.
     """
 
     root: Path
@@ -73,6 +89,7 @@ class SourceList:
     labelled_by: str = ""
     notes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 def is_image(name: str) -> bool:
