@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.store.column import Column, ColumnTokens
 from fastdata.tokenizer import Engine, Spec, find_tokenizer, load
 
-__all__ = ["encode_columns", "with_tokens"]
+__all__ = ["decode_tokens", "encode_columns", "with_tokens"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -91,10 +92,9 @@ def encode_columns(
     Raises:
         CodecError: a value is no text, or has a character that the tokenizer lacks.
     """
+    data = files or {}
     return [
-        value
-        if column.tokens is None
-        else _encode(column, column.tokens, value, (files or {}).get(column.tokenizer_file, b""), cut)
+        value if column.tokens is None else _encode(column, column.tokens, value, data.get(column.tokenizer_file, b""), cut)
         for column, value in zip(columns, values, strict=True)
     ]
 
@@ -113,3 +113,13 @@ def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, cut: 
         rows.append(ids.astype(column.dtype))
     whole = np.concatenate([np.empty(0, column.dtype), *rows])
     return whole.reshape(-1, *column.shape) if column.many else whole
+
+
+def decode_tokens(root: Path, column: Column, tokens: Sequence[int]) -> str:
+    """Return the text of tokens of a column of a store, without the padding at their end."""
+    assert column.tokens is not None
+    ids = list(tokens)
+    while ids and ids[-1] == column.tokens.pad:
+        ids.pop()
+    file = column.tokenizer_file
+    return _engine(column.tokens.tokenizer, (root / file).read_bytes() if file else b"").decode(ids)

@@ -217,8 +217,9 @@ def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Ki
         lines += kind.differences(old["options"], new["options"])
     was_columns, now_columns = (plan.get("columns", []) for plan in (old, new))
     if was_columns != now_columns:
-        was, now = _listed(was_columns), _listed(now_columns)
-        lines.append(f"  columns {was}, now {now}" if was != now else "  columns: their names, or the contents of a tokenizer")
+        earlier, later = _listed(was_columns), _listed(now_columns)
+        other = "  columns: the names of their values, or the contents of a tokenizer"
+        lines.append(f"  columns {earlier}, now {later}" if earlier != later else other)
     libraries = _changed(old["libraries"], new["libraries"])
     lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in libraries]
     if "sources" in old:

@@ -61,9 +61,7 @@ class Field:
         else:
             column = self.shaped(declared or infer_values(self.name, cells))
         if column.type == "bytes" and not texts:
-            raise field_error(
-                self, "bytes come from files or members, --fields NAME=ENDING, or from a Parquet that holds the images"
-            )
+            raise field_error(self, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
         values = []
         for row, cell in enumerate(cells):
             try:

@@ -36,7 +36,7 @@ class Part:
     """A column whose values lie next to the images. A worker reads them, so that they are not in the plan.
 
     Attributes:
-        ending: what the name of a value's file, or of its member of a tar, has after the image's name without its extension; "": the
+        ending: of the file, or the member of a tar, that holds an image's value; its name is otherwise that of the image. "": the
             values are a column of the archive, with the name of this one.
     """
 

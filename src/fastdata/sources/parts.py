@@ -102,13 +102,11 @@ def _member(inputs: SourceList, field: Field, place: int) -> Part:
     able = [k for k, source in enumerate(inputs.sources) if not source.problem and (not source.place or source.parts[place])]
     there = [k for k in able if inputs.sources[k].place or not look(_path(inputs, k, field))[1]]
     if not there:
-        usable = sum(not source.problem for source in inputs.sources)
+        usable = number_of(sum(not source.problem for source in inputs.sources), "image")
+        what = "member" if inputs.sources[0].place else "file"
         listed = ", ".join(f"{ending} {count}" for ending, count in inputs.skipped.most_common(5))
-        raise field_error(
-            field,
-            f"none of {number_of(usable, 'image')} has a {'member' if inputs.sources[0].place else 'file'} of its name that ends in "
-            f".{field.ending}" + (f"; other files: {listed}" if listed else ""),
-        )
+        others = f"; other files: {listed}" if listed else ""
+        raise field_error(field, f"none of {usable} has a {what} of its name that ends in .{field.ending}{others}")
     chosen = [there[k * len(there) // min(PROBES, len(there))] for k in range(min(PROBES, len(there)))]
     return Part(_infer(inputs, field, place, chosen), field.ending)
 

@@ -67,8 +67,8 @@ class PathTable:
         cell = row[index]
         if isinstance(cell, list | dict | bytes):
             raise PrepError(
-                f"{self.describe_row(row)}: its {self.columns[index]} is a {type(cell).__name__}, but labels and splits are numbers "
-                f"or text; --fields {self.columns[index]} stores it"
+                f"{self.describe_row(row)}: its {self.columns[index]} is a {type(cell).__name__}, but labels and splits are "
+                f"numbers or text; --fields {self.columns[index]} stores it"
             )
         if isinstance(cell, str):
             return cell
