@@ -15,7 +15,7 @@ from fastdata.store.column import Column
 __all__ = ["Field", "field_error", "make_column", "parse_fields"]
 
 FIELD = re.compile(
-    r"(?P<name>.+?)(=\.?(?P<ending>[^=:/]+))?(:(?P<type>[a-z]+[0-9]*)(?P<brackets>\[(?P<shape>[0-9]+(,[0-9]+)*)?\])?)?"
+    r"(?P<name>[^=].*?)(=\.?(?P<ending>[^=:/]+))?(:(?P<type>[a-z]+[0-9]*)(?P<brackets>\[(?P<shape>[0-9]+(,[0-9]+)*)?\])?)?"
 )
 LABEL = "label"  # datasets emit the image's label under this name
 

@@ -88,7 +88,7 @@ def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
         for field in fields:
             found, problem = look(inputs.root / _file_name(source.name, field.ending))
             size += 0 if problem or size < 0 else found
-            skipped[os.path.splitext(f".{field.ending}")[1].lower()] -= not problem
+            skipped[os.path.splitext(f"x.{field.ending}")[1].lower()] -= not problem
         sources.append(replace(source, size=size))
     return replace(inputs, sources=sources, skipped=+skipped)
 

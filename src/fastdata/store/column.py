@@ -98,7 +98,7 @@ class Column:
 
     def as_json(self) -> dict[str, Any]:
         """Return the column as the manifest has it."""
-        found = asdict(self)
+        found = asdict(self) | {"shape": list(self.shape), "names": list(self.names)}
         if self.tokens is None:
             del found["tokens"]
         return found
