@@ -191,6 +191,8 @@ def _as_number(column: Column, value: Any) -> Any:
 
 def _as_array(column: Column, value: Any) -> Array:
     """Return an array of the column's shape whose numbers its dtype holds. A null is NaN among floats."""
+    if value is None:
+        raise ValueError("its cell is empty: fill it, or leave the row out")
     if not isinstance(value, list | tuple | np.ndarray):
         raise ValueError(f"{_shown(value)} is not a list, such as [1, 2]")
     try:
