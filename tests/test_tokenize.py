@@ -159,9 +159,9 @@ def test_the_tokenizer_belongs_to_the_store(table: Path, own: Path, tmp_path: Pa
         (["caption"], "give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH"),
         (["mood=bytes"], "tokenize mood=bytes: there is no column mood; there are caption, n; fields stores columns"),
         (["n=bytes"], r"tokenize n=bytes: n \(int64\) is no text"),
-        (["caption=bytes:0"], "rows of 0 are full of the 0 tokens that bytes adds to a text"),
+        (["caption=bytes:0"], "rows of 0 have no room for text next to the 0 tokens that bytes adds"),
         (["caption=bytes", "caption=bytes:4"], "caption is tokenized twice"),
-        (["caption=gpt2.json:4"], "tokenize caption=gpt2.json is neither a file"),
+        (["caption=gpt2.json:4"], "tokenize gpt2.json is neither a file"),
     ],
 )
 def test_wrong_use(table: Path, tmp_path: Path, options: list[str], message: str) -> None:
@@ -170,7 +170,7 @@ def test_wrong_use(table: Path, tmp_path: Path, options: list[str], message: str
 
 
 def test_a_row_must_have_room(table: Path, own: Path, tmp_path: Path) -> None:
-    with pytest.raises(PrepError, match="rows of 2 are full of the 2 tokens that own.json adds to a text"):
+    with pytest.raises(PrepError, match=r"rows of 2 have no room for text next to the 2 tokens that own.json adds"):
         prep(table, tmp_path / "o.fds", fields="caption", tokenize=f"caption={own}:2", label_column="none")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -59,11 +58,11 @@ def _tokens_column(column: Column, option: str, name: str, length: int | None) -
             f"--tokenize {option}: {column} holds several texts for each image, which become rows of one length: give "
             f"{column.name}={name}:LENGTH"
         )
-    spec, data = find_tokenizer(name, f"--tokenize {column.name}=")
+    spec, data = find_tokenizer(name, "--tokenize")
     engine = load(spec, data)
     if length is not None and length <= (added := len(engine.encode_row("", None)[0])):
         raise PrepError(
-            f"--tokenize {option}: rows of {length} have no room beside the {added} tokens that {spec.name} adds to a text"
+            f"--tokenize {option}: rows of {length} have no room for text next to the {added} tokens that {spec.name} adds"
         )
     pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
     tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
@@ -74,7 +73,6 @@ def _tokens_column(column: Column, option: str, name: str, length: int | None) -
 
 @cache
 def _engine(spec: Spec, data: bytes) -> Engine:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     return load(spec, data)
 
 
