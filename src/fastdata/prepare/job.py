@@ -84,7 +84,7 @@ def prep(
 
     Args:
         source: the inputs.
-            Images: a folder (one folder per class, or flat); a CSV/TSV file of `path,label`; archives (WebDataset tars, Parquet,
+            Images: a folder (one folder per class, or flat); a table of paths and labels; archives (WebDataset tars, Parquet,
             .arrow, idx, CIFAR's batches, HDF5 as "file.h5::dataset", LMDB), several as "shards-{000..099}.tar"; or a Python
             sequence of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a
             torchvision dataset.
