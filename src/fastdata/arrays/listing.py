@@ -52,7 +52,7 @@ def _list_files(path: Path, options: LabelOptions) -> SourceList:
         return list_table(path, options)
     if path.is_file() and ending_of(path.name) in ALL:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
-    what = "is neither a folder, nor a .csv or .tsv file, nor one of arrays" if path.exists() else "does not exist"
+    what = "is neither a folder, nor a table of paths, nor one of arrays" if path.exists() else "does not exist"
     raise PrepError(f"SOURCE {path} {what}")
 
 

@@ -51,7 +51,8 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     cut = Counter[str]()
     for place, source in enumerate(task.sources):
         progress.at(place)
-        result, values = _try(job, source, task.skip.get(place), cut)
+        own = Counter[str]()
+        result, values = _try(job, source, task.skip.get(place), own)
         if isinstance(result, tuple):
             rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
             progress.add(done=1, rejected=1)
@@ -60,6 +61,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
             rows.append([task.first + place, sizes])
             classes.update(result[-1].classes)
+            cut.update(own)
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
     return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "cut": cut}

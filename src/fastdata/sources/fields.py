@@ -56,7 +56,9 @@ class Field:
         Raises:
             PrepError: a cell does not hold a value of the column's type.
         """
-        if texts:
+        if self.column is not None and not self.column.many:
+            column = self.column
+        elif texts:
             column = self.column or make_column(self.name, infer_text(cells))
         else:
             column = self.shaped(declared or infer_values(self.name, cells))
