@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, processors
 
 from corpora import sentences, tokenizer
 from fastdata import LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
+from fastdata.images.kind import KIND
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.column import Column
 from fastdata.store.info import store_facts
@@ -94,7 +95,9 @@ def test_rows_of_a_length(table: Path, own: Path, captions: list[str], tmp_path:
     kept = (done.out / "columns" / "caption.tokenizer.json").read_bytes()
     assert kept == own.read_bytes() and tokens.tokenizer.sha256 == hashlib.sha256(kept).hexdigest()
     assert list(verify(done.out)) == [] and "tokenizers" in store.manifest.libraries
-    json.dumps(store_facts(store))
+    facts = store_facts(store)
+    assert json.loads(json.dumps(facts))["columns"][0]["tokens"]["pad"] == tokens.pad
+    assert f"  columns: caption (uint16[{LENGTH}], tokens of own.json)" in list(KIND.lines(facts))
     (done.out / "columns" / "caption.tokenizer.json").write_bytes(kept[:-1] + b" ")
     assert any("caption.tokenizer.json" in line for line in verify(done.out))
 

@@ -86,7 +86,8 @@ class PathTable:
         """
         index = self.index(chosen.name, f"--fields {chosen.name}")
         cells = self.column(index) if self.texts else [row[index] for row in self.rows]
-        declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema else None
+        inferred = chosen.column is None or chosen.column.many
+        declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred else None
         found: tuple[Column, list[Any]] = chosen.typed(
             cells, lambda row: self.describe_row(self.rows[row]), texts=self.texts, declared=declared
         )
