@@ -21,6 +21,8 @@ from fastdata import LMDBDataset, Loader, PrepError, prep
 from fastdata.prepare.build_plan import build_plan
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
+from fastdata.sources.values import fit
+from fastdata.store.column import NUMBERS, Column
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, Array, encode, kill_group, run, start, tables, tree, until, write_pictures
@@ -223,6 +225,34 @@ def test_values_of_any_type_come_back_or_are_refused(folder: Path, values: list[
             assert np.array_equal(got, other, equal_nan=True)
     if len(kinds) == 1:
         assert column.type == {bool: "bool", int: "int64", float: "float32", str: "text"}.get(kinds.pop(), column.type)
+
+
+LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
+numbers = st.integers(-(2**40), 2**40) | st.integers(-300, 300) | st.floats(allow_nan=False) | st.floats(-70000, 70000)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(NUMBERS), st.lists(numbers, min_size=1, max_size=4), st.booleans(), st.sampled_from([list, np.array]))
+def test_a_number_fits_its_type_or_is_refused(type: str, values: list[Any], scalar: bool, make: Any) -> None:
+    """By Python's own numbers: whole ones are held exactly, others up to the largest of the type."""
+    if type.startswith("float"):
+        fits = [abs(one) <= LARGEST[type] or abs(one) == float("inf") for one in values]
+    else:
+        signed, bits = not type.startswith("u"), int(type.lstrip("uint"))
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+        whole = scalar or all(isinstance(one, int) for one in values)
+        fits = [whole and isinstance(one, int) and low <= one <= high for one in values]
+    column = Column("v", type) if scalar else Column("v", type, many=True)
+    given, good = (values[0], fits[0]) if scalar else (make(values), all(fits))
+    if scalar and make is np.array:
+        given = np.array(given)
+    if not good:
+        with pytest.raises(ValueError, match=r"does not fit|is too large for|is not a whole number|does not hold whole numbers"):
+            fit(column, given)
+        return
+    stored = np.array(fit(column, given), type)
+    want = np.array(values[0] if scalar else values, type)
+    np.testing.assert_array_equal(stored, want)
 
 
 # -------------------------------------------------------------------------------------------------------- archives
@@ -460,6 +490,16 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
         prep(source, tmp_path / "o.fds", fields="caption=txt", workers=1)
     with pytest.raises(PrepError, match=r"columns caption \(text\), now caption \(bytes\)"):
         prep(source, tmp_path / "o.fds", fields="caption=txt:bytes", workers=1)
+
+
+def test_a_changed_cell_is_noticed(folder: Path, tmp_path: Path) -> None:
+    for views in (1, 2):
+        path = write_jsonl(tmp_path / "t.jsonl", [{"path": "00.png", "views": 7}, {"path": "01.png", "views": views}])
+        options: dict[str, Any] = {"fields": "views", "root": folder, "label_column": "none", "workers": 1}
+        if views == 1:
+            prep(path, tmp_path / "o.fds", **options)
+    with pytest.raises(PrepError, match="was made, or begun, with other options or inputs"):
+        prep(path, tmp_path / "o.fds", **options)
 
 
 def test_the_plan_does_not_hold_what_workers_read(write: Any, tmp_path: Path) -> None:
