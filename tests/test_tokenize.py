@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
 from corpora import sentences, tokenizer
-from fastdata import LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
+from fastdata import FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
 from fastdata.images.kind import KIND
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.column import Column
@@ -98,6 +98,12 @@ def test_rows_of_a_length(table: Path, own: Path, captions: list[str], tmp_path:
     facts = store_facts(store)
     assert json.loads(json.dumps(facts))["columns"][0]["tokens"]["pad"] == tokens.pad
     assert f"  columns: caption (uint16[{LENGTH}], tokens of own.json)" in list(KIND.lines(facts))
+    manifest = json.loads((done.out / "manifest.json").read_bytes())
+    del manifest["files"]["columns/caption.tokenizer.json"]
+    (tmp_path / "copy.fds").mkdir()
+    (tmp_path / "copy.fds" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match="does not list columns/caption.tokenizer.json"):
+        Store(tmp_path / "copy.fds")
     (done.out / "columns" / "caption.tokenizer.json").write_bytes(kept[:-1] + b" ")
     assert any("caption.tokenizer.json" in line for line in verify(done.out))
 
