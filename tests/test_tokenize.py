@@ -102,7 +102,7 @@ def test_rows_of_a_length(table: Path, own: Path, captions: list[str], tmp_path:
     del manifest["files"]["columns/caption.tokenizer.json"]
     (tmp_path / "copy.fds").mkdir()
     (tmp_path / "copy.fds" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(FormatError, match="does not list columns/caption.tokenizer.json"):
+    with pytest.raises(FormatError, match=r"does not list columns/caption.tokenizer.json"):
         Store(tmp_path / "copy.fds")
     (done.out / "columns" / "caption.tokenizer.json").write_bytes(kept[:-1] + b" ")
     assert any("caption.tokenizer.json" in line for line in verify(done.out))
