@@ -112,7 +112,9 @@ def main() -> None:
         trainer.fit(loader, epochs=args.epochs)
     took = time.perf_counter() - started
     learnt = probe(train, test, model.eval())
-    print(f"linear probe, of {len(test)} images: {learnt:.1%} after {took:.0f} s of training, {untrained:.1%} without any, ", end="")
+    print(
+        f"linear probe, of {len(test)} images: {learnt:.1%} after {took:.0f} s of training, {untrained:.1%} without any, ", end=""
+    )
     print(f"{raw:.1%} from raw pixels")
 
 

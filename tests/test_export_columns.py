@@ -278,3 +278,28 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     loaded = run(*MAIN[:1], "-X", "importtime", *MAIN[1:], "export", tmp_path / "o.fds", tmp_path / "y", "--to", "coco")
     modules = set(re.findall(r"\|\s+(\w+)$", loaded.stderr, re.MULTILINE))
     assert loaded.returncode == 0 and "numpy" in modules and "torch" not in modules
+
+
+def test_every_column_comes_back_from_tars_and_from_the_table(table: Path, tmp_path: Path) -> None:
+    columns = LMDBDataset(table).columns
+    exported(table, tmp_path / "x", to="webdataset")
+    members = (
+        "caption=txt",
+        "score=score.npy",
+        "tags=tags.npy:int16[]",
+        "meta=meta.json",
+        "embedding=embedding.npy",
+        "rating=rating.npy",
+    )
+    again = prep(tmp_path / "x", tmp_path / "o.fds", fields=(*members, "raw=raw.bin:bytes"), label_column="none", workers=1)
+    assert again.rejected == {}
+    exported(table, tmp_path / "y")
+    rows = ("caption", "score:float32", "tags:int16[]", "meta:json", "embedding:float32[3]", "rating")
+    from_rows = prep(tmp_path / "y/metadata.jsonl", tmp_path / "p.fds", fields=rows, label_column="none", workers=1)
+    for out, names in ((again.out, {*columns} - {"label"}), (from_rows.out, {*columns} - {"label", "raw"})):
+        found = LMDBDataset(out).columns
+        assert {*found} - {"label"} == names
+        for name in names:
+            for value, was in zip(found[name], columns[name], strict=True):
+                np.testing.assert_array_equal(value, was, err_msg=name)
+                assert getattr(value, "dtype", None) == getattr(was, "dtype", None), name

@@ -20,7 +20,7 @@ from fastdata import PrepError, TableDataset
 from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from fastdata.text.tokenizer import Spec, load
+from fastdata.tokenizer import Spec, load
 from support import PREP, kill_group, memory_of, run, start, tables, tree, until
 from test_text import TEXTS, write
 from test_token_files import write_llmc, write_megatron, write_nanogpt

@@ -53,6 +53,11 @@ def _images(root: Path) -> None:
         (root / f"scene-labels/{k}.txt").write_text("0 0.5 0.5 0.2 0.3\n")
     rows = (f"flat/{name},a photo of a {name[:3]},{k / 8}" for k, name in enumerate(names))
     (root / "captions.csv").write_text("path,caption,score\n" + "".join(f"{row}\n" for row in rows))
+    (root / "described").mkdir()
+    for k in range(8):
+        cv2.imwrite(str(root / "described" / f"{k}.jpg"), np.full((90, 120, 3), k, np.uint8))
+        (root / "described" / f"{k}.txt").write_text(f"shade {k} of grey\n")
+        np.save(root / "described" / f"{k}.npy", np.full(16, k, np.float32))
     rows = (f"{'' if k % 10 == 3 else 20 + k},{('Rome', 'Oslo')[k % 2]},{k / 8},{('low', 'high')[k % 3 > 1]}" for k in range(40))
     (root / "people.csv").write_text("age,city,score,income\n" + "".join(f"{row}\n" for row in rows))
 

@@ -308,7 +308,7 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
     made.save(str(tmp_path / "t.json"))
     (tmp_path / "a.txt").write_text("a a\nb\na b")
     code = (
-        "import sys, fastdata.text.tokenizer as t\n"
+        "import sys, fastdata.tokenizer as t\n"
         "real = t._HuggingFace.encode\n"
         "t._HuggingFace.encode = lambda self, texts: [ids + (70000 if len(ids) == 1 else 0) for ids in real(self, texts)]\n"
     )
@@ -437,7 +437,7 @@ def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
-        "    import fastdata.text.tokenizer as t\n"
+        "    import fastdata.tokenizer as t\n"
         "    real = t._Bytes.encode\n"
         "    t._Bytes.encode = lambda self, texts: time.sleep(2) or real(self, texts)\n"
     )

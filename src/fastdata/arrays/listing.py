@@ -15,7 +15,8 @@ from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, list_folder, others
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import with_masks
-from fastdata.sources.path_table import is_path_table, list_table
+from fastdata.sources.path_table import list_table
+from fastdata.sources.table_file import is_path_table
 from fastdata.sources.walk import walk_files
 from fastdata.store.format import Labels
 
@@ -51,7 +52,7 @@ def _list_files(path: Path, options: LabelOptions) -> SourceList:
         return list_table(path, options)
     if path.is_file() and ending_of(path.name) in ALL:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
-    what = "is neither a folder, nor a .csv or .tsv file, nor one of arrays" if path.exists() else "does not exist"
+    what = "is neither a folder, nor a table of paths, nor one of arrays" if path.exists() else "does not exist"
     raise PrepError(f"SOURCE {path} {what}")
 
 

@@ -19,8 +19,8 @@ from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import make_plan
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.notes import label_notes
-from fastdata.sources.path_table import is_path_table
 from fastdata.sources.reasons import detail_of, refuse_unusable
+from fastdata.sources.table_file import is_path_table
 from fastdata.store.format import NUMBERS
 
 __all__ = ["plan_arrays"]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fastdata.data.targets import Lists
+from fastdata.images.tokens import decode_tokens
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import ColumnReader
@@ -25,6 +26,9 @@ class Values(Protocol):
 
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
         """Return the values of these rows: an array [n, ...], lists, or Python objects for text, bytes and JSON."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
 
     def __len__(self) -> int: ...
 
@@ -59,6 +63,9 @@ class StoreValues:
             return self._opened.take(rows)
         offsets = np.concatenate([[0], np.cumsum(self._opened.lengths(rows))])
         return Lists(self._opened.take(rows), offsets)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return decode_tokens(self._root, self.column, tokens)
 
 
 class ConcatValues:
@@ -96,6 +103,9 @@ class ConcatValues:
             return np.array(items, self.column.dtype).reshape(len(rows), *self.column.shape)
         offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
         return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._parts[0][0].decode(tokens)
 
 
 def items_of(batch: Array | Lists | list[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeate
 from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.targets import Item, to_tensors
 from fastdata.data.timing import Allocate, Timing
+from fastdata.errors import StoreError
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
 from fastdata.images.encoded import EncodedBatch
@@ -100,6 +101,23 @@ class ImageDataset(SlotDataset):
         """The columns of the store, in the order of this dataset: a mapping of names to arrays or lists of n values."""
         rows = self.rows(np.arange(len(self)))
         return Columns(self._images.columns, rows, self._images.targets[rows])
+
+    def decode(self, tokens: Any, column: str | None = None) -> str:
+        """Return the text of tokens, by the tokenizer of their column, without the padding at their end.
+
+        Args:
+            tokens: whole numbers [length].
+            column: the column they come from; None: the only one that holds tokens.
+
+        Raises:
+            StoreError: if there is no such column.
+            MissingExtraError: if the tokenizer's library is not installed.
+        """
+        known = [name for name, values in self._images.columns.items() if values.column.tokens is not None]
+        if (column is None and len(known) != 1) or (column is not None and column not in known):
+            which = "name one of them" if column is None and known else f"{column or 'tokens'} cannot be decoded"
+            raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: {which}")
+        return self._images.columns[column or known[0]].decode(np.asarray(tokens).reshape(-1).tolist())
 
     def where(self, condition: Callable[[Columns], Any]) -> Any:
         """Return the samples whose columns meet a condition, as a dataset of the same kind. No image is read.

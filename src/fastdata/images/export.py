@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from fastdata.images.export_columns import COLUMN_NAMES, ExportColumns, as_json, warn_left_out, write_column_names
+from fastdata.images.export_columns import ExportColumns, as_json, warn_left_out, write_meanings
 from fastdata.images.pixels import decode_record, encode_record
 from fastdata.store.class_folders import make_folders, place_of, unused, write_labels
 from fastdata.store.format import Variant
@@ -49,7 +49,7 @@ def _write_metadata(folder: Path, rows: ExportColumns, names: list[str]) -> None
         for name, values in zip(names, rows, strict=True):
             line = {FILE_NAME: name, **{column.name: as_json(values[column.name]) for column in stored}}
             file.write(json.dumps(line) + "\n")
-    write_column_names(folder / COLUMN_NAMES, stored)
+    write_meanings(rows.store, folder, stored)
     warn_left_out(folder, left_out, f"{METADATA} has no place for these columns", rows.left)
 
 

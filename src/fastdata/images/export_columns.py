@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fastdata.store.format import Variant
 from fastdata.store.store import Store
 from fastdata.words import number_of
 
-__all__ = ["COLUMN_NAMES", "ExportColumns", "as_json", "warn_left_out", "write_column_names"]
+__all__ = ["COLUMN_NAMES", "ExportColumns", "as_json", "warn_left_out", "write_meanings"]
 
 COLUMN_NAMES = "columns.json"  # what whole numbers in columns stand for, next to the exported files
 AREA = "area"  # of the column with the areas of instances
@@ -37,27 +38,28 @@ class ExportColumns:
         variant: what is exported.
 
     Attributes:
+        store: the same.
         columns: all but `source_size`, because coordinates are in pixels of the exported images.
         left: how many instances were left out so far.
     """
 
     def __init__(self, store: Store, variant: Variant) -> None:
-        self._store = store
+        self.store = store
         self._variant = variant
         self._readers = {column.name: ColumnReader(store.path, column, len(store)) for column in store.manifest.columns}
         self.columns = tuple(column for column in store.manifest.columns if column != SOURCE_SIZE)
         self.left = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for start in range(0, len(self._store), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(self._store)))
+        for start in range(0, len(self.store), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(self.store)))
             found = self._values(rows)
             for place in range(len(rows)):
                 yield {name: values[place] for name, values in found.items()}
 
     def whole(self, name: str) -> Array:
         """Return the values of a column for all samples, as they are stored: an array [n, *shape], or all items of lists."""
-        return self._readers[name].take(np.arange(len(self._store)))
+        return self._readers[name].take(np.arange(len(self.store)))
 
     def _values(self, rows: Array) -> dict[str, Any]:
         """Return the values of each column for these samples."""
@@ -109,10 +111,10 @@ class ExportColumns:
 
     def _placement(self, rows: Array) -> tuple[Placement, Array]:
         """Return where points of the prepared files lie in the exported images, and the (width, height) of these."""
-        options = self._store.manifest.options
+        options = self.store.manifest.options
         files = self._readers[SOURCE_SIZE.name].take(rows)
         placed, _ = placement(files, self._variant.size, options["resize"], upscale=options["upscale"])
-        samples = self._store.samples[rows]
+        samples = self.store.samples[rows]
         return placed, np.stack(
             [samples[f"{self._variant.name}/{side}"].astype(np.float64) for side in ("width", "height")], axis=1
         )
@@ -145,7 +147,18 @@ def warn_left_out(out: Path, columns: Sequence[Column], why: str, left: int) -> 
         warn_user(f"export to {out}: left out {gone}, with the same instances in other columns")
 
 
-def write_column_names(path: Path, columns: Sequence[Column]) -> None:
-    """Write what whole numbers stand for, if columns say so: an object with a list for each of these."""
+def write_meanings(store: Store, root: Path, columns: Sequence[Column]) -> list[Path]:
+    """Write what whole numbers stand for, if columns say so: an object with a list for each of these, and the tokenizers' files.
+
+    Returns:
+        The files.
+    """
+    written = []
     if names := {column.name: column.names for column in columns if column.names}:
-        path.write_text(json.dumps(names, indent=0) + "\n")
+        written.append(root / COLUMN_NAMES)
+        written[0].write_text(json.dumps(names, indent=0) + "\n")
+    for column in columns:
+        if column.tokenizer_file:
+            written.append(root / Path(column.tokenizer_file).name)
+            shutil.copyfile(store.path / column.tokenizer_file, written[-1])
+    return written

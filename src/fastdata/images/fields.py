@@ -57,9 +57,7 @@ class Fields:
         if missing := [name for name in wanted if name not in images.columns and name != LABEL]:
             known = ", ".join([*images.columns, LABEL])
             hint = (
-                ""
-                if images.columns
-                else "; fastdata-prep stores columns of a CSV with --fields, annotations with --coco, --yolo or --voc"
+                "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco, --yolo or --voc"
             )
             raise StoreError(f"{images.place} has no field {missing[0]}; it has {known}{hint}")
         if not 0 <= min_visible <= 1:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fastdata.images.sections import Masks
-from fastdata.store.column import Column
-from fastdata.store.format import Variant
+from fastdata.store.format import Variant, parse_column
 from fastdata.store.info_lines import Facts, label_lines, listed, span
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of
@@ -72,8 +71,8 @@ def image_lines(facts: Facts) -> Iterator[str]:
             originals = variant["originals"]
             line += f", {originals} with their files' own bytes, {facts['samples'] - originals} encoded"
         yield line + described_each(variant, facts, "an image")
-    if columns := [Column(**column) for column in facts.get("columns", ())]:
-        yield f"  columns: {', '.join(map(str, columns))}"
+    if columns := facts.get("columns", ()):
+        yield f"  columns: {', '.join(str(parse_column(column)) for column in columns)}"
     yield from mask_lines(facts)
 
 

@@ -40,11 +40,20 @@ class ImageOptions(PairOptions, LabelOptions):
     background: tuple[int, int, int] = option("RGB colour behind transparent pixels.", (255, 255, 255), type="color")
     max_pixels: int = option("Reject images with more pixels, before decoding them.", 1 << 28)
     fields: tuple[str, ...] = option(
-        "Column of the CSV to store with each image: NAME, or NAME:TYPE with a dtype, text or json; NAME:int64[] holds lists, and "
-        "NAME:float32[512] arrays, both written as [1, 2]. May repeat.",
+        "Value to store with each image: NAME for a column of the table or the archive, or NAME=ENDING for files next to the "
+        "images and members of a tar (caption=txt, meta=json, embedding=npy); then perhaps :TYPE, a dtype, text, bytes or json, "
+        "with [] for lists and [512] for arrays. May repeat.",
         (),
         several=True,
         metavar="COLUMN",
+        group="Labels",
+    )
+    tokenize: tuple[str, ...] = option(
+        "Store a text column as tokens: NAME=TOKENIZER, or NAME=TOKENIZER:LENGTH for rows that are cut or padded. TOKENIZER is as "
+        "for text. May repeat.",
+        (),
+        several=True,
+        metavar="COLUMN=TOKENIZER",
         group="Labels",
     )
     coco: StrPath | None = option(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from fastdata.errors import PrepError
 from fastdata.images.mask_recipe import MaskRecipe, read_palette
 from fastdata.images.options import ImageOptions
 from fastdata.images.prepare import ImageRecipe
+from fastdata.images.tokens import with_tokens
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
 from fastdata.sources.coco import with_coco
@@ -15,8 +18,8 @@ from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import with_masks
-from fastdata.sources.path_table import is_path_table
 from fastdata.sources.reasons import refuse_unusable
+from fastdata.sources.table_file import is_path_table
 from fastdata.sources.voc import with_voc
 from fastdata.sources.yolo import with_yolo
 
@@ -51,10 +54,14 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
             found = annotate(found, Path(path), reject_boxes=options.bad_boxes == "reject")
     if options.masks is not None:
         found = with_masks(found, Path(options.masks), options.mask_suffix)
-    plan = make_plan(found, recipe, limit)
+    stored = (*found.columns, *(part.column for part in found.parts))
+    if twice := [name for name, count in Counter(column.name for column in stored).items() if count > 1]:
+        raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
+    columns, files = with_tokens(stored, options.tokenize)
+    plan = make_plan(found, recipe, limit, columns=columns, files=files)
     refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)), told=options.root is not None)
-    meant = options.no_labels or bool(found.columns)
+    meant = options.no_labels or bool(columns)
     notes = [*label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=meant), *found.notes]
-    if found.columns:
-        notes.append(f"columns: {', '.join(map(str, found.columns))}")
+    if columns:
+        notes.append(f"columns: {', '.join(map(str, columns))}")
     return Planned(plan, dict(found.skipped), tuple(notes), None if options.masks is None else Path(options.masks))

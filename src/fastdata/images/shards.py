@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import xxhash
 
 from fastdata.images.prepare import Record, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
+from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.run import Roots
@@ -21,8 +22,10 @@ from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
+from fastdata.sources.parts import read_parts
 from fastdata.sources.reasons import detail_of
 from fastdata.store.column import SOURCE_SIZE
+from fastdata.words import number_of
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
 
@@ -45,28 +48,32 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     originals = [0] * len(job.options.variants())
+    cut = Counter[str]()
     for place, source in enumerate(task.sources):
         progress.at(place)
-        result = _try(job, source, task.skip.get(place))
+        own = Counter[str]()
+        result, values = _try(job, source, task.skip.get(place), own)
         if isinstance(result, tuple):
             rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
             progress.add(done=1, rejected=1)
         else:
-            writers.append([record.data for record in result], _in_pixels(job, source.values, result[0].source))
+            writers.append([record.data for record in result], values)
             sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
             rows.append([task.first + place, sizes])
             classes.update(result[-1].classes)
+            cut.update(own)
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
-    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals}
+    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "cut": cut}
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
     """Prepare up to 32 images, to estimate the store."""
     threads = cv2.getNumThreads()
     count = len(plan.sources)
-    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "", columns=plan.columns)
-    results = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
+    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "", plan.shared, plan.columns, plan.parts)
+    places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
+    results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)
     release()
     sizes = [len(record.data) for result in results if isinstance(result, list) for record in result]
@@ -74,20 +81,27 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     return Probed(count, len(results), count / len(results), sizes, rejected)
 
 
-def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record] | tuple[str, str]:
-    """Return a source's records, or the reason and detail of its rejection. Details have no paths: a store is the same anywhere."""
+def _try(
+    job: Job, source: Source, skip: tuple[str, str] | None, cut: Counter[str]
+) -> tuple[list[Record] | tuple[str, str], list[Any]]:
+    """Return a source's records and values, or the reason and detail of its rejection.
+
+    Details have no paths: a store is the same anywhere. `cut` counts the texts that were longer than their row of tokens.
+    """
     if skip is not None:
-        return skip
+        return skip, []
     if source.problem:
-        return source.problem, detail_of(source.problem)
+        return (source.problem, detail_of(source.problem)), []
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
         annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None  # None: in fractions
-        return prepare_image(
+        records = prepare_image(
             read_source(job.root, source), job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated)
         )
+        values = [*_in_pixels(job, source.values, records[0].source), *read_parts(job.root, source, job.parts)]
+        return records, encode_columns(job.columns, values, job.shared, cut)
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
-        return reject_of(error)
+        return reject_of(error), []
 
 
 def _in_pixels(job: Job, values: Sequence[Any], size: tuple[int, int]) -> Sequence[Any]:
@@ -97,7 +111,7 @@ def _in_pixels(job: Job, values: Sequence[Any], size: tuple[int, int]) -> Sequen
     height, width = size
     factors = {"xyxy": (width, height, width, height), "xy": (width, height, 1)}
     found = list[Any]()
-    for column, value in zip(job.columns, values, strict=True):
+    for column, value in zip(job.columns, values, strict=False):  # parts have no place in the image
         if column == SOURCE_SIZE:
             found.append(size)
         elif column.geometry is None:
@@ -133,7 +147,15 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
             if form.codec == "original"
         },
         sections={"masks": _masks(plan, found)},
+        notes=tuple(_cut_notes(plan, found)),
     )
+
+
+def _cut_notes(plan: Plan, found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a note for each column some of whose texts were longer than a row of tokens."""
+    for column in plan.columns:
+        if count := sum(table["cut"].get(column.name, 0) for table in found):
+            yield f"{number_of(count, 'text')} of {column.name} {'was' if count == 1 else 'were'} cut to {column.shape[0]} tokens"
 
 
 def _masks(plan: Plan, found: list[dict[str, Any]]) -> Masks | None:

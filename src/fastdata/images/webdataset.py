@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.errors import StoreError
 from fastdata.images.export import ENDINGS, as_file
-from fastdata.images.export_columns import COLUMN_NAMES, ExportColumns, warn_left_out, write_column_names
+from fastdata.images.export_columns import ExportColumns, warn_left_out, write_meanings
 from fastdata.sources.tar import CLASSES, MASK
 from fastdata.store.column import Column
 from fastdata.store.format import Variant
@@ -33,7 +33,8 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
 
     A column is `00000000.NAME.npy` for numbers, arrays and lists, `.NAME.json` for JSON, `.NAME.bin` for bytes, and `.NAME.txt` for
-    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for.
+    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; the files of
+    tokenizers lie next to it.
 
     The tars have no times and no owners: the same store gives the same bytes.
 
@@ -51,7 +52,7 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
-    write_column_names(root / COLUMN_NAMES, rows.columns)
+    meanings = write_meanings(store, root, rows.columns)
     shard = 0
     tar = _open_tar(root, shard)
     try:
@@ -71,7 +72,7 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
                 tar.addfile(header, io.BytesIO(data))
             tick(1)
     except StoreError:
-        for path in (root / CLASSES, root / COLUMN_NAMES, *(root / _name(k) for k in range(shard + 1))):
+        for path in (root / CLASSES, *meanings, *(root / _name(k) for k in range(shard + 1))):
             path.unlink(missing_ok=True)
         if created:
             root.rmdir()

@@ -80,7 +80,8 @@ def is_finished(out: Path, plan: Plan, overwrite: bool) -> bool:
         if old.fingerprint == plan.fingerprint:
             shutil.rmtree(out / WORK, ignore_errors=True)  # a run that is killed at its very end leaves it
             return True
-        before = {"options": old.options, "libraries": old.libraries}
+        columns = [column.as_json() for column in old.columns]
+        before = {"options": old.options, "libraries": old.libraries, "columns": columns}
         changed = describe_difference(before, plan.body(), kinds.find(plan.options.kind), kinds.find(old.kind))
     elif (out / WORK / PLAN).exists():
         changed = difference(out / WORK / PLAN, plan)

@@ -84,7 +84,7 @@ def prep(
 
     Args:
         source: the inputs.
-            Images: a folder (one folder per class, or flat); a CSV/TSV file of `path,label`; archives (WebDataset tars, Parquet,
+            Images: a folder (one folder per class, or flat); a table of paths and labels; archives (WebDataset tars, Parquet,
             .arrow, idx, CIFAR's batches, HDF5 as "file.h5::dataset", LMDB), several as "shards-{000..099}.tar"; or a Python
             sequence of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a
             torchvision dataset.
@@ -136,6 +136,7 @@ def _run(work: Work, workers: int, timeout: float, progress: str) -> int:
     for folder in (WORK, *names):
         (out / folder).mkdir(exist_ok=True)
     for name, data in plan.files.items():
+        (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)
     if not (out / WORK / PLAN).exists():
         write_atomic(out / WORK / PLAN, plan.to_json())

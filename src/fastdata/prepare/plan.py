@@ -14,9 +14,10 @@ import xxhash
 from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.store.column import Column
-from fastdata.store.format import Form, Labels
+from fastdata.store.format import Form, Labels, parse_column
+from fastdata.tokenizer import LIBRARIES
 
 __all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
 
@@ -53,8 +54,9 @@ class Plan:
     Attributes:
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         files: other files of the store by name, such as a tokenizer. The options contain their checksums.
-        shared: other data that workers need. The options contain its checksum.
-        columns: the columns of the store. Each source has a value for each of them.
+        shared: other data that workers need. The options or the columns contain its checksum.
+        columns: the columns of the store. Each source has a value for each of the first of them.
+        parts: how workers read the values of the others.
     """
 
     options: Any  # Options
@@ -66,6 +68,7 @@ class Plan:
     files: dict[str, bytes] = field(default_factory=dict)
     shared: Any = None
     columns: tuple[Column, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def num_shards(self) -> int:
@@ -76,7 +79,8 @@ class Plan:
 
     def body(self) -> dict[str, Any]:
         """Return everything but the fingerprint as JSON values."""
-        return json.loads(json.dumps(_body(self.options, self.labels, self.sources, self.bounds, self.libraries, self.columns)))  # type: ignore[no-any-return]
+        body = _body(self.options, self.labels, self.sources, self.bounds, self.libraries, self.columns, self.parts)
+        return json.loads(json.dumps(body))  # type: ignore[no-any-return]
 
     def to_json(self) -> bytes:
         return json.dumps({"fingerprint": self.fingerprint, **self.body()}, sort_keys=True).encode()
@@ -93,9 +97,11 @@ def _body(
     bounds: tuple[int, ...],
     libraries: dict[str, str],
     columns: Sequence[Column],
+    parts: Sequence[Part],
 ) -> dict[str, Any]:
     return {
-        **({"columns": [asdict(column) for column in columns]} if columns else {}),
+        **({"columns": [column.as_json() for column in columns]} if columns else {}),
+        **({"parts": [{"column": part.column.as_json(), "ending": part.ending} for part in parts]} if parts else {}),
         "options": asdict(options),
         "labels": asdict(labels),
         "bounds": bounds,
@@ -105,18 +111,30 @@ def _body(
 
 
 def _as_row(source: Any) -> tuple[Any, ...]:
-    return tuple(value for name, value in vars(source).items() if name != "values" or value)
+    return tuple(value for name, value in vars(source).items() if name not in ("values", "parts") or value)
 
 
 def make_plan(
-    found: SourceList, options: Options, limit: int | None = None, *, least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES)
+    found: SourceList,
+    options: Options,
+    limit: int | None = None,
+    *,
+    least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES),
+    columns: tuple[Column, ...] = (),
+    files: dict[str, bytes] | None = None,
 ) -> Plan:
-    """Make a plan from a list of inputs. `limit` keeps only so many, evenly spaced, so that all classes occur. `least` is the
-    smallest shard, in samples and bytes, that is made to keep all cores busy."""
+    """Make a plan from a list of inputs.
+
+    Args:
+        limit: keep only so many, evenly spaced, so that all classes occur.
+        least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
+        columns: what to store of the list's columns and parts, in their order.
+        files: other files of the store by name.
+    """
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
-    return freeze(options, found.labels, sources, _bounds(sources, *least), columns=found.columns)
+    return freeze(options, found.labels, sources, _bounds(sources, *least), files, files, columns, found.parts)
 
 
 def freeze(
@@ -127,12 +145,15 @@ def freeze(
     files: dict[str, bytes] | None = None,
     shared: Any = None,
     columns: tuple[Column, ...] = (),
+    parts: tuple[Part, ...] = (),
 ) -> Plan:
     """Make a plan with its fingerprint."""
-    libraries = {"fastdata": __version__} | {name: metadata.version(name) for name in ("lmdb", "numpy", *options.libraries)}
-    body = json.dumps(_body(options, labels, sources, bounds, libraries, columns), sort_keys=True)
+    tokenizers = [name for column in columns if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
+    names = ("lmdb", "numpy", *options.libraries, *tokenizers)
+    libraries = {"fastdata": __version__} | {name: metadata.version(name) for name in names}
+    body = json.dumps(_body(options, labels, sources, bounds, libraries, columns, parts), sort_keys=True)
     fingerprint = xxhash.xxh3_128_hexdigest(body.encode())
-    return Plan(options, labels, sources, bounds, libraries, fingerprint, files or {}, shared, columns)
+    return Plan(options, labels, sources, bounds, libraries, fingerprint, files or {}, shared, columns, parts)
 
 
 def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:
@@ -170,6 +191,11 @@ def _plain(value: Any) -> str:
     return (str(value) if str(value).isprintable() else repr(value)) or "nothing"
 
 
+def _listed(columns: list[dict[str, Any]]) -> str:
+    """Name the columns of a manifest or a plan."""
+    return ", ".join(str(parse_column(one)) for one in columns) or "none"
+
+
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name and both values of each difference."""
     for name in sorted({*old, *new}):
@@ -189,6 +215,11 @@ def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Ki
     ]
     if kind is before:
         lines += kind.differences(old["options"], new["options"])
+    was_columns, now_columns = (plan.get("columns", []) for plan in (old, new))
+    if was_columns != now_columns:
+        earlier, later = _listed(was_columns), _listed(now_columns)
+        other = "  columns: the names of their values, or the contents of a tokenizer"
+        lines.append(f"  columns {earlier}, now {later}" if earlier != later else other)
     libraries = _changed(old["libraries"], new["libraries"])
     lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in libraries]
     if "sources" in old:

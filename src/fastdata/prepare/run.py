@@ -95,7 +95,8 @@ class _Pool:
     """The workers of a run, the remaining shards, and how many workers each input has cost."""
 
     def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], timeout_s: float) -> None:
-        self.job = Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint, plan.shared, plan.columns)
+        folders = str(roots[0]), str(roots[1]), str(out)
+        self.job = Job(*folders, plan.options, plan.fingerprint, plan.shared, plan.columns, plan.parts)
         self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
         self.timeout_s = timeout_s
         self.strikes: Counter[tuple[int, int]] = Counter()

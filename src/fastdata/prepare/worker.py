@@ -23,6 +23,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import CodecError, StoreError
+from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
 from fastdata.store.files import COLUMNS, WORK, FileSum, shard_file, write_atomic
@@ -38,7 +39,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of a run share. root, masks: the folders of inputs and of masks. shared: as in the plan."""
+    """What the tasks of a run share. root, masks: the folders of inputs and of masks. shared, columns, parts: as in the plan."""
 
     root: str
     masks: str
@@ -47,6 +48,7 @@ class Job:
     fingerprint: str
     shared: Any = None
     columns: tuple[Column, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
 from fastdata.sources.labels import Value, number_labels
 from fastdata.sources.notes import refuse_captions
+from fastdata.store.column import Column
 
 __all__ = [
     "Folder",
@@ -54,10 +56,14 @@ class Selection:
     Attributes:
         key: the text after `::`, or "".
         label: the label column, NO_LABELS, or "".
+        fields: other columns to store.
+        endings: of the members of a sample to store.
     """
 
     key: str = ""
     label: str = ""
+    fields: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
 
 
 def _no_archives(folder: Folder) -> list[Path]:
@@ -76,6 +82,9 @@ class Kind:
         inside: returns the archives of this kind that make up a folder, or an empty list. Raises PrepError if the folder holds
             several splits.
         has_columns: whether the caller can name a label column.
+        column: returns the column of the store that suits a column of the archive, from the archive's path, the name, and the rest
+            of the `place` of an input; None: such archives have no other columns.
+        cell: returns the value of such a column for an input, from the same arguments.
     """
 
     name: str
@@ -84,6 +93,8 @@ class Kind:
     read: Callable[..., bytes]
     inside: Callable[[Folder], list[Path]] = _no_archives
     has_columns: bool = False
+    column: Callable[..., Column] | None = None
+    cell: Callable[..., Any] | None = None
 
 
 Opened = TypeVar("Opened")  # with a method `close`
@@ -151,6 +162,7 @@ def make_list(
     by: str,
     sure: bool = False,
     notes: tuple[str, ...] = (),
+    parts: Sequence[tuple[tuple[int, int] | None, ...]] = (),
 ) -> SourceList:
     """Make the list of inputs from items and their labels.
 
@@ -158,6 +170,7 @@ def make_list(
         names: of the classes, if they are known.
         by: what the labels were read from.
         sure: do not check whether the labels look like captions.
+        parts: of each item, where a tar has the members of `--fields`.
 
     Raises:
         PrepError: the labels do not fit together, or look like captions.
@@ -166,8 +179,10 @@ def make_list(
         refuse_captions([label for label in labels if isinstance(label, str)], by)
     meaning, numbers, problems = number_labels(labels, names)
     sources = [
-        Source(name, label, size, problem or unlabelled, place=place)
-        for (name, size, problem, place), label, unlabelled in zip(items, numbers, problems, strict=True)
+        Source(name, label, size, problem or unlabelled, place=place, parts=own)
+        for (name, size, problem, place), label, unlabelled, own in zip(
+            items, numbers, problems, parts or repeat((), len(items)), strict=True
+        )
     ]
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 

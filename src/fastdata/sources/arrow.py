@@ -13,7 +13,8 @@ from typing import Any
 from fastdata.errors import CodecError, needs
 from fastdata.sources.archive import Folder, Item, Kind, Selection, ends_in, even_sizes, files_in, open_once
 from fastdata.sources.inputs import SPLITS, splits_error
-from fastdata.sources.parquet import Table, columns_of, image_bytes, list_tables, row_name
+from fastdata.sources.parquet import Table, columns_of, field_of, image_bytes, list_tables, row_name
+from fastdata.store.column import Column
 
 __all__ = ["KIND"]
 
@@ -68,11 +69,18 @@ def _paths(images: Any) -> list[Any]:
 
 
 def _read(path: Path, column: str, row: int) -> bytes:
+    return image_bytes(_cell(path, column, column, row), path)
+
+
+def _cell(path: Path, name: str, image: str, row: int) -> Any:
     try:
-        image = open_once(path, _File).rows[column][row].as_py()
+        return open_once(path, _File).rows[name][row].as_py()
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
-    return image_bytes(image, path)
 
 
-KIND = Kind("arrow", ends_in(ENDING), partial(list_tables, _table), _read, _inside, has_columns=True)
+def _column(path: Path, name: str, *_: Any) -> Column:
+    return field_of(open_once(path, _File).rows.schema, path, name)
+
+
+KIND = Kind("arrow", ends_in(ENDING), partial(list_tables, _table), _read, _inside, has_columns=True, column=_column, cell=_cell)

@@ -13,7 +13,7 @@ from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.patterns import expand, locate, split_key
 
-__all__ = ["KINDS", "list_archives", "read_source"]
+__all__ = ["KINDS", "kind_of", "list_archives", "read_source"]
 
 KINDS: tuple[Kind, ...] = (
     tar.KIND,
@@ -29,10 +29,13 @@ KINDS: tuple[Kind, ...] = (
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-def list_archives(source: StrPath, label_column: Sequence[str] = ()) -> SourceList | None:
+def list_archives(
+    source: StrPath, label_column: Sequence[str] = (), fields: Sequence[str] = (), endings: Sequence[str] = ()
+) -> SourceList | None:
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
 
-    label_column: the column of labels; NO_LABELS: read none; empty: look for one.
+    label_column: the column of labels; NO_LABELS: read none; empty: look for one. fields, endings: other columns, and members of a
+    sample, that are wanted.
 
     Raises:
         PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.
@@ -52,7 +55,7 @@ def list_archives(source: StrPath, label_column: Sequence[str] = ()) -> SourceLi
     column = "".join(label_column)
     if column not in ("", NO_LABELS) and not kind.has_columns:
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    return kind.inputs(locate(source)[0], files, Selection(key, column))
+    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings)))
 
 
 def _inside(path: Path) -> tuple[Kind | None, list[Path]]:
@@ -81,6 +84,11 @@ def _kind(files: list[Path]) -> Kind | None:
         names = " and ".join(sorted({kind.name for kind in kinds if kind}))
         raise PrepError(f"SOURCE mixes {names}; prepare each kind by itself")
     return kinds[0] if kinds else None
+
+
+def kind_of(source: Source) -> Kind | None:
+    """Return the kind of the archive that an input lies in; None: it is a file."""
+    return _BY_NAME[str(source.place[0])] if source.place else None
 
 
 def read_source(root: StrPath, source: Source) -> bytes:

@@ -1,116 +1,113 @@
-"""Values that tables have for each input, as the columns of a store."""
+"""`--fields`: which values become columns of a store, and as which type."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from fastdata.errors import PrepError
-from fastdata.store.column import TEXTS, Column
+from fastdata.sources.values import infer_text, infer_values, listed, parse_text
+from fastdata.store.column import Column
 
-__all__ = ["Field", "parse_field"]
+__all__ = ["Field", "field_error", "make_column", "parse_fields"]
 
-FIELD = re.compile(r"(?P<name>.+?)(:(?P<type>[a-z]+[0-9]*)(?P<many>\[(?P<length>[0-9]*)\])?)?")
-MISSING = "its cell is empty: fill it, leave the row out, or store {name} as {name}:float32, where empty cells are NaN"
+FIELD = re.compile(
+    r"(?P<name>[^=].*?)(=\.?(?P<ending>[^=:/]+))?(:(?P<type>[a-z]+[0-9]*)(?P<brackets>\[(?P<shape>[0-9]+(,[0-9]+)*)?\])?)?"
+)
+LABEL = "label"  # datasets emit the image's label under this name
 
 
 @dataclass(frozen=True)
 class Field:
-    """A value of `--fields`: the name of a column, and what to store it as.
+    """A value of `--fields`: the name of a column, where its values are, and what to store them as.
 
     Attributes:
         column: None, if the type is to be inferred from the values.
+        ending: of the files, or members of a tar, that hold the values; "": they are a column of a table, or of an archive.
     """
 
     name: str
     column: Column | None = None
+    ending: str = ""
 
-    def typed(self, texts: Sequence[str], where: Callable[[int], str]) -> tuple[Column, list[Any]]:
-        """Return the column of these cells, and its values.
+    def __str__(self) -> str:
+        """What was typed, without the type."""
+        return f"{self.name}={self.ending}" if self.ending else self.name
+
+    def shaped(self, declared: Column) -> Column:
+        """Return the column to store, given the one that suits the values: lists of arrays take the arrays' shape from there."""
+        if self.column is None:
+            return declared
+        shape = declared.shape if declared.many else declared.shape[1:]
+        return replace(self.column, shape=shape) if self.column.many else self.column
+
+    def typed(self, cells: Sequence[Any], where: Callable[[int], str], *, texts: bool, declared: Column | None = None) -> Any:
+        """Return the column of these cells, and its values as JSON.
 
         Args:
-            texts: the cells of all rows.
+            cells: of all rows.
             where: describes a row, for messages.
+            texts: whether the cells are text, as in a CSV, or values, as in JSON.
+            declared: the column that suits the values, if the table says it.
 
         Raises:
             PrepError: a cell does not hold a value of the column's type.
         """
-        column = self.column or _column(self.name, _infer(texts))
+        if self.column is not None and not self.column.many:
+            column = self.column
+        elif texts:
+            column = self.column or make_column(self.name, infer_text(cells))
+        else:
+            column = self.shaped(declared or infer_values(self.name, cells))
+        if column.type == "bytes" and not texts:
+            raise field_error(self, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
         values = []
-        for row, text in enumerate(texts):
+        for row, cell in enumerate(cells):
             try:
-                values.append(_value(column, text))
+                values.append(listed(column, parse_text(column, cell) if texts else cell))
             except (ValueError, OverflowError, RecursionError) as error:
-                raise PrepError(f"--fields {self.name}: {where(row)}: {error}") from None
+                raise field_error(self, f"{where(row)}: {error}") from None
         return column, values
 
 
-def parse_field(text: str) -> Field:
-    """Parse NAME, NAME:TYPE, NAME:TYPE[] for lists, or NAME:TYPE[LENGTH] for arrays.
+def field_error(field: Field | str, why: str) -> PrepError:
+    """Make the error on a value of `--fields`."""
+    return PrepError(f"--fields {field}: {why}")
+
+
+def parse_fields(texts: Sequence[str]) -> list[Field]:
+    """Parse the values of `--fields`.
+
+    Each is NAME or NAME=ENDING, then perhaps :TYPE, :TYPE[] for lists, or :TYPE[SHAPE] for arrays.
 
     Raises:
-        PrepError: there is no such type, or no column can have this name.
+        PrepError: there is no such type, no column can have this name, or two have one name.
     """
+    fields = list(map(_parse, texts))
+    if twice := [name for name, count in Counter(field.name for field in fields).items() if count > 1]:
+        raise field_error(twice[0], "this name is given twice; a column has one name and one type")
+    return fields
+
+
+def _parse(text: str) -> Field:
     found = FIELD.fullmatch(text)
     if found is None:
-        raise PrepError(f"--fields {text}: give NAME or NAME:TYPE, such as caption, score:float32 or embedding:float32[512]")
-    name, length = found["name"], found["length"]
+        raise field_error(text, "give NAME, NAME:TYPE or NAME=ENDING, such as caption, score:float32 or caption=txt")
+    name, ending = found["name"], found["ending"] or ""
+    if name == LABEL:
+        raise field_error(text, f"{LABEL} is the name of the image's label, which --label-column chooses")
     if found["type"] is None:
-        return Field(name)
-    return Field(name, _column(name, found["type"], (int(length),) if length else (), many=length == ""))
+        return Field(name, None, ending)
+    shape = tuple(map(int, (found["shape"] or "").split(","))) if found["shape"] else ()
+    return Field(name, make_column(name, found["type"], shape, many=bool(found["brackets"]) and not shape), ending)
 
 
-def _column(name: str, type: str, shape: tuple[int, ...] = (), *, many: bool = False) -> Column:
+def make_column(name: str, type: str, shape: tuple[int, ...] = (), *, many: bool = False, names: tuple[str, ...] = ()) -> Column:
+    """Return a column. Raise PrepError if there is no such type, or no column can have this name."""
     try:
-        return Column(name, type, shape, many)
+        return Column(name, type, shape, many, names=names)
     except ValueError as error:
-        raise PrepError(f"--fields {name}: {error}") from None
-
-
-def _infer(texts: Sequence[str]) -> str:
-    """Return int64 or float32, if all cells are such numbers, else text."""
-    if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in texts):
-        return "int64"
-    try:
-        numbers = [float(text) for text in texts if text]
-    except ValueError:
-        return "text"
-    return "float32" if numbers else "text"
-
-
-def _value(column: Column, text: str) -> Any:
-    if column.type in TEXTS:
-        return json.loads(text or "null") if column.type == "json" else text
-    if not column.shape and not column.many:
-        return _number(column, text)
-    items = json.loads(text)
-    if not isinstance(items, list):
-        raise ValueError(f"{text!r:.60} is not a list, such as [1, 2]")
-    if column.shape and len(items) != column.shape[0]:
-        raise ValueError(f"{len(items)} numbers, but {column.name} holds {column.shape[0]} for each sample")
-    return [_number(column, json.dumps(item)) for item in items]
-
-
-def _number(column: Column, text: str) -> Any:
-    """Return a number that the column's dtype holds: whole numbers exactly, others rounded."""
-    dtype = column.dtype
-    if dtype.kind == "f":
-        value = float(text) if text else float("nan")
-        if np.isfinite(value) and abs(value) > float(np.finfo(dtype).max):
-            raise ValueError(f"{text} is too large for {column.type}")
-        return value
-    if not text:
-        raise ValueError(MISSING.format(name=column.name))
-    if dtype.kind == "b":
-        if text.lower() not in ("true", "false", "0", "1"):
-            raise ValueError(f"{text!r:.60} is not true, false, 0 or 1")
-        return text.lower() in ("true", "1")
-    number = int(text)
-    if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
-        raise ValueError(f"{text} does not fit {column.type}")
-    return number
+        raise field_error(name, str(error)) from None

@@ -10,9 +10,11 @@ import numpy as np
 
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, make_list, open_once, to_png, unreadable
+from fastdata.sources.fields import field_error, make_column
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.options import NO_LABELS
+from fastdata.store.column import Column
 
 __all__ = ["KIND"]
 
@@ -137,6 +139,35 @@ def _read(path: Path, name: str, index: int) -> bytes:
     return to_png(image[..., 0] if image.shape[2:] == (1,) else image)
 
 
+def _column(path: Path, name: str, images: str, _: int) -> Column:
+    import h5py
+
+    file = open_once(path, _open)
+    data = _beside(file[images], name)
+    if data is None or not getattr(data, "shape", None) or len(data) != len(file[images]):
+        what = "no such dataset" if data is None else "such a dataset, but of another length than the images,"
+        raise field_error(name, f"{path} has {what} next to {images}; it has {', '.join(_dataset_names(file))}")
+    if h5py.check_string_dtype(data.dtype) is not None and data.ndim == 1:
+        return make_column(name, "text")
+    items = h5py.check_vlen_dtype(data.dtype)
+    if items is not None and data.ndim == 1:
+        return make_column(name, str(items), many=True)
+    return make_column(name, data.dtype.name, data.shape[1:])
+
+
+def _beside(images: Any, name: str) -> Any:
+    return images.parent.get(name)
+
+
+def _cell(path: Path, name: str, images: str, index: int) -> Any:
+    try:
+        data = _beside(open_once(path, _open)[images], name)
+        value = data[index]
+    except (OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
+        raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
+    return value.decode() if isinstance(value, bytes) else value
+
+
 KIND = Kind(
-    "hdf5", ends_in(*ENDINGS), _inputs, _read, has_columns=True
+    "hdf5", ends_in(*ENDINGS), _inputs, _read, has_columns=True, column=_column, cell=_cell
 )  # not in folders: such files may hold anything, so they are named

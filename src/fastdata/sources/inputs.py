@@ -15,7 +15,7 @@ from fastdata.sources.options import StrPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Place", "Source", "SourceList"]
+__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Part", "Place", "Source", "SourceList"]
 __all__ += ["fits_float", "is_image", "is_number", "look", "splits_error"]
 
 EXTENSIONS = frozenset(
@@ -32,19 +32,33 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
+class Part:
+    """A column whose values lie next to the images. A worker reads them, so that they are not in the plan.
+
+    Attributes:
+        ending: of the file, or the member of a tar, that holds an image's value; its name is otherwise that of the image. "": the
+            values are a column of the archive, with the name of this one.
+    """
+
+    column: Column
+    ending: str = ""
+
+
+@dataclass(frozen=True)
 class Source:
     """One input.
 
     Attributes:
         name: relative to the root, as Python decodes file names (surrogateescape).
         label: -1 if it has none.
-        size: bytes, with its mask; -1 if the file could not be examined.
+        size: bytes, with its mask and the files of its parts; -1 if the file could not be examined.
         problem: why it cannot be used, if that is already known; else "".
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
         values: one for each column of its SourceList. Where that of SOURCE_SIZE is None, the coordinates of boxes and keypoints are
             fractions of the sides of the upright image.
+        parts: in a tar, the offset and the size of the member for each part of its SourceList, None for one that is not there.
     """
 
     name: str
@@ -54,6 +68,7 @@ class Source:
     mask: str = ""
     place: Place = ()
     values: tuple[Any, ...] = ()
+    parts: tuple[tuple[int, int] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,7 @@ class SourceList:
         labelled_by: what the labels were read from.
         notes: lines to show to the user.
         columns: what the sources' values are.
+        parts: further columns, whose values are not listed.
     """
 
     root: Path
@@ -74,6 +90,7 @@ class SourceList:
     labelled_by: str = ""
     notes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 def is_image(name: str) -> bool:

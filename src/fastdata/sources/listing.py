@@ -9,11 +9,14 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.sources.catalog import list_archives
+from fastdata.sources.fields import Field, parse_fields
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
 from fastdata.sources.labelling import with_classes, with_pattern, without_labels
 from fastdata.sources.mask_folders import refuse_mask_folders
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
-from fastdata.sources.path_table import is_path_table, list_table, with_table
+from fastdata.sources.parts import with_parts
+from fastdata.sources.path_table import list_table, with_table
+from fastdata.sources.table_file import is_path_table
 from fastdata.sources.walk import Walk
 from fastdata.store.format import Labels
 from fastdata.words import number_of
@@ -24,29 +27,35 @@ TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 
 def list_sources(source: StrPath, options: LabelOptions | None = None, fields: Sequence[str] = ()) -> SourceList:
-    """List the images of a folder (one folder per class, or flat), of a CSV/TSV file of `path,label`, or of archives.
+    """List the images of a folder (one folder per class, or flat), of a table of paths and labels, or of archives.
 
     Args:
-        source: a folder, a .csv or .tsv file with paths relative to it, or archives: see `fastdata.sources`.
+        source: a folder, a .csv, .tsv, .jsonl or .parquet file with paths relative to it, or archives: see `fastdata.sources`.
         options: which inputs and labels to take.
+        fields: which other values to take, see `fastdata.sources.fields`.
 
     Raises:
         PrepError: there is nothing to prepare, SOURCE holds several splits, the labels do not fit, or a class is unknown.
     """
     path, options = Path(source), options or LabelOptions()
+    chosen = parse_fields(fields)
+    named = [field for field in chosen if not field.ending]
     from_elsewhere = options.labels is not None or options.label_from is not None
-    if (archived := list_archives(source, (NO_LABELS,) if from_elsewhere else options.label_column)) is not None:
+    label_column = (NO_LABELS,) if from_elsewhere else options.label_column
+    names, endings = [field.name for field in named], [field.ending for field in chosen if field.ending]
+    if is_path_table(path):
+        inputs, named = list_table(path, options, named), []
+    elif (archived := list_archives(source, label_column, names, endings)) is not None:
         inputs = archived
     elif path.is_dir():
         inputs = list_folder(path)
-    elif is_path_table(path):
-        inputs = list_table(path, options, fields)
     else:
-        what = "is neither a folder nor a .csv or .tsv file, nor an archive of a known kind" if path.exists() else "does not exist"
+        what = "is neither a folder nor a table of paths, nor an archive of a known kind" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}{_text_hint([path.suffix.lower()])}")
-    inputs = labelled(inputs, path, options)
-    if fields and not inputs.columns:
-        raise PrepError(f"--fields {fields[0]}: columns come from a .csv or .tsv file of paths, but SOURCE is {source}")
+    inputs = labelled(inputs, path, options, named)
+    if options.labels is not None:
+        named = []
+    inputs = with_parts(inputs, [field for field in chosen if field.ending or field in named], source)
     if not inputs.sources:
         hint = _text_hint(inputs.skipped)
         raise PrepError(
@@ -59,8 +68,8 @@ def _text_hint(endings: Iterable[str]) -> str:
     return "; text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB" if TEXT & set(endings) else ""
 
 
-def labelled(inputs: SourceList, source: Path, options: LabelOptions) -> SourceList:
-    """Return the inputs with the labels that the options ask for.
+def labelled(inputs: SourceList, source: Path, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
+    """Return the inputs with the labels that the options ask for, and with `fields`, which are columns of `--labels`.
 
     Raises:
         PrepError: an option does not go with this source, or the labels do not fit.
@@ -68,14 +77,14 @@ def labelled(inputs: SourceList, source: Path, options: LabelOptions) -> SourceL
     table = is_path_table(source)
     for name, value in (("--root", options.root), ("--split", options.split)):
         if value is not None and not table:
-            raise PrepError(f"{name} {value} is about a .csv or .tsv file of paths, but SOURCE is {source}")
+            raise PrepError(f"{name} {value} is about a table of paths (.csv, .tsv, .jsonl or .parquet), but SOURCE is {source}")
     if options.label_from is not None:
         inputs = with_pattern(inputs, options.label_from)
     elif options.labels is not None:
-        inputs = with_table(inputs, Path(options.labels), options)
-    elif options.no_labels:
+        inputs = with_table(inputs, Path(options.labels), options, fields)
+    if options.no_labels:
         inputs = without_labels(inputs)
-    elif source.is_dir() and inputs.labelled_by == FOLDERS:
+    elif source.is_dir() and inputs.labelled_by == FOLDERS and options.labels is None:
         if options.label_column:
             raise PrepError(f"--label-column {options.label_column[0]}: {source} is a folder, which has no columns")
         refuse_mask_folders(inputs, source)

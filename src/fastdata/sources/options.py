@@ -18,7 +18,7 @@ class LabelOptions:
     """Which inputs and labels to take."""
 
     labels: StrPath | None = option(
-        "CSV/TSV of paths and labels. Paths are relative to SOURCE; numbers are floats, names are classes.",
+        "Table (CSV, TSV, JSONL, Parquet) of paths and labels. Paths are relative to SOURCE; numbers are floats, names classes.",
         type="file",
         group="Labels",
         common=True,

@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, files_in, make_list, open_once, unreadable
+from fastdata.sources.arrow_types import column_of
+from fastdata.sources.fields import field_error
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
+from fastdata.store.column import Column
 
-__all__ = ["KIND", "Columns", "Table", "columns_of", "image_bytes", "list_tables", "row_name"]
+__all__ = ["KIND", "Columns", "Table", "columns_of", "field_of", "holds_images", "image_bytes", "list_tables", "row_name"]
 
 ENDING = ".parquet"
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
@@ -75,8 +78,7 @@ def columns_of(schema: Any, path: Path, selection: Selection) -> Columns:
     """
     key = selection.key
     features = _features(schema)
-    found = [name for name, feature in features.items() if feature.get("_type") == "Image"]
-    found = found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if _is_binary(f.type)]
+    found = _image_columns(schema)
     if key:
         if key not in schema.names or not (_is_struct(schema.field(key).type) or _is_binary(schema.field(key).type)):
             raise PrepError(f"{path} has no column {key!r} of images; it has {', '.join(map(repr, found)) or 'none'}")
@@ -91,8 +93,30 @@ def columns_of(schema: Any, path: Path, selection: Selection) -> Columns:
     label = _label_column(schema, features, path, selection.label)
     names = features.get(label, {}).get("names")
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
-    others = tuple(name for name in schema.names if name not in (found[0], label))
+    others = tuple(name for name in schema.names if name not in (found[0], label, *selection.fields))
     return Columns(found[0], label, tuple(map(str, names or ())), has_path, others)
+
+
+def holds_images(schema: Any) -> bool:
+    """Return whether an Arrow schema has a column of images."""
+    return bool(_image_columns(schema))
+
+
+def _image_columns(schema: Any) -> list[str]:
+    found = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
+    return found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if _is_binary(f.type)]
+
+
+def field_of(schema: Any, path: Path, name: str) -> Column:
+    """Return the column that suits one of an Arrow schema.
+
+    Raises:
+        PrepError: there is no such column, or its type does not suit.
+    """
+    if name not in schema.names:
+        raise field_error(name, f"{path} has no such column; it has {', '.join(schema.names)}")
+    names = _features(schema).get(name, {}).get("names") or ()
+    return column_of(name, schema.field(name).type, tuple(map(str, names)))
 
 
 def _label_column(schema: Any, features: dict[str, dict[str, Any]], path: Path, wanted: str) -> str:
@@ -165,23 +189,40 @@ def _label_values(values: list[Any], column: str) -> Iterator[Value]:
 
 
 class _Rows:
-    """One column of a file, read forward a few rows at a time: a row group may be larger than memory."""
+    """The columns of a file that are being read."""
 
     def __init__(self, path: Path) -> None:
         self._file = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
-        self._place: tuple[str, int] = ("", -1)  # the column and the row group that are being read
+        self._columns = dict[str, _Cells]()
+
+    def get(self, column: str, group: int, row: int) -> Any:
+        if column not in self._columns:
+            self._columns[column] = _Cells(self._file, column)
+        return self._columns[column].get(group, row)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Cells:
+    """One column, read forward a few rows at a time: a row group may be larger than memory."""
+
+    def __init__(self, file: Any, column: str) -> None:
+        self._file = file
+        self._column = column
+        self._group = -1  # the row group that is being read
         self._first = 0
         self._rows = list[Any]()
         self._broken = ""
         self._batches: Iterator[Any] = iter(())
 
-    def get(self, column: str, group: int, row: int) -> Any:
-        if self._place != (column, group) or row < self._first:
-            self._place = column, group
+    def get(self, group: int, row: int) -> Any:
+        if self._group != group or row < self._first:
+            self._group = group
             self._first = 0
             self._rows = []
             self._broken = ""
-            self._batches = self._file.iter_batches(ROWS, row_groups=[group], columns=[column], use_threads=False)
+            self._batches = self._file.iter_batches(ROWS, row_groups=[group], columns=[self._column], use_threads=False)
         while row >= self._first + len(self._rows):
             if self._broken:
                 raise CodecError(self._broken, "undecodable")
@@ -199,12 +240,17 @@ class _Rows:
         except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
             self._broken = f"the archive is damaged: {error}"
 
-    def close(self) -> None:
-        self._file.close()
-
 
 def _read(path: Path, column: str, group: int, row: int) -> bytes:
     return image_bytes(open_once(path, _Rows).get(column, group, row), path)
+
+
+def _column(path: Path, name: str, *_: Any) -> Column:
+    return field_of(_arrow().parquet.read_schema(path), path, name)
+
+
+def _cell(path: Path, name: str, image: str, group: int, row: int) -> Any:
+    return open_once(path, _Rows).get(name, group, row)
 
 
 def image_bytes(image: Any, path: Path) -> bytes:
@@ -235,5 +281,12 @@ def _read_file(folder: Path, name: str) -> bytes:
 
 
 KIND = Kind(
-    "parquet", ends_in(ENDING), partial(list_tables, _table), _read, lambda folder: files_in(folder, ENDING), has_columns=True
+    "parquet",
+    ends_in(ENDING),
+    partial(list_tables, _table),
+    _read,
+    lambda folder: files_in(folder, ENDING),
+    has_columns=True,
+    column=_column,
+    cell=_cell,
 )

@@ -28,6 +28,7 @@ DETAILS = {
     "not-dicom": "it has no ending, and is no DICOM file",
     "no-field": "it has no such column; --field names it",
     "box-outside": "one of its boxes reaches outside of it",
+    "not-listed": "the table of --labels does not list it",
     "not-annotated": "the annotations do not list it",
     "annotated-size": "the annotations are of an image of another size",
     "truncated": "the archive ends before it does",

@@ -31,7 +31,8 @@ MASKS = (
     "fastdata-prep DIR/images --masks DIR/masks"
 )
 
-Sample = tuple[Item, Value, list[str]]
+Members = tuple[tuple[int, int] | None, ...]  # the offset and the size of those that --fields names
+Sample = tuple[Item, Value, list[str], Members]
 
 
 def _takes(path: Path) -> bool:
@@ -44,31 +45,34 @@ def _inside(folder: Folder) -> list[Path]:
 
 def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     items, labels, columns, skipped = list[Item](), list[Value](), list[str](), Counter[str]()
+    parts = list[Members]()
+    endings = tuple(f".{ending.lower()}" for ending in selection.endings)
     for path in files:
         if COMPRESSED.search(path.name):
             raise PrepError(
                 f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
             )
         try:
-            for item, label, names in _samples(path, str(path.relative_to(root)), skipped):
+            for item, label, names, own in _samples(path, str(path.relative_to(root)), skipped, endings):
                 items.append(item)
+                parts.append(own)
                 labels.append(label)
                 columns = columns or names
         except OSError as error:
             raise unreadable(path, error) from error
     names = columns or _class_names(files[0].parent, labels)
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    return make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes)
+    return make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes, parts=parts)
 
 
-def _samples(path: Path, name: str, skipped: Counter[str]) -> Iterator[Sample]:
+def _samples(path: Path, name: str, skipped: Counter[str], endings: tuple[str, ...]) -> Iterator[Sample]:
     """Yield the samples of a shard. If it was cut short, one more input stands for what is lost."""
     with path.open("rb") as file:
         for key, group in groupby(members(file, path), key=_key):
             if key:
-                yield _sample(path, name, key, list(group), skipped)
+                yield _sample(path, name, key, list(group), skipped, endings)
             elif key is not None:
-                yield (name, 0, "truncated", ("tar", name, 0, 0)), None, []
+                yield (name, 0, "truncated", ("tar", name, 0, 0)), None, [], ()
             else:
                 skipped.update(_ending(member.name) for member in group)
 
@@ -87,20 +91,23 @@ def _ending(name: str) -> str:
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str]) -> Sample:
+def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str], endings: tuple[str, ...]) -> Sample:
     images = [member for member in group if is_image(member.name)]
     images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
     ending = _ending(images[0].name) if len(images) == 1 else ""
     by_ending = {_ending(member.name): member for member in group}
     label, columns, used = _label(path, by_ending)
-    skipped.update(e for e in by_ending if e not in (used, ending) and by_ending[e] not in images)
+    skipped.update(e for e in by_ending if e not in (used, ending, *endings) and by_ending[e] not in images)
     problem = next((m.problem for m in group if m.problem == "truncated"), "")
     if len(images) != 1:
         problem = problem or ("two-images" if images else "no-image")
-        return (f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, columns
+        return (f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, columns, ()
     image = images[0]
     place = "tar", name, image.offset, image.size
-    return (f"{name}/{image.name}", image.size, problem or image.problem, place), label, columns
+    wanted = [by_ending.get(ending) for ending in endings]
+    parts = tuple(None if member is None or member.problem else (member.offset, member.size) for member in wanted)
+    size = image.size + sum(part[1] for part in parts if part)
+    return (f"{name}/{image.name}", size, problem or image.problem, place), label, columns, parts
 
 
 def _label(path: Path, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fastdata.store.files import COLUMNS
+from fastdata.tokenizer import Spec
 
-__all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column", "mirror_order"]
+__all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column", "ColumnTokens", "mirror_order"]
 
 NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # that torch has
 TEXTS = ("text", "bytes", "json")
 GEOMETRIES = {"xyxy": (4,), "xy": (3,)}  # the last axis of values
 INSTANCES = "instances"  # the group of what annotations say of the objects in an image
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True)
+class ColumnTokens:
+    """How a column's tokens were made of text.
+
+    Attributes:
+        tokenizer: its identity.
+        vocab_size: all ids are below it.
+        pad: the id that fills the rest of a row of fixed length; None: rows have lengths of their own.
+    """
+
+    tokenizer: Spec
+    vocab_size: int
+    pad: int | None
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,7 @@ class Column:
         group: lists of one group have the same length in each sample: they describe the same instances.
         names: what whole numbers stand for, such as categories; with keypoints, their names.
         ids: the numbers that the prepared annotations had for the names, such as COCO's categories; columns may differ in these.
+        tokens: None, or how whole numbers were made of text.
 
     Raises:
         ValueError: if these do not fit together.
@@ -47,6 +64,7 @@ class Column:
     group: str | None = None
     names: tuple[str, ...] = ()
     ids: tuple[int, ...] = field(default=(), compare=False)
+    tokens: ColumnTokens | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -77,10 +95,24 @@ class Column:
         stems = (f"{self.name}.values", f"{self.name}.offsets") if self.ragged else (self.name,)
         return tuple(f"{COLUMNS}/{stem}.npy" for stem in stems)
 
+    @property
+    def tokenizer_file(self) -> str:
+        """The name of the tokenizer's file in the store; empty if there is none."""
+        file = "" if self.tokens is None else self.tokens.tokenizer.file
+        return f"{COLUMNS}/{self.name}.{file}" if file else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the column as the manifest has it."""
+        found = asdict(self) | {"shape": list(self.shape), "names": list(self.names), "ids": list(self.ids)}
+        if self.tokens is None:
+            del found["tokens"]
+        return found
+
     def __str__(self) -> str:
         """The name and the type, such as "boxes (lists of float32[4])"."""
         each = self.type + (str(list(self.shape)) if self.shape else "")
-        return f"{self.name} ({'lists of ' if self.many else ''}{each})"
+        tokens = "" if self.tokens is None else f", tokens of {self.tokens.tokenizer.name}"
+        return f"{self.name} ({'lists of ' if self.many else ''}{each}{tokens})"
 
 
 SOURCE_SIZE = Column("source_size", "int32", (2,))  # (height, width) of the prepared file, upright, where columns have a geometry

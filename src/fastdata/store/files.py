@@ -64,6 +64,7 @@ def file_sum(path: Path) -> FileSum:
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
+_COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|tokenizer\.model|characters\.json)"
 
 
 def is_store(folder: Path) -> bool:

@@ -15,10 +15,12 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column
+from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
 from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant
+from fastdata.tokenizer import Spec
 
-__all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "read_manifest", "sample_columns"]
+__all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column", "read_manifest"]
+__all__ += ["sample_columns"]
 
 MAJOR = 1
 VERSION = "1.0"
@@ -88,7 +90,7 @@ class Manifest:
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **dict.fromkeys(IN_ALL), **asdict(self)}
         if self.columns:
-            body["version"] = WITH_COLUMNS
+            body |= {"version": WITH_COLUMNS, "columns": [column.as_json() for column in self.columns]}
         else:
             del body["columns"]
         body |= {name: section for name, section in body.pop("sections").items() if section is not None}
@@ -203,24 +205,13 @@ def counted(values: Any) -> tuple[int, ...]:
 
 def _columns(found: Any, files: Container[str]) -> tuple[Column, ...]:
     """Read the list of columns, which stores of version 1.0 lack."""
-    columns = tuple(
-        Column(
-            name=entry(one["name"], str),
-            type=entry(one["type"], str),
-            shape=counted(one["shape"]),
-            many=entry(one["many"], bool),
-            geometry=None if one["geometry"] is None else entry(one["geometry"], str),
-            group=None if one["group"] is None else entry(one["group"], str),
-            names=tuple(entry(name, str) for name in entry(one["names"], list)),
-            ids=tuple(_whole(number) for number in entry(one.get("ids", []), list)),
-        )
-        for one in entry(found, list)
-    )
+    columns = tuple(map(parse_column, entry(found, list)))
     if len({column.name for column in columns}) != len(columns):
         raise ValueError("two columns have one name")
     if any(column.geometry for column in columns) and SOURCE_SIZE not in columns:
         raise ValueError(f"columns have a geometry, but there is no column {SOURCE_SIZE.name}")
-    if missing := [name for column in columns for name in column.files if name not in files]:
+    needed = [name for column in columns for name in (*column.files, column.tokenizer_file) if name]
+    if missing := [name for name in needed if name not in files]:
         raise ValueError(f"it does not list {missing[0]}")
     return columns
 
@@ -229,6 +220,28 @@ def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"found {value!r:.80}, expected a whole number")
     return value
+
+
+def parse_column(found: dict[str, Any]) -> Column:
+    """Read a column's entry in a manifest. Raise ValueError, KeyError or TypeError if it is damaged."""
+    return Column(
+        name=entry(found["name"], str),
+        type=entry(found["type"], str),
+        shape=counted(found["shape"]),
+        many=entry(found["many"], bool),
+        geometry=None if found["geometry"] is None else entry(found["geometry"], str),
+        group=None if found["group"] is None else entry(found["group"], str),
+        names=tuple(entry(name, str) for name in entry(found["names"], list)),
+        ids=tuple(_whole(number) for number in entry(found.get("ids", []), list)),
+        tokens=_column_tokens(found.get("tokens")),
+    )
+
+
+def _column_tokens(found: Any) -> ColumnTokens | None:
+    if found is None:
+        return None
+    spec = Spec(*(entry(found["tokenizer"][key], str) for key in ("engine", "name", "sha256")))
+    return ColumnTokens(spec, entry(found["vocab_size"], int), None if found["pad"] is None else entry(found["pad"], int))
 
 
 def _sum(found: Any) -> FileSum:

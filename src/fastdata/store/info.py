@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
     }
     if manifest.columns:
-        facts["columns"] = [asdict(column) for column in manifest.columns]
+        facts["columns"] = [column.as_json() for column in manifest.columns]
     return facts | kind.facts(store)
 
 

@@ -10,7 +10,7 @@ from fastdata.errors import FastDataError
 from fastdata.store.canvas import DARK, GAP, GREY, TITLE, Canvas, text_width
 from fastdata.store.store import Store
 from fastdata.text.sections import RECORD_BYTES
-from fastdata.text.tokenizer import Spec, load
+from fastdata.tokenizer import Spec, load
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["draw_documents"]

@@ -21,7 +21,7 @@ from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
 from fastdata.text.memory import RowCopier, Runs, TokenMemory
 from fastdata.text.sections import Tokens
-from fastdata.text.tokenizer import Spec, load
+from fastdata.tokenizer import Spec, load
 
 __all__ = ["RAMTokens", "TokenDataset"]
 

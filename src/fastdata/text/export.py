@@ -12,7 +12,7 @@ import numpy as np
 from fastdata.errors import StoreError
 from fastdata.store.store import Store
 from fastdata.text.pretokenized import MEGATRON_MAGIC
-from fastdata.text.tokenizer import FILES, characters_in
+from fastdata.tokenizer import FILES, characters_in
 
 __all__ = ["export_tokens"]
 

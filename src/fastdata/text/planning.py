@@ -20,7 +20,7 @@ from fastdata.text.listing import TextList, first_documents, list_text, shard_bo
 from fastdata.text.options import TokenOptions
 from fastdata.text.pretokenized import tokens_dtype
 from fastdata.text.shards import TokenRecipe
-from fastdata.text.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
+from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 
 __all__ = ["plan_text"]
 

@@ -24,7 +24,7 @@ from fastdata.text.documents import Cutting, Found, Head, Piece, cutting_notes, 
 from fastdata.text.packer import Packer
 from fastdata.text.pretokenized import open_tokens
 from fastdata.text.sections import SAMPLES_DTYPE, Tokens
-from fastdata.text.tokenizer import LIBRARIES, Engine, Spec, load
+from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
 
 __all__ = ["TokenRecipe", "kept", "make_shard", "probe", "tables"]
 

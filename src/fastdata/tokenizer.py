@@ -27,6 +27,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 FILES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "chars": "characters.json"}  # inside a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # a tokenizer.json does not name its end token
+PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
 class Engine(Protocol):
@@ -35,13 +36,21 @@ class Engine(Protocol):
     Attributes:
         vocab_size: all ids are below it.
         end: the id that it puts after a document; None: not known.
+        pad: the id that fills rows; None: not known.
     """
 
     vocab_size: int
     end: int | None
+    pad: int | None
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the ids of each text, without special tokens."""
+
+    def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
+        """Return the ids of a text as a model takes them, and whether they were cut to `length`.
+
+        These are with the special tokens that a tokenizer.json itself puts around a text; a cut leaves those in place.
+        """
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Bytes that are not UTF-8, such as a character cut at either end, become U+FFFD."""
@@ -70,7 +79,20 @@ class Spec:
         return FILES.get(self.engine, "")
 
 
-class _Bytes:
+class _Plain:
+    """What tokenizers share that put no special tokens around a text."""
+
+    pad: int | None = None
+
+    def encode(self, texts: Sequence[str]) -> list[Array]:
+        raise NotImplementedError
+
+    def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
+        (ids,) = self.encode([text])
+        return ids[:length], length is not None and len(ids) > length
+
+
+class _Bytes(_Plain):
     """One token for each byte of UTF-8, and one for the end."""
 
     vocab_size: int = 257
@@ -86,7 +108,7 @@ class _Bytes:
         return None
 
 
-class _Characters:
+class _Characters(_Plain):
     """One token for each character of a list."""
 
     end: int | None = None
@@ -122,11 +144,22 @@ class _HuggingFace:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
         except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
             raise PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}") from None
+        padding = self._tokenizer.padding
         self._tokenizer.no_truncation()  # the file may turn truncation on, which would cut documents short
         self._tokenizer.no_padding()
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self._ids.values(), default=-1) + 1
         self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
+        own = None if padding is None else int(padding["pad_id"])
+        self.pad = next((self._ids[name] for name in PADS if name in self._ids), None) if own is None else own
+
+    def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
+        ids = self._tokenizer.encode(text).ids
+        if cut := length is not None and len(ids) > length:
+            self._tokenizer.enable_truncation(length)
+            ids = self._tokenizer.encode(text).ids
+            self._tokenizer.no_truncation()
+        return np.array(ids, np.uint32), cut
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -139,7 +172,7 @@ class _HuggingFace:
         return self._ids.get(token)
 
 
-class _Tiktoken:
+class _Tiktoken(_Plain):
     def __init__(self, name: str) -> None:
         with needs("tiktoken"):
             import tiktoken
@@ -168,7 +201,7 @@ class _Tiktoken:
         return hashlib.sha256(repr(whole).encode()).hexdigest()
 
 
-class _SentencePiece:
+class _SentencePiece(_Plain):
     def __init__(self, name: str, data: bytes) -> None:
         with needs("sentencepiece"):
             import sentencepiece
@@ -178,6 +211,7 @@ class _SentencePiece:
             raise PrepError(f"the tokenizer {name} is not a SentencePiece model: {error}") from None
         self.vocab_size = self._model.vocab_size()
         self.end = self._model.eos_id() if self._model.eos_id() >= 0 else None
+        self.pad = self._model.pad_id() if self._model.pad_id() >= 0 else None
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         return [np.array(ids, np.uint32) for ids in self._model.encode(list(texts), out_type=int, num_threads=1)]
@@ -190,8 +224,8 @@ class _SentencePiece:
         return found if self._model.id_to_piece(found) == token else None
 
 
-def find_tokenizer(name: str) -> tuple[Spec, bytes]:
-    """Return the tokenizer of this name, file or store, and the bytes of its file, if it has one.
+def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]:
+    """Return the tokenizer of this name, file or store, and the bytes of its file, if it has one. option: for messages.
 
     Raises:
         PrepError: if there is none.
@@ -201,7 +235,8 @@ def find_tokenizer(name: str) -> tuple[Spec, bytes]:
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
     if name == "chars":
-        raise PrepError("--tokenizer chars takes its characters from text, but SOURCE holds tokens: give a store that has them")
+        why = "but SOURCE holds tokens" if option == "--tokenizer" else "which SOURCE is not here"
+        raise PrepError(f"{option} chars takes its characters from text, {why}: give a store that has them")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
@@ -212,7 +247,7 @@ def find_tokenizer(name: str) -> tuple[Spec, bytes]:
         import tiktoken
     if name not in tiktoken.list_encoding_names():
         raise PrepError(
-            f"--tokenizer {name} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor a store "
+            f"{option} {name} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor a store "
             f"of text, nor an encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
         )
     return Spec("tiktoken", name, _Tiktoken(name).sha256()), b""

@@ -1,0 +1,123 @@
+"""`--tokenize`: text columns of a store as tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import CodecError, PrepError
+from fastdata.store.column import Column, ColumnTokens
+from fastdata.tokenizer import Engine, Spec, find_tokenizer, load
+
+__all__ = ["decode_tokens", "encode_columns", "with_tokens"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?")
+
+
+def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tuple[Column, ...], dict[str, bytes]]:
+    """Return what to store of these columns when some of them are tokenized, and the files of the tokenizers by name.
+
+    Args:
+        columns: text, or JSON whose values are lists of texts.
+        options: NAME=TOKENIZER, or NAME=TOKENIZER:LENGTH.
+
+    Raises:
+        PrepError: there is no such column or tokenizer, or they do not fit.
+        MissingExtraError: the tokenizer's library is not installed.
+    """
+    found, files = {column.name: column for column in columns}, dict[str, bytes]()
+    for option in options:
+        match = TOKENIZE.fullmatch(option)
+        if match is None:
+            raise PrepError(f"--tokenize {option}: give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH, such as caption=gpt2:77")
+        column = found.get(match["name"])
+        if column is None:
+            known = ", ".join(found) or "none"
+            raise PrepError(f"--tokenize {option}: there is no column {match['name']}; there are {known}; --fields stores columns")
+        stored, data = _tokens_column(column, option, match["tokenizer"], None if match["length"] is None else int(match["length"]))
+        found[column.name] = stored
+        if stored.tokenizer_file:
+            files[stored.tokenizer_file] = data
+    return tuple(found.values()), files
+
+
+def _tokens_column(column: Column, option: str, name: str, length: int | None) -> tuple[Column, bytes]:
+    if column.tokens is not None:
+        raise PrepError(f"--tokenize {option}: {column.name} is tokenized twice; a column has one tokenizer")
+    if column.type not in ("text", "json"):
+        raise PrepError(f"--tokenize {option}: {column} is no text")
+    if column.type == "json" and length is None:
+        raise PrepError(
+            f"--tokenize {option}: {column} holds several texts for each image, which become rows of one length: give "
+            f"{column.name}={name}:LENGTH"
+        )
+    spec, data = find_tokenizer(name, "--tokenize")
+    engine = load(spec, data)
+    if length is not None and length <= (added := len(engine.encode_row("", None)[0])):
+        raise PrepError(
+            f"--tokenize {option}: rows of {length} have no room for text next to the {added} tokens that {spec.name} adds"
+        )
+    pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
+    tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
+    type = "uint16" if engine.vocab_size <= 1 << 16 else "uint32"
+    many = length is None or column.type == "json"
+    return Column(column.name, type, () if length is None else (length,), many, group=column.group, tokens=tokens), data
+
+
+@cache
+def _engine(spec: Spec, data: bytes) -> Engine:
+    return load(spec, data)
+
+
+def encode_columns(
+    columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes] | None, cut: dict[str, int]
+) -> list[Any]:
+    """Return the values of a sample with texts as tokens.
+
+    Args:
+        columns: what to store.
+        values: one for each column, before tokenizing.
+        files: of the tokenizers.
+        cut: counts, by column, the texts that were longer than their row.
+
+    Raises:
+        CodecError: a value is no text, or has a character that the tokenizer lacks.
+    """
+    data = files or {}
+    return [
+        value if column.tokens is None else _encode(column, column.tokens, value, data.get(column.tokenizer_file, b""), cut)
+        for column, value in zip(columns, values, strict=True)
+    ]
+
+
+def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, cut: dict[str, int]) -> Array:
+    engine, texts = _engine(tokens.tokenizer, data), [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise CodecError(f"column {column.name}: {value!r:.60} is neither text nor a list of texts", "bad-field")
+    length = column.shape[0] if column.shape else None
+    rows = list[Array]()
+    for text in texts:
+        ids, was_cut = engine.encode_row(text, length)
+        cut[column.name] = cut.get(column.name, 0) + was_cut
+        if length is not None:
+            ids = np.append(ids, np.full(length - len(ids), tokens.pad))
+        rows.append(ids.astype(column.dtype))
+    whole = np.concatenate([np.empty(0, column.dtype), *rows])
+    return whole.reshape(-1, *column.shape) if column.many else whole
+
+
+def decode_tokens(root: Path, column: Column, tokens: Sequence[int]) -> str:
+    """Return the text of tokens of a column of a store, without the padding at their end."""
+    assert column.tokens is not None
+    ids = list(tokens)
+    while ids and ids[-1] == column.tokens.pad:
+        ids.pop()
+    file = column.tokenizer_file
+    return _engine(column.tokens.tokenizer, (root / file).read_bytes() if file else b"").decode(ids)

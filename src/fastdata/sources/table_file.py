@@ -1,0 +1,261 @@
+"""Tables that list files by their paths: CSV, TSV, JSONL and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import PrepError, needs
+from fastdata.sources.arrow_types import column_of
+from fastdata.sources.delimiters import delimiter_of
+from fastdata.sources.fields import Field
+from fastdata.sources.inputs import is_image
+from fastdata.sources.parquet import holds_images
+from fastdata.store.column import Column
+from fastdata.words import number_of
+
+__all__ = ["PathTable", "is_path_table", "read_table"]
+
+PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
+JSONL = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+NO_TEXT = "text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB"
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """Rows of cells.
+
+    Attributes:
+        root: the folder that the paths are relative to.
+        columns: their names; "column 1" and so on if the table has no header.
+        named: whether the columns have names.
+        rows: text, or values as JSON has them.
+        texts: whether all cells are text.
+        schema: of Parquet: each column's Arrow type.
+    """
+
+    path: Path
+    root: Path
+    columns: tuple[str, ...]
+    named: bool
+    rows: list[list[Any]]
+    texts: bool = True
+    schema: dict[str, Any] = field(default_factory=dict)
+
+    def find(self, names: Sequence[str]) -> int | None:
+        """Return the index of the first column with one of these names, in any case."""
+        lower = [column.lower() for column in self.columns]
+        return next((lower.index(name) for name in names if name in lower), None)
+
+    @property
+    def paths(self) -> int:
+        """The index of the column of paths."""
+        return self.find(PATHS) or 0
+
+    def column(self, index: int) -> list[str]:
+        """Return the cells of a column as text."""
+        return [_checked(self.path, self._text(row, index).strip()) for row in self.rows]
+
+    def _text(self, row: Sequence[Any], index: int) -> str:
+        cell = row[index]
+        if isinstance(cell, list | dict | bytes):
+            raise PrepError(
+                f"{self.describe_row(row)}: its {self.columns[index]} is a {type(cell).__name__}, but labels and splits are "
+                f"numbers or text; --fields {self.columns[index]} stores it"
+            )
+        if isinstance(cell, str):
+            return cell
+        return "" if cell is None else json.dumps(cell)
+
+    def is_plain(self, index: int) -> bool:
+        """Return whether a column holds numbers or text only."""
+        return self.texts or not any(isinstance(row[index], list | dict | bytes) for row in self.rows)
+
+    def typed(self, chosen: Field) -> tuple[Column, list[Any]]:
+        """Return the column of a field's cells, and its values.
+
+        Raises:
+            PrepError: there is no such column, or a cell does not hold a value of the column's type.
+        """
+        index = self.index(chosen.name, f"--fields {chosen.name}")
+        cells = self.column(index) if self.texts else [row[index] for row in self.rows]
+        inferred = chosen.column is None or chosen.column.many
+        declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred else None
+        found: tuple[Column, list[Any]] = chosen.typed(
+            cells, lambda row: self.describe_row(self.rows[row]), texts=self.texts, declared=declared
+        )
+        return found
+
+    def describe_row(self, row: Sequence[Any]) -> str:
+        return f"{self.path}, row of {row[self.paths]!r}"
+
+    def holds_paths(self) -> bool:
+        """Return whether the table seems to hold paths, judged by its header and first row."""
+        first = self.rows[0][self.paths]
+        return self.find(PATHS) is not None or is_image(first) or os.path.isfile(self.root / first)
+
+    def index(self, name: str, option: str) -> int:
+        """Return the index of the column that an option names."""
+        if not self.named:
+            raise PrepError(f"{option} needs names of columns: give {self.path} a first line, such as path,label,split")
+        if name not in self.columns:
+            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
+        return self.columns.index(name)
+
+    def describe(self, indices: Sequence[int]) -> str:
+        """Name columns as the source of the labels; "" for none."""
+        columns = "columns " if len(indices) > 1 else "column "
+        names = " and ".join(self.columns[k] for k in indices)
+        return f"{columns if self.named else ''}{names} of {self.path.name}" if indices else ""
+
+
+def is_path_table(path: Path) -> bool:
+    """Return whether a source is a file of paths. A Parquet is one if it holds no images and a column has the name of paths."""
+    ending = path.suffix.lower()
+    if not path.is_file() or ending not in (".csv", ".tsv", *JSONL, PARQUET):
+        return False
+    return ending != PARQUET or _lists_paths(path)
+
+
+def _lists_paths(path: Path) -> bool:
+    with needs("pyarrow"):
+        import pyarrow.parquet
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except (OSError, ValueError, pyarrow.ArrowException):  # reading it as an archive reports this better
+        return False
+    texts = [name for name in schema.names if name.lower() in PATHS and "string" in str(schema.field(name).type)]
+    return bool(texts) and not holds_images(schema)
+
+
+def read_table(path: Path, root: Path, known: Collection[str] = (), fields: Sequence[Field] = ()) -> PathTable:
+    """Read a table, whose rows must all have one length.
+
+    Args:
+        path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
+        root: the folder that the paths are relative to.
+        known: normal paths. A first line of a CSV that begins with one of them is not a header.
+        fields: whose columns are read from a Parquet even if they hold lists.
+
+    Raises:
+        PrepError: it cannot be read, or is empty.
+    """
+    ending = path.suffix.lower()
+    if ending in JSONL:
+        return _checked_paths(_read_jsonl(path, root))
+    if ending == PARQUET:
+        return _checked_paths(_read_parquet(path, root, {one.name for one in fields}))
+    return _read_csv(path, root, known)
+
+
+def _read_csv(path: Path, root: Path, known: Collection[str]) -> PathTable:
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            lines = file.readlines()
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lambda: lines)
+        rows = list(filter(None, csv.reader(lines, delimiter=delimiter)))
+    except (OSError, csv.Error) as error:
+        raise PrepError(f"cannot read {path}: {error}") from error
+    if not rows:
+        raise PrepError(f"{path} is empty; it needs rows of path,label")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
+    if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
+        return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, list(rows))
+    columns = tuple(_checked(path, cell.strip()) for cell in rows[0])
+    if len(rows) == 1:
+        raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
+    return PathTable(path, root, columns, True, list(rows[1:]))
+
+
+def _checked(path: Path, cell: str) -> str:
+    """Return a cell that is used as a name, which must be UTF-8. Paths may hold any bytes."""
+    if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
+        text = cell.encode(errors="surrogateescape").decode("latin-1")
+        command = shlex.join(["iconv", "-f", "LATIN1", "-t", "UTF-8", str(path)])
+        raise PrepError(
+            f"{path} is not UTF-8: as Latin-1, it contains {text!r:.60}; if that is right, convert it: {command} > utf8.csv"
+        )
+    return cell
+
+
+def _is_header(rows: Sequence[Sequence[str]], root: Path) -> bool:
+    """Return whether the first row is a header: unlike the next row, it does not begin with a path."""
+    first, ending = rows[0][0], os.path.splitext(rows[0][0])[1].lower()
+    as_the_next = ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower()
+    return not (is_image(first) or as_the_next or os.path.isfile(root / first))
+
+
+def _read_jsonl(path: Path, root: Path) -> PathTable:
+    """Read a file with an object in each line. A key that a line lacks is null there."""
+    found = list(_objects(path))
+    if not found:
+        raise PrepError(f"{path} is empty; it needs lines such as {_EXAMPLE}")
+    columns = tuple(dict.fromkeys(key for row in found for key in row))
+    return PathTable(path, root, columns, True, [[row.get(name) for name in columns] for row in found], texts=False)
+
+
+_EXAMPLE = '{"path": "a.jpg", "label": "cat"}'
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _object(path, number, line)
+    except OSError as error:
+        raise PrepError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise PrepError(f"{path}, line {number} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise PrepError(f"{path}, line {number} is not an object such as {_EXAMPLE}")
+    return row
+
+
+def _read_parquet(path: Path, root: Path, wanted: Collection[str]) -> PathTable:
+    """Read a Parquet. Columns of lists and structs that nobody wants are left unread; their cells are empty lists."""
+    with needs("pyarrow"):
+        import pyarrow.parquet
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            nested = {name for name in schema.names if schema.field(name).type.num_fields and name not in wanted}
+            table = file.read([name for name in schema.names if name not in nested], use_threads=False)
+            read = {name: table[name].to_pylist() for name in table.column_names}
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise PrepError(f"cannot read {path}: {error}") from error
+    cells = [read.get(name, [[]] * table.num_rows) for name in schema.names]
+    if not table.num_rows:
+        raise PrepError(f"{path} has no rows")
+    types = {name: schema.field(name).type for name in schema.names}
+    rows = [list(row) for row in zip(*cells, strict=True)]
+    return PathTable(path, root, tuple(schema.names), True, rows, texts=False, schema=types)
+
+
+def _checked_paths(table: PathTable) -> PathTable:
+    """Raise PrepError if a table of values has no column of paths."""
+    if table.find(PATHS) is None:
+        raise PrepError(
+            f"{table.path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}; it has "
+            f"{', '.join(table.columns)}; {NO_TEXT}"
+        )
+    for number, row in enumerate(table.rows, 1):
+        if not isinstance(row[table.paths], str):
+            raise PrepError(
+                f"{table.path}, row {number}: its {table.columns[table.paths]} is {row[table.paths]!r:.60}, but must be a path"
+            )
+    return table

@@ -1,0 +1,591 @@
+"""`--fields` from every source: tables of several formats, columns of archives, members of tars, files next to images."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archives import png, write_tar
+from fastdata import LMDBDataset, Loader, PrepError, prep
+from fastdata.prepare.build_plan import build_plan
+from fastdata.sources.listing import list_sources
+from fastdata.sources.options import LabelOptions
+from fastdata.sources.values import fit
+from fastdata.store.column import NUMBERS, Column
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import PREP, Array, encode, kill_group, run, start, tables, tree, until, write_pictures
+
+COUNT = 20
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def value(k: int) -> dict[str, Any]:
+    """What belongs to image k, as Python has it."""
+    return {
+        "caption": f'a "döner", {k}\nand more' if k % 4 else "",
+        "score": k / 7,
+        "views": 2**40 + k,
+        "good": k % 3 == 0,
+        "ids": list(range(k % 4)),
+        "boxes": [[j, j + 0.5, 2.0, k] for j in range(k % 3)],
+        "embedding": [k / 2, -1.5, 0.25],
+        "meta": {"k": [k, None], "from": "ü"},
+    }
+
+
+TYPES = {
+    "caption": "caption (text)",
+    "score": "score (float32)",
+    "views": "views (int64)",
+    "good": "good (bool)",
+    "ids": "ids (lists of int64)",
+    "boxes": "boxes (lists of float32[4])",
+    "embedding": "embedding (float32[3])",
+    "meta": "meta (json)",
+}
+NAMES = tuple(TYPES)
+
+
+def assert_values(store: Path, order: list[int] | None = None, names: tuple[str, ...] = NAMES) -> None:
+    """Compare every column of a store with what belongs to its images."""
+    columns = LMDBDataset(store).columns
+    order = list(range(COUNT)) if order is None else order
+    for name in names:
+        want = [value(k)[name] for k in order]
+        got = columns[name]
+        assert len(got) == len(order)
+        for one, other in zip(got, want, strict=True):
+            if isinstance(one, np.ndarray):
+                np.testing.assert_allclose(one, np.array(other, one.dtype).reshape(one.shape), rtol=1e-6)
+                assert one.size == np.size(other)
+            elif name == "score":
+                assert float(one) == pytest.approx(other, rel=1e-6)
+            else:
+                assert one == other
+    assert list(verify(store)) == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fields") / "images"
+    write_pictures(root, COUNT, height=20, width=24)
+    return root
+
+
+def row(k: int) -> dict[str, Any]:
+    return {"file_name": f"{k:02d}.png", "label": f"class {k % 2}", **value(k)}
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one, ensure_ascii=k % 2 == 0) + "\n" for k, one in enumerate(rows)))
+    return path
+
+
+def arrow_table(first: int = 0, count: int = COUNT) -> Any:
+    """The values as Arrow has them, with types that Hugging Face's datasets gives."""
+    rows = [value(k) for k in range(first, first + count)]
+    types = {
+        "score": pa.float32(),
+        "ids": pa.list_(pa.int64()),
+        "boxes": pa.list_(pa.list_(pa.float32(), 4)),
+        "embedding": pa.list_(pa.float32(), 3),
+    }
+    return pa.table({name: pa.array([one[name] for one in rows], types.get(name)) for name in NAMES})
+
+
+def write_paths(path: Path) -> Path:
+    table = arrow_table()
+    for name in ("label", "file_name"):
+        table = table.add_column(0, name, pa.array([row(k)[name] for k in range(COUNT)]))
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".ndjson", ".parquet"])
+def test_tables_of_paths(folder: Path, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"t{ending}"
+    if ending == ".parquet":
+        write_paths(path)
+    else:
+        write_jsonl(path, [row(k) for k in range(COUNT)])
+    done = prep(path, tmp_path / "o.fds", fields=NAMES, root=folder, workers=1)
+    assert f"columns: {', '.join(TYPES.values())}" in done.notes
+    assert_values(done.out)
+    dataset = LMDBDataset(done.out, fields=("caption", "label"))
+    assert dataset.classes == ["class 0", "class 1"]
+    for batch in Loader(dataset, 7, shuffle=True, num_workers=0):
+        assert batch[1]["caption"] == [value(k)["caption"] for k in batch.ids.tolist()]
+        assert batch[1]["label"].tolist() == [k % 2 for k in batch.ids.tolist()]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+def test_labels_are_as_in_a_csv(folder: Path, tmp_path: Path, ending: str) -> None:
+    """Number for number, the label of each image is what the same table as a CSV gives."""
+    rows = [
+        {"path": f"{k:02d}.png", "kind": "ab"[k % 2], "x": k / 2, "n": k % 4, "split": "val" if k % 5 else "train"}
+        for k in range(COUNT)
+    ]
+    csv = tmp_path / "t.csv"
+    csv.write_text("\n".join(",".join(map(str, line)) for line in [rows[0], *(one.values() for one in rows)]))
+    other = tmp_path / f"t{ending}"
+    if ending == ".jsonl":
+        write_jsonl(other, rows)
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), other)
+    for column in (["kind"], ["n"], ["x"], ["x", "n"]):
+        options = LabelOptions(root=folder, split="val", label_column=tuple(column))
+        one, two = (list_sources(path, options) for path in (csv, other))
+        assert one.labels == two.labels and one.sources == two.sources and len(one.sources) == 16
+    with pytest.raises(PrepError, match="holds train and val side by side"):
+        prep(other, tmp_path / "o.fds", root=folder)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_the_table_of_labels_has_columns(folder: Path, tmp_path: Path, ending: str) -> None:
+    order = [*range(5, COUNT), *range(2)]  # three images are not in it
+    path = tmp_path / f"t{ending}"
+    if ending == ".csv":
+        path.write_text("path,caption,views\n" + "".join(f'{k:02d}.png,"it is {k}",{2**40 + k}\n' for k in order))
+    elif ending == ".jsonl":
+        write_jsonl(path, [{"path": f"{k:02d}.png", "caption": f"it is {k}", "views": 2**40 + k} for k in order])
+    else:
+        pq.write_table(
+            pa.table(
+                {
+                    "path": [f"{k:02d}.png" for k in order],
+                    "caption": [f"it is {k}" for k in order],
+                    "views": [2**40 + k for k in order],
+                }
+            ),
+            path,
+        )
+    done = prep(folder, tmp_path / "o.fds", labels=path, fields=("caption", "views"), workers=1)
+    assert done.rejected == {"not-listed": 3} and "02.png: not-listed: the table of --labels does not list it" in done.first_reject
+    columns = LMDBDataset(done.out).columns
+    assert columns["caption"] == [f"it is {k}" for k in sorted(order)]
+    assert columns["views"].tolist() == [2**40 + k for k in sorted(order)]
+    labelled = prep(folder, tmp_path / "l.fds", labels=path, fields="caption", workers=1)
+    assert Store(labelled.out).samples["label"][:, 0].tolist() == [float(np.float32(2**40 + k)) for k in sorted(order)]
+
+
+def test_columns_of_labels_leave_the_classes_of_folders(tmp_path: Path) -> None:
+    for k, name in enumerate(("cat", "dog")):
+        write_pictures(tmp_path / "images" / name, 3, seed=k)
+    rows = [{"file_name": f"{name}/{k:02d}.png", "text": f"{name} {k}"} for name in ("dog", "cat") for k in range(3)]
+    path = write_jsonl(tmp_path / "metadata.jsonl", rows)
+    dataset = LMDBDataset(prep(tmp_path / "images", tmp_path / "o.fds", labels=path, fields="text", workers=1).out, fields="text")
+    assert dataset.classes == ["cat", "dog"] and dataset.columns["label"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert [dataset[k][1] for k in range(6)] == [f"{name} {k}" for name in ("cat", "dog") for k in range(3)]
+    none = prep(tmp_path / "images", tmp_path / "n.fds", labels=path, fields="text", label_column="none", workers=1)
+    assert Store(none.out).manifest.labels.kind == "none"
+
+
+scalars = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(width=32) | st.text(max_size=8)
+anything = scalars | st.lists(st.integers(-9, 9), max_size=3) | st.dictionaries(st.text(max_size=3), scalars)
+same = st.sampled_from(
+    [st.booleans(), st.integers(-9, 9), st.floats(width=32), st.text(), st.lists(st.floats(width=16), max_size=3)]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(same.flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5)) | st.lists(anything, min_size=1, max_size=5))
+def test_values_of_any_type_come_back_or_are_refused(folder: Path, values: list[Any]) -> None:
+    """Nothing is turned into something else: a null among whole numbers, bools or text ends the run."""
+    path = write_jsonl(folder.parent / "any.jsonl", [{"path": f"{k:02d}.png", "value": one} for k, one in enumerate(values)])
+    kinds = {type(one) for one in values} - {type(None)}
+    try:
+        found = list_sources(path, LabelOptions(root=folder, label_column=("none",)), ["value"])
+    except PrepError as error:
+        caught = error
+        found = None
+    if found is None:
+        assert None in values and len(kinds) == 1 and kinds <= {bool, int, str, list}
+        assert "any.jsonl, row of '0" in str(caught) and ("its cell is empty" in str(caught) or "it holds no text" in str(caught))
+        return
+    (column,) = found.columns
+    for source, other in zip(found.sources, values, strict=True):
+        (got,) = source.values
+        if column.type == "float32" and other is None:
+            assert np.isnan(got)
+        elif column.type == "json" or not isinstance(other, float):
+            assert json.dumps(got, sort_keys=True) == json.dumps(other, sort_keys=True) or got == other
+        else:
+            assert np.array_equal(got, other, equal_nan=True)
+    if len(kinds) == 1:
+        assert column.type == {bool: "bool", int: "int64", float: "float32", str: "text"}.get(kinds.pop(), column.type)
+
+
+LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
+numbers = st.integers(-(2**40), 2**40) | st.integers(-300, 300) | st.floats(allow_nan=False) | st.floats(-70000, 70000)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(NUMBERS), st.lists(numbers, min_size=1, max_size=4), st.booleans(), st.sampled_from([list, np.array]))
+def test_a_number_fits_its_type_or_is_refused(type: str, values: list[Any], scalar: bool, make: Any) -> None:
+    """By Python's own numbers: whole ones are held exactly, others up to the largest of the type."""
+    if type.startswith("float"):
+        fits = [abs(one) <= LARGEST[type] or abs(one) == float("inf") for one in values]
+    else:
+        signed, bits = not type.startswith("u"), int(type.lstrip("uint"))
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+        whole = scalar or all(isinstance(one, int) for one in values)
+        fits = [whole and isinstance(one, int) and low <= one <= high for one in values]
+    column = Column("v", type) if scalar else Column("v", type, many=True)
+    given, good = (values[0], fits[0]) if scalar else (make(values), all(fits))
+    if scalar and make is np.array:
+        given = np.array(given)
+    if not good:
+        with pytest.raises(ValueError, match=r"does not fit|is too large for|is not a whole number|does not hold whole numbers"):
+            fit(column, given)
+        return
+    stored = np.array(fit(column, given), type)
+    want = np.array(values[0] if scalar else values, type)
+    np.testing.assert_array_equal(stored, want)
+
+
+# -------------------------------------------------------------------------------------------------------- archives
+
+
+def rows_of_images(first: int, count: int) -> Any:
+    return pa.array([{"bytes": png(k)[1], "path": f"{k}.png"} for k in range(first, first + count)], IMAGE)
+
+
+@pytest.mark.parametrize("per_group", [1, 6, 100])
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_columns_of_a_hugging_face_dataset(tmp_path: Path, ending: str, per_group: int) -> None:
+    source = tmp_path / "data"
+    source.mkdir()
+    for part in range(2):
+        table = arrow_table(part * 10, 10).add_column(3, "image", rows_of_images(part * 10, 10))
+        path = source / f"data-0000{part}-of-00002{ending}"
+        if ending == ".parquet":
+            pq.write_table(table, path, row_group_size=per_group)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table, per_group)
+    done = prep(source, tmp_path / "o.fds", fields=NAMES, workers=2)
+    assert f"columns: {', '.join(TYPES.values())}" in done.notes and not any("not stored" in note for note in done.notes)
+    assert_values(done.out)
+
+
+def test_what_the_cells_of_a_parquet_lack_is_rejected(tmp_path: Path) -> None:
+    captions = ["a", None, "c", "d", "e"]
+    scores = [1.0, 2.0, None, 4.0, 5.0]
+    vectors = [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0], [1.0, None]]
+    table = pa.table(
+        {"image": rows_of_images(0, 5), "caption": captions, "score": pa.array(scores, pa.float32()), "vector": vectors}
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    done = prep(tmp_path / "x.parquet", tmp_path / "o.fds", fields=("caption", "score", "vector:float32[2]"), workers=1)
+    columns = LMDBDataset(done.out).columns
+    assert columns["caption"] == ["a", "c", "e"] and np.isnan(columns["score"][1]) and np.isnan(columns["vector"][2, 1])
+    details = [(reject["name"], reject["reason"], reject["detail"]) for reject in Store(done.out).rejects()]
+    assert details == [
+        (
+            "x.parquet/000001-1.png",
+            "bad-field",
+            "column caption of x.parquet/000001-1.png: it holds no text: fill it, or leave the image out",
+        ),
+        (
+            "x.parquet/000003-3.png",
+            "bad-field",
+            "column vector of x.parquet/000003-3.png: 1 numbers, but vector holds 2 for each sample",
+        ),
+    ]
+
+
+def test_classes_of_another_column_keep_their_names(tmp_path: Path) -> None:
+    about = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["a", "b"]}}
+    about["coarse"] = {"_type": "ClassLabel", "names": ["animal", "thing"]}
+    table = pa.table({"image": rows_of_images(0, 4), "label": [0, 1, 1, 0], "coarse": [1, 0, 1, 1]})
+    meta = {b"huggingface": json.dumps({"info": {"features": about}}).encode()}
+    pq.write_table(table.replace_schema_metadata(meta), tmp_path / "x.parquet")
+    store = Store(prep(tmp_path / "x.parquet", tmp_path / "o.fds", fields="coarse", workers=1).out)
+    assert store.manifest.columns[0].names == ("animal", "thing") and store.manifest.labels.names == ("a", "b")
+    assert LMDBDataset(store.path).columns["coarse"].tolist() == [1, 0, 1, 1]
+
+
+def test_wrong_columns_of_a_parquet(tmp_path: Path) -> None:
+    days = pa.array([0] * 4, pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"image": rows_of_images(0, 4), "day": days, "n": [1] * 4}), tmp_path / "x.parquet")
+    with pytest.raises(PrepError, match=r"fields mood: .*x.parquet has no such column; it has image, day, n"):
+        prep(tmp_path / "x.parquet", tmp_path / "o.fds", fields="mood")
+    with pytest.raises(PrepError, match=r"fields day: it is of Arrow's type date32"):
+        prep(tmp_path / "x.parquet", tmp_path / "o.fds", fields="day")
+    with pytest.raises(PrepError, match=r"fields caption=txt: SOURCE .* has no such members; give columns of a table"):
+        prep(tmp_path / "x.parquet", tmp_path / "o.fds", fields="caption=txt")
+    pq.write_table(pa.table({"image": rows_of_images(0, 4), "day": days, "n": ["1"] * 4}), tmp_path / "y.parquet")
+    with pytest.raises(PrepError, match=r"x.parquet has n \(int64\), y.parquet has n \(text\); prepare them separately"):
+        prep(str(tmp_path / "{x,y}.parquet"), tmp_path / "o.fds", fields="n")
+
+
+def test_datasets_next_to_those_of_an_hdf5(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        group = file.create_group("train")
+        group["images"] = np.random.default_rng(0).integers(0, 256, (6, 8, 9, 3), np.uint8)
+        group["caption"] = [f"ü {k}" for k in range(6)]
+        group["embedding"] = np.arange(18, dtype=np.float16).reshape(6, 3)
+        ids = group.create_dataset("ids", (6,), h5py.vlen_dtype(np.int32))
+        for k in range(6):
+            ids[k] = np.arange(k)
+        group["short"] = np.arange(5)
+    done = prep(tmp_path / "x.h5", tmp_path / "o.fds", fields=("caption", "embedding", "ids"), workers=1)
+    assert "columns: caption (text), embedding (float16[3]), ids (lists of int32)" in done.notes
+    columns = LMDBDataset(done.out).columns
+    assert columns["caption"] == [f"ü {k}" for k in range(6)]
+    assert columns["embedding"].tolist() == np.arange(18).reshape(6, 3).tolist()
+    assert [one.tolist() for one in columns["ids"]] == [list(range(k)) for k in range(6)]
+    with pytest.raises(PrepError, match=r"fields short: .* such a dataset, but of another length than the images"):
+        prep(tmp_path / "x.h5", tmp_path / "p.fds", fields="short")
+    with pytest.raises(PrepError, match=r"fields mood: .* no such dataset next to train/images; it has train/caption"):
+        prep(tmp_path / "x.h5", tmp_path / "p.fds", fields="mood")
+
+
+# -------------------------------------------------------------------------------------------- members and files
+
+
+def npy(array: Array) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def sample(k: int) -> dict[str, bytes]:
+    """The members of a sample, or the files next to an image, by their endings."""
+    one = value(k)
+    return {
+        "txt": one["caption"].encode() + b"\r\n" * (k % 2),
+        "json": json.dumps(one["meta"]).encode(),
+        "npy": npy(np.array(one["embedding"], ">f4" if k % 2 else "<f4")),
+        "boxes.npy": npy(np.array(one["boxes"], np.float32).reshape(-1, 4)),
+        "ids.npy": npy(np.array(one["ids"], np.int16)),
+        "score.json": json.dumps(one["score"]).encode(),
+        "cls": str(one["views"]).encode() + b"\n",
+        "bin": bytes([k, 255, 0]),
+    }
+
+
+MEMBERS = (
+    "caption=txt",
+    "meta=json",
+    "embedding=npy",
+    "boxes=boxes.npy:float32[]",
+    "ids=ids.npy:int64[]",
+    "score=.score.json:float32",
+    "views=cls",
+    "raw=bin",
+)
+MEMBER_NAMES = ("caption", "meta", "embedding", "boxes", "ids", "score", "views")
+
+
+def as_folder(root: Path, samples: Callable[[int], dict[str, bytes]] = sample) -> Path:
+    write_pictures(root, COUNT, height=20, width=24)
+    for k in range(COUNT):
+        for ending, data in samples(k).items():
+            (root / f"{k:02d}.{ending}").write_bytes(data)
+    return root
+
+
+def as_tars(root: Path, samples: Callable[[int], dict[str, bytes]] = sample) -> Path:
+    root.mkdir(parents=True)
+    for part in range(2):
+        files = [
+            (f"./deep/{k:02d}.{ending}", data)
+            for k in range(part * 10, part * 10 + 10)
+            for ending, data in sorted({"png": png(k)[1], **samples(k)}.items())
+        ]
+        write_tar(root / f"s-{part}.tar", files)
+    return root
+
+
+@pytest.fixture(params=[as_folder, as_tars], ids=["files", "tars"])
+def write(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_members_and_files(write: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "data")
+    done = prep(source, tmp_path / "o.fds", fields=MEMBERS, workers=2, label_column="none")
+    assert (
+        "columns: caption (text), meta (json), embedding (float32[3]), boxes (lists of float32[4]), ids (lists of int64), "
+        "score (float32), views (int64), raw (bytes)"
+    ) in done.notes
+    assert_values(done.out, names=MEMBER_NAMES)
+    assert LMDBDataset(done.out).columns["raw"] == [bytes([k, 255, 0]) for k in range(COUNT)]
+    assert not done.skipped
+    again = prep(source, tmp_path / "one.fds", fields=MEMBERS, workers=1, label_column="none")
+    assert tree(again.out) == tree(done.out)
+
+
+def damaged(k: int) -> dict[str, bytes]:
+    found = sample(k)
+    if k == 3:
+        del found["txt"]
+    if k == 4:
+        found["txt"] = b"\xff\xfe\xfd"
+    if k == 5:
+        found["npy"] = npy(np.zeros(4, np.float32))
+    if k == 6:
+        found["npy"] = found["npy"][:-1]
+    if k == 7:
+        found["json"] = b'{"k": '
+    if k == 8:
+        found["cls"] = b"many"
+    if k == 9:
+        found["npy"] = npy(np.array([{}], object))
+    return found
+
+
+def test_what_is_missing_or_does_not_fit_is_rejected_by_name(write: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "data", damaged)
+    fields = ("caption=txt", "meta=json", "embedding=npy:float32[3]", "views=cls:int64")
+    out = prep(source, tmp_path / "o.fds", fields=fields, label_column="none", workers=2).out
+    rejects = {int(one["source"]): (one["reason"], one["detail"]) for one in Store(out).rejects()}
+    prefix = "s-0.tar/deep/" if write is as_tars else ""
+    assert {k: reason for k, (reason, _) in rejects.items()} == {3: "missing-field"} | dict.fromkeys(range(4, 10), "bad-field")
+    assert rejects[3][1] == f"{prefix}03.txt is not there"
+    assert rejects[4][1].startswith(f"{prefix}04.txt: 'utf-8' codec can't decode")
+    assert rejects[5][1] == f"{prefix}05.npy: 4 numbers, but embedding holds 3 for each sample"
+    assert rejects[6][1].startswith(f"{prefix}06.npy: it is no .npy file of numbers")
+    assert rejects[7][1].startswith(f"{prefix}07.json: Expecting value")
+    assert rejects[8][1].startswith(f"{prefix}08.cls: invalid literal for int")
+    assert rejects[9][1].startswith(f"{prefix}09.npy: it is no .npy file of numbers")
+    assert_values(out, [k for k in range(COUNT) if k not in rejects], ("caption", "meta", "embedding", "views"))
+
+
+def test_what_cannot_be_inferred_says_how_to_choose(write: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "data")
+    for field, message in (
+        ("boxes=boxes.npy", r"the length of its arrays differs: \[0, 4\], \[1, 4\], \[2, 4\]; store lists with fields boxes=boxes"),
+        ("caption=text", r"fields caption=text: none of 20 images has a (file|member) of its name that ends in .text"),
+        ("caption", r"fields caption: SOURCE .* has no such columns; give columns of a table of paths"),
+        ("label=cls", "label is the name of the image's label"),
+        ("a/b=cls", "a column cannot be called"),
+        ("caption=txt:strange", "has the type strange"),
+        ("=txt", "give NAME, NAME:TYPE or NAME=ENDING"),
+    ):
+        with pytest.raises(PrepError, match=message):
+            prep(source, tmp_path / "o.fds", fields=field, label_column="none")
+    with pytest.raises(PrepError, match="fields caption: this name is given twice"):
+        prep(source, tmp_path / "o.fds", fields=("caption=txt", "caption=json"), label_column="none")
+
+
+def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    source = as_folder(tmp_path / "data")
+    prep(source, tmp_path / "o.fds", fields="caption=txt", workers=1)
+    (source / "07.txt").write_text("a longer caption than it was before")
+    with pytest.raises(PrepError, match="was made, or begun, with other options or inputs"):
+        prep(source, tmp_path / "o.fds", fields="caption=txt", workers=1)
+    with pytest.raises(PrepError, match=r"columns caption \(text\), now caption \(bytes\)"):
+        prep(source, tmp_path / "o.fds", fields="caption=txt:bytes", workers=1)
+
+
+def test_a_changed_cell_is_noticed(folder: Path, tmp_path: Path) -> None:
+    for views in (1, 2):
+        path = write_jsonl(tmp_path / "t.jsonl", [{"path": "00.png", "views": 7}, {"path": "01.png", "views": views}])
+        options: dict[str, Any] = {"fields": "views", "root": folder, "label_column": "none", "workers": 1}
+        if views == 1:
+            prep(path, tmp_path / "o.fds", **options)
+    with pytest.raises(PrepError, match="was made, or begun, with other options or inputs"):
+        prep(path, tmp_path / "o.fds", **options)
+
+
+def test_the_plan_does_not_hold_what_workers_read(write: Any, tmp_path: Path) -> None:
+    """A plan with long captions is as large as one with short ones, but for the digits of their places."""
+
+    def plan_bytes(text: str) -> int:
+        source = write(tmp_path / text[:1] / "data", lambda k: {"txt": f"{text}{k}".encode()})
+        out = tmp_path / f"{text[:1]}.fds"
+        prep(source, out, fields="caption=txt", label_column="none", workers=1)
+        assert LMDBDataset(out).columns["caption"][11] == f"{text}11"
+        return len(build_plan(source, tmp_path / "x.fds", fields=("caption=txt",), label_column=("none",)).plan.to_json())
+
+    assert abs(plan_bytes("l" * 10_000) - plan_bytes("s")) < 20 * COUNT
+
+
+def test_columns_and_files_of_one_store(folder: Path, tmp_path: Path) -> None:
+    """A table's columns come from the plan, files from the workers."""
+    source = as_folder(tmp_path / "data")
+    path = write_jsonl(source / "t.jsonl", [{"path": f"{k:02d}.png", "views": 2**40 + k} for k in reversed(range(COUNT))])
+    done = prep(path, tmp_path / "o.fds", fields=("caption=txt", "views", "meta=json"), workers=2)
+    assert "columns: views (int64), caption (text), meta (json)" in done.notes
+    assert_values(done.out, list(reversed(range(COUNT))), ("views", "caption", "meta"))
+    with pytest.raises(PrepError, match=r"SOURCE .* has no such columns"):
+        prep(folder, tmp_path / "p.fds", fields="views")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"path": "00.png"', ""], r"t.jsonl, line 1 is not JSON"),
+        (['{"path": "00.png"}', "[1]"], r"t.jsonl, line 2 is not an object"),
+        (['{"path": 7}'], r"t.jsonl, row 1: its path is 7, but must be a path"),
+        (['{"name": "00.png"}'], r"t.jsonl has no column of paths, .* it has name"),
+        ([""], r"t.jsonl is empty"),
+        (['{"path": "00.png", "v": 1}', '{"path": "01.png"}'], r"row of '01.png': its cell is empty"),
+        (['{"path": "00.png", "v": "\\ud800"}'], r"row of '00.png': 'utf-8' codec can't encode"),
+        (['{"path": "00.png", "v": [1, 2], "label": {"a": 1}}'], r"its label is a dict, but labels and splits are numbers or text"),
+    ],
+)
+def test_damaged_lines_are_named(folder: Path, tmp_path: Path, lines: list[str], message: str) -> None:
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    options = {"label_column": "label"} if "label" in lines[0] else {"label_column": "none"}
+    with pytest.raises(PrepError, match=message):
+        prep(tmp_path / "t.jsonl", tmp_path / "o.fds", fields="v", root=folder, **options)
+
+
+def write_large(root: Path, kind: str) -> Path:
+    """Noise that makes several shards, with values next to it."""
+    noise = np.random.default_rng(0)
+    found: Iterator[tuple[int, bytes]] = ((k, encode(noise.integers(0, 256, (420, 420, 3), np.uint8), ".png")) for k in range(24))
+    root.mkdir()
+    if kind == "parquet":
+        images = [{"bytes": data, "path": None} for _, data in found]
+        captions = [f"caption {k}" * k for k in range(24)]
+        pq.write_table(
+            pa.table({"image": pa.array(images, IMAGE), "caption": captions, "ids": [list(range(k % 5)) for k in range(24)]}),
+            root / "x.parquet",
+            row_group_size=5,
+        )
+        return root / "x.parquet"
+    files = [
+        (f"{k:02d}.{ending}", data)
+        for k, image in found
+        for ending, data in (("png", image), ("txt", b"caption" * k), ("npy", npy(np.arange(k % 5))))
+    ]
+    if kind == "tar":
+        return write_tar(root / "x.tar", files)
+    for name, data in files:
+        (root / name).write_bytes(data)
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parquet", "tar", "files"])
+def test_bytes_do_not_depend_on_workers_or_interruptions(kind: str, tmp_path: Path) -> None:
+    source = write_large(tmp_path / "data", kind)
+    fields = ("caption", "ids") if kind == "parquet" else ("caption=txt", "ids=npy:int64[]")
+    options = ["--size", "256", "--progress", "off", "--tokenize", "caption=bytes:16", "--label-column", "none"]
+    options += [text for field in fields for text in ("--fields", field)]
+    assert run(*PREP, source, tmp_path / "one.fds", *options, "--workers", "1").returncode == 0
+    whole = tree(tmp_path / "one.fds")
+    assert len([name for name in whole if name.endswith(".mdb")]) > 2
+    out = tmp_path / "killed.fds"
+    process = start(*PREP, source, out, *options, "--workers", "2")
+    until(lambda: len(tables(out)) > 0)
+    kill_group(process)
+    assert not (out / "manifest.json").exists()
+    assert run(*PREP, source, out, *options, "--workers", "3").returncode == 0
+    assert tree(out) == whole
