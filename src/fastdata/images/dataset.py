@@ -283,7 +283,9 @@ class ImageDataset(SlotDataset):
         """Return the same samples from another stored size, as a dataset of the same kind."""
         return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
 
-    def with_crop(self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
+    def with_crop(
+        self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
+    ) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
         return self._like(views=self._check_views(Views(crop, hflip, vflip, transform)))
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastdata.images.mask_recipe import MaskRecipe, read_palette
-from fastdata.images.options import ImageOptions
+from fastdata.images.named import parse_images
+from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
@@ -17,6 +18,7 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import is_path_table
 from fastdata.sources.reasons import refuse_unusable
+from fastdata.sources.several import list_several
 
 __all__ = ["plan_images"]
 
@@ -28,6 +30,8 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         PrepError: if there is nothing to prepare, or images, masks and labels do not match.
         ValueError: if options contradict each other.
     """
+    images = parse_images(options.images, codecs=CODECS, codec=options.codec, bits=options.bits, gray=options.gray)
+    first = images[0][0] if images else options
     mask = None
     if options.masks is not None:
         mask = MaskRecipe(options.mask_bits, *(((), ()) if options.palette is None else read_palette(options.palette)))
@@ -35,15 +39,20 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         sizes=(None,) if options.size is None else options.size,
         resize=options.resize,
         upscale=options.upscale,
-        codec=options.codec,
+        codec=first.codec,
         quality=options.quality,
-        gray=options.gray,
-        bits=options.bits,
+        gray=first.gray,
+        bits=first.bits,
         background=options.background,
         max_pixels=options.max_pixels,
         mask=mask,
+        images=tuple(image for image, _ in images),
     )
-    found = list_sources(source, options, options.fields)
+    others = tuple[Path, ...]()
+    if images:
+        found, others = list_several(source, [(image.name, where) for image, where in images], options, options.fields)
+    else:
+        found = list_sources(source, options, options.fields)
     if options.coco is not None:
         found = with_coco(found, Path(options.coco), reject_boxes=options.bad_boxes == "reject")
     if options.masks is not None:
@@ -54,4 +63,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     notes = [*label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=meant), *found.notes]
     if found.columns:
         notes.append(f"columns: {', '.join(map(str, found.columns))}")
-    return Planned(plan, dict(found.skipped), tuple(notes), None if options.masks is None else Path(options.masks))
+    if images:
+        notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
+    beside = None if options.masks is None else Path(options.masks)
+    return Planned(plan, dict(found.skipped), tuple(notes), beside, found.root if images else None, others)

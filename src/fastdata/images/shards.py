@@ -13,6 +13,7 @@ import xxhash
 
 from fastdata.images.prepare import Record, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
+from fastdata.errors import CodecError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.run import Roots
@@ -22,6 +23,7 @@ from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
 from fastdata.sources.reasons import detail_of
 from fastdata.store.column import SOURCE_SIZE
+from fastdata.store.format import IMAGE, PIXELS, variant_columns
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
 
@@ -54,7 +56,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             writers.append([record.data for record in result], source.values)
             sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
             rows.append([task.first + place, sizes])
-            classes.update(result[-1].classes)
+            classes.update(next((record.classes for record in result if record.classes), {}))
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
     return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals}
@@ -64,7 +66,8 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     """Prepare up to 32 images, to estimate the store."""
     threads = cv2.getNumThreads()
     count = len(plan.sources)
-    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "", columns=plan.columns)
+    root, masks, *others = map(str, roots)
+    job = Job(root, masks, "", plan.options, "", columns=plan.columns, others=tuple(others))
     results = [_try(job, plan.sources[k * count // min(PROBES, count)], None) for k in range(min(PROBES, count))]
     cv2.setNumThreads(threads)
     release()
@@ -77,16 +80,32 @@ def _try(job: Job, source: Source, skip: tuple[str, str] | None) -> list[Record]
     """Return a source's records, or the reason and detail of its rejection. Details have no paths: a store is the same anywhere."""
     if skip is not None:
         return skip
+    images = [image.name for image in job.options.images[1:]]
+    for image, other in zip(images, source.others, strict=False):
+        if other.problem:
+            return other.problem, f"{image}{other.name and f' ({other.name})'}: {detail_of(other.problem)}"
     if source.problem:
         return source.problem, detail_of(source.problem)
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
         annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None
+        data = read_source(job.root, source)
+        others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]
         return prepare_image(
-            read_source(job.root, source), job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated)
+            data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others
         )
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error)
+
+
+def _read_other(image: str, root: str, source: Source) -> tuple[str, bytes]:
+    """Return what to call a further image of a sample, and the bytes of its file."""
+    called = f"{image} ({source.name})"
+    try:
+        return called, read_source(root, source)
+    except Exception as error:
+        reason, detail = reject_of(error)
+        raise CodecError(f"its {called}: {detail}", reason) from None
 
 
 def kept(table: dict[str, Any]) -> int:
@@ -96,25 +115,29 @@ def kept(table: dict[str, Any]) -> int:
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
-    variants = [name for name, _, _ in plan.options.variants()]
+    variants = plan.options.variants()
+    names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
     rows = [row for table in found for row in table["rows"]]
-    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
+    samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
+    others_rows = np.zeros(len(rows), variant_columns(others))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
-    for k, name in enumerate(variants):
-        for j, column in enumerate(("height", "width", "bytes", "xxh3")):
-            samples[f"{name}/{column}"] = [row[1][k][j] for row in rows]
+    for k, (name, _, _) in enumerate(variants):
+        for j, (column, _) in enumerate(PIXELS):
+            (others_rows if name in others else samples)[f"{name}/{column}"] = [row[1][k][j] for row in rows]
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         counts=tuple(map(kept, found)),
         originals={
             name: sum(table["originals"][k] for table in found)
-            for k, (name, _, form) in enumerate(plan.options.variants())
+            for k, (name, _, form) in enumerate(variants)
             if form.codec == "original"
         },
         sections={"masks": _masks(plan, found)},
+        others=others_rows if others else None,
+        images=tuple(image.name for image in plan.options.images),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -96,7 +96,7 @@ def _body(
 ) -> dict[str, Any]:
     return {
         **({"columns": [asdict(column) for column in columns]} if columns else {}),
-        "options": asdict(options),
+        "options": _as_recorded(options),
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
@@ -104,8 +104,17 @@ def _body(
     }
 
 
+def _as_recorded(options: Options) -> dict[str, Any]:
+    """Return the options as JSON values, without those that are newer than the format and not set."""
+    unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
+    return {name: value for name, value in asdict(options).items() if name not in unset}
+
+
 def _as_row(source: Any) -> tuple[Any, ...]:
-    return tuple(value for name, value in vars(source).items() if name != "values" or value)
+    row = {name: value for name, value in vars(source).items() if name not in ("values", "others") or value}
+    if "others" in row:
+        row["others"] = [_as_row(other) for other in source.others]
+    return tuple(row.values())
 
 
 def make_plan(

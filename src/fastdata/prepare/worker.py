@@ -38,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of a run share. root, masks: the folders of inputs and of masks. shared: as in the plan."""
+    """What the tasks of a run share. root, masks, others: the folders of inputs, masks and further images. shared: as in the plan."""
 
     root: str
     masks: str
@@ -47,6 +47,7 @@ class Job:
     fingerprint: str
     shared: Any = None
     columns: tuple[Column, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

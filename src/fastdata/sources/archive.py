@@ -54,10 +54,12 @@ class Selection:
     Attributes:
         key: the text after `::`, or "".
         label: the label column, NO_LABELS, or "".
+        images: the endings of the images of a sample, if it has several.
     """
 
     key: str = ""
     label: str = ""
+    images: tuple[str, ...] = ()
 
 
 def _no_archives(folder: Folder) -> list[Path]:
@@ -76,6 +78,7 @@ class Kind:
         inside: returns the archives of this kind that make up a folder, or an empty list. Raises PrepError if the folder holds
             several splits.
         has_columns: whether the caller can name a label column.
+        has_several: whether a sample may have several images.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Kind:
     read: Callable[..., bytes]
     inside: Callable[[Folder], list[Path]] = _no_archives
     has_columns: bool = False
+    has_several: bool = False
 
 
 Opened = TypeVar("Opened")  # with a method `close`

@@ -38,12 +38,13 @@ class Source:
     Attributes:
         name: relative to the root, as Python decodes file names (surrogateescape).
         label: -1 if it has none.
-        size: bytes, with its mask; -1 if the file could not be examined.
+        size: bytes, with its mask and other images; -1 if the file could not be examined.
         problem: why it cannot be used, if that is already known; else "".
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
         values: one for each column of its SourceList.
+        others: the other images of the sample, in the order of `--images`. Their names are relative to their own folders.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Source:
     mask: str = ""
     place: Place = ()
     values: tuple[Any, ...] = ()
+    others: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,20 +23,27 @@ __all__ = ["labelled", "list_folder", "list_sources", "others"]
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 
-def list_sources(source: StrPath, options: LabelOptions | None = None, fields: Sequence[str] = ()) -> SourceList:
+def list_sources(
+    source: StrPath, options: LabelOptions | None = None, fields: Sequence[str] = (), images: Sequence[str] = ()
+) -> SourceList:
     """List the images of a folder (one folder per class, or flat), of a CSV/TSV file of `path,label`, or of archives.
 
     Args:
         source: a folder, a .csv or .tsv file with paths relative to it, or archives: see `fastdata.sources`.
         options: which inputs and labels to take.
+        images: the endings of the images of a sample, if SOURCE is archives in which it has several.
 
     Raises:
         PrepError: there is nothing to prepare, SOURCE holds several splits, the labels do not fit, or a class is unknown.
     """
     path, options = Path(source), options or LabelOptions()
     from_elsewhere = options.labels is not None or options.label_from is not None
-    if (archived := list_archives(source, (NO_LABELS,) if from_elsewhere else options.label_column)) is not None:
+    if (archived := list_archives(source, (NO_LABELS,) if from_elsewhere else options.label_column, images)) is not None:
         inputs = archived
+    elif images:
+        raise PrepError(
+            f"--images: in SOURCE {source} there is no folder {images[0].removeprefix('.')}, and it holds no WebDataset tars"
+        )
     elif path.is_dir():
         inputs = list_folder(path)
     elif is_path_table(path):

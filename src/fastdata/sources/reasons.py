@@ -23,6 +23,8 @@ DETAILS = {
     "not-finite": "its label is not a finite number, or too large for float32",
     "no-mask": "no mask has its name",
     "two-masks": "more than one mask has its name",
+    "no-partner": "one of its images is missing",
+    "two-partners": "one of its images is there twice",
     "no-image": "it has no image",
     "two-images": "it has more than one image",
     "not-dicom": "it has no ending, and is no DICOM file",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
-from fastdata.sources.inputs import SourceList, is_image
+from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.tar_members import Member, members
 
@@ -31,7 +32,7 @@ MASKS = (
     "fastdata-prep DIR/images --masks DIR/masks"
 )
 
-Sample = tuple[Item, Value, list[str]]
+Sample = tuple[Item, Value, list[str], tuple[Source, ...]]  # an input, its label, the names of that, and its other images
 
 
 def _takes(path: Path) -> bool:
@@ -44,31 +45,40 @@ def _inside(folder: Folder) -> list[Path]:
 
 def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     items, labels, columns, skipped = list[Item](), list[Value](), list[str](), Counter[str]()
+    others = list[tuple[Source, ...]]()
     for path in files:
         if COMPRESSED.search(path.name):
             raise PrepError(
                 f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
             )
         try:
-            for item, label, names in _samples(path, str(path.relative_to(root)), skipped):
+            for item, label, names, found in _samples(path, str(path.relative_to(root)), skipped, selection.images):
                 items.append(item)
+                others.append(found)
                 labels.append(label)
                 columns = columns or names
         except OSError as error:
             raise unreadable(path, error) from error
     names = columns or _class_names(files[0].parent, labels)
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    return make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes)
+    inputs = make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes)
+    return replace(inputs, sources=[_with_others(*pair) for pair in zip(inputs.sources, others, strict=True)])
 
 
-def _samples(path: Path, name: str, skipped: Counter[str]) -> Iterator[Sample]:
+def _with_others(source: Source, others: tuple[Source, ...]) -> Source:
+    problems = [source.problem, *(other.problem for other in others)]
+    size = source.size + sum(other.size for other in others)
+    return replace(source, others=others, size=size, problem=next(filter(None, problems), ""))
+
+
+def _samples(path: Path, name: str, skipped: Counter[str], endings: Sequence[str]) -> Iterator[Sample]:
     """Yield the samples of a shard. If it was cut short, one more input stands for what is lost."""
     with path.open("rb") as file:
         for key, group in groupby(members(file, path), key=_key):
             if key:
-                yield _sample(path, name, key, list(group), skipped)
+                yield _sample(path, name, key, list(group), skipped, endings)
             elif key is not None:
-                yield (name, 0, "truncated", ("tar", name, 0, 0)), None, []
+                yield (name, 0, "truncated", ("tar", name, 0, 0)), None, [], ()
             else:
                 skipped.update(_ending(member.name) for member in group)
 
@@ -87,20 +97,32 @@ def _ending(name: str) -> str:
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str]) -> Sample:
-    images = [member for member in group if is_image(member.name)]
-    images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
+def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str], endings: Sequence[str]) -> Sample:
+    if endings:
+        images, *more = ([member for member in group if _ending(member.name) == ending] for ending in endings)
+    else:
+        images, more = [member for member in group if is_image(member.name)], []
+        images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
+    others = tuple(_other(name, found) for found in more)
     ending = _ending(images[0].name) if len(images) == 1 else ""
     by_ending = {_ending(member.name): member for member in group}
     label, columns, used = _label(path, by_ending)
-    skipped.update(e for e in by_ending if e not in (used, ending) and by_ending[e] not in images)
+    skipped.update(e for e in by_ending if e not in (used, ending, *endings) and by_ending[e] not in images)
     problem = next((m.problem for m in group if m.problem == "truncated"), "")
     if len(images) != 1:
         problem = problem or ("two-images" if images else "no-image")
-        return (f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, columns
+        return (f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, columns, others
     image = images[0]
     place = "tar", name, image.offset, image.size
-    return (f"{name}/{image.name}", image.size, problem or image.problem, place), label, columns
+    return (f"{name}/{image.name}", image.size, problem or image.problem, place), label, columns, others
+
+
+def _other(name: str, found: list[Member]) -> Source:
+    """Return another image of a sample: the only member with its ending."""
+    if len(found) != 1:
+        return Source("", -1, 0, "two-partners" if found else "no-partner", place=("tar", name, 0, 0))
+    member = found[0]
+    return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
 
 
 def _label(path: Path, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
@@ -149,4 +171,4 @@ def _class_names(folder: Path, labels: list[Value]) -> list[str]:
     return names if fits and all(isinstance(n, int) and n < len(names) for n in numbers) else []
 
 
-KIND = Kind("tar", _takes, _inputs, read_range, _inside)
+KIND = Kind("tar", _takes, _inputs, read_range, _inside, has_several=True)
