@@ -100,9 +100,7 @@ def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
 
 def _lengths(items: Iterable[Any]) -> list[int]:
     """Return the length of each tensor and Ragged among the items."""
-    return [
-        len(item) if isinstance(item, Ragged) or item.dim() else -1 for item in _leaves(items) if isinstance(item, Tensor | Ragged)
-    ]
+    return [len(item) if isinstance(item, Ragged) or item.dim() else -1 for item in _leaves(items) if isinstance(item, Tensor | Ragged)]
 
 
 def _leaves(items: Iterable[Any]) -> list[Any]:

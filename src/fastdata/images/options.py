@@ -38,9 +38,9 @@ class ImageOptions(PairOptions, LabelOptions):
     gray: bool = option("Store one channel.", False)
     bits: int = option("Bits per channel: 8, or 16 for uint16 pixels (codec rgb or png).", 8, choices=(8, 16))
     images: tuple[str, ...] = option(
-        "One of several images of each sample, such as left and right: NAME=WHERE[:CODEC][:BITS][:gray]. WHERE is a folder, in SOURCE "
-        "or elsewhere, with files of the same names; or, for WebDataset tars, the ending of a member. Repeat it for each. The first "
-        "gives the labels.",
+        "For several images a sample, such as left and right, give this for each: NAME=WHERE[:CODEC][:BITS][:gray]. WHERE is a "
+        "folder, in SOURCE or elsewhere, with files of the same names; or, in WebDataset tars, the ending of a member. The first "
+        "image gives the labels.",
         (),
         several=True,
         metavar="NAME=WHERE",

@@ -328,7 +328,7 @@ def hold(sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool
     """Load sources into memory: as many of the first samples as fit, the same number of each source.
 
     Args:
-        sources: lists of images, and perhaps of their masks. A list has the same images in several sizes.
+        sources: lists of images, and perhaps of their masks and other images. A list has the same images in several sizes.
         decoded: hold pixels instead of encoded bytes.
         max_bytes: limit for all sources together; None: everything must fit.
 

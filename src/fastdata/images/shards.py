@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import xxhash
 
+from fastdata.errors import CodecError
 from fastdata.images.prepare import Record, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
-from fastdata.errors import CodecError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.run import Roots
@@ -103,7 +103,7 @@ def _read_other(image: str, root: str, source: Source) -> tuple[str, bytes]:
     called = f"{image} ({source.name})"
     try:
         return called, read_source(root, source)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  as in `_try`
         reason, detail = reject_of(error)
         raise CodecError(f"its {called}: {detail}", reason) from None
 

@@ -193,7 +193,9 @@ class Views:
     def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[list[Sample]]:
         """Plan the samples of a batch, for each view. Each has its own random numbers, of [draws, n]; see `View.plan`."""
         starts = np.cumsum([view.draws for view in self.each])[:-1]
-        return [view.plan(own, heights, widths, planes=planes) for view, own in zip(self.each, np.split(u, starts), strict=True)]
+        return [
+            view.plan(own, heights, widths, planes=planes) for view, own in zip(self.each, np.split(u, starts), strict=True)
+        ]
 
     def parts(self) -> list[str]:
         """Return a short description of each part."""

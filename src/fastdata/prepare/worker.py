@@ -38,7 +38,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of a run share. root, masks, others: the folders of inputs, masks and further images. shared: as in the plan."""
+    """What the tasks of a run share.
+
+    Attributes:
+        root, masks: the folders of inputs and of masks.
+        shared: as in the plan.
+        others: the folder of each further image of an input.
+    """
 
     root: str
     masks: str

@@ -83,8 +83,8 @@ def _with_images(inputs: SourceList, folder: Path, called: str) -> SourceList:
     if not stems & set(by_stem):
         other = next((files[0].name for files in by_stem.values()), "nothing")
         raise PrepError(
-            f"--images: no image of {called} in {folder} belongs to one in {inputs.root}: the first there is {inputs.sources[0].name}, "
-            f"the first of {called} {other}; names must be equal but for the extension"
+            f"--images: no image of {called} in {folder} belongs to one in {inputs.root}: the first there is "
+            f"{inputs.sources[0].name}, the first of {called} {other}; names must be equal but for the extension"
         )
     sources = [_with_image(source, by_stem.get(_stem(source.name), [])) for source in inputs.sources]
     alone = sorted((file for stem, files in by_stem.items() if stem not in stems for file in files), key=lambda file: file.name)

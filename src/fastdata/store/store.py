@@ -82,7 +82,8 @@ class Store:
 
     def field(self, variant: Variant, name: str) -> Array:
         """Return what the tables say of each record of a variant: "height", "width", "bytes" or "xxh3"."""
-        found: Array = (self._others if variant.image else self.samples)[f"{variant.name}/{name}"]
+        table: Array = self._others if variant.image else self.samples
+        found: Array = table[f"{variant.name}/{name}"]
         return found
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
