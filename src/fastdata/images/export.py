@@ -19,17 +19,20 @@ def as_file(store: Store, variant: Variant, index: int, record: memoryview) -> b
     """Return a record as an ordinary image file: JPEG and PNG unchanged, raw pixels and planes as PNG."""
     if variant.form.jpegs or variant.form.codec == "png":
         return bytes(record)
-    row = store.samples[index]
-    pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
+    height, width = (int(store.field(variant, side)[index]) for side in ("height", "width"))
+    pixels = decode_record(record, variant.form, height, width)
     return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
 
 
 def write_folders(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
-    """Write every image, and its mask, as a file. Float labels go to labels.csv."""
+    """Write every image, its mask, and the other images of the sample, as files. Float labels go to labels.csv."""
     variant = store.variant(size)
     names = store.names()
     masked = store.manifest.section("masks") is not None
-    places = {"images": variant, "masks": store.variant(size, mask=True)} if masked else {"": variant}
+    images = store.manifest.images or ("images" if masked else "",)
+    places = {image: store.variant(size, image=image if store.manifest.images else "") for image in images}
+    if masked:
+        places["masks"] = store.variant(size, mask=True)
     readers = [store.reader(v) for v in places.values()]
     taken = set[str]()
     written = []

@@ -60,10 +60,11 @@ def image_memory(store: Store) -> Iterator[Facts]:
 
 def image_lines(facts: Facts) -> Iterator[str]:
     """Yield the store, its labels, a line for each size, and its masks."""
-    yield from head_lines(facts, "image")
+    yield from head_lines(facts, "sample" if "images" in facts else "image")
     for variant in facts["variants"]:
-        name = variant["name"].removeprefix("mask-")
-        line = f"  {'masks of size' if variant['mask'] else 'size'} {name}: {variant['codec']}, "
+        name = variant["name"].rpartition("-")[2]
+        of = "masks of " if variant["mask"] else f"{variant['image']} of " if "image" in variant else ""
+        line = f"  {of}size {name}: {variant['codec']}, "
         line += f"{variant['channels']} x {variant['dtype']}, {files_of(variant)}"
         if facts["samples"]:
             (low, high), (narrow, wide) = variant["height"], variant["width"]

@@ -22,7 +22,8 @@ TAR_BYTES = 1_000_000_000  # default limit of a shard
 def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], most: int) -> int:
     """Write `00000.tar`, `00001.tar` and so on, each of at most `most` bytes.
 
-    A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
+    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg`, `00000000.right.jpg` and so on where a sample has several images),
+    `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
     number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
 
     The tars have no times and no owners: the same store gives the same bytes.
@@ -30,8 +31,10 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
     Raises:
         StoreError: if a sample does not fit into a tar of that size. All written files are removed.
     """
-    image = store.variant(size)
-    variants = {ENDINGS[image.form.codec]: image}
+    images = {image: store.variant(size, image=image) for image in store.manifest.images or ("",)}
+    variants = {
+        f".{name}{ENDINGS[image.form.codec]}" if name else ENDINGS[image.form.codec]: image for name, image in images.items()
+    }
     if store.manifest.section("masks") is not None:
         variants[MASK] = store.variant(size, mask=True)
     created = not root.exists()

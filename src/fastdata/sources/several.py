@@ -49,9 +49,11 @@ def list_several(
                     f"--images: the folder {paths[j]} of {other} lies in {paths[k]}, that of {name}; give two that do not"
                 )
     found = list_sources(paths[0], options, fields)
+    alone = list[Source]()
     for (name, _), folder in zip(images[1:], paths[1:], strict=True):
-        found = _with_images(found, folder, name)
-    return found, tuple(paths[1:])
+        found, unpaired = _with_images(found, folder, name)
+        alone += unpaired
+    return replace(found, sources=found.sources + alone), tuple(paths[1:])
 
 
 def _folder(source: StrPath, where: str) -> Path | None:
@@ -65,10 +67,10 @@ def _stem(name: str) -> str:
     return os.path.splitext(os.path.normpath(name))[0]
 
 
-def _with_images(inputs: SourceList, folder: Path, called: str) -> SourceList:
-    """Return the inputs, each with the image of its name in another folder.
+def _with_images(inputs: SourceList, folder: Path, called: str) -> tuple[SourceList, list[Source]]:
+    """Return the inputs, each with the image of its name in another folder; and the images of no input, as inputs to reject.
 
-    An input without one, or with two, and an image without an input, stay in the list with that problem.
+    An input without an image there, or with two, stays in the list with that problem.
     """
     walk = Walk(folder)
     skipped = Counter(inputs.skipped)
@@ -88,9 +90,9 @@ def _with_images(inputs: SourceList, folder: Path, called: str) -> SourceList:
         )
     sources = [_with_image(source, by_stem.get(_stem(source.name), [])) for source in inputs.sources]
     alone = sorted((file for stem, files in by_stem.items() if stem not in stems for file in files), key=lambda file: file.name)
-    sources += [Source(f"{called}/{file.name}", -1, file.size, "no-partner") for file in alone]
     notes = tuple(f"{called}: {note}" for note in walk.notes())
-    return replace(inputs, sources=sources, skipped=skipped, notes=inputs.notes + notes)
+    found = replace(inputs, sources=sources, skipped=skipped, notes=inputs.notes + notes)
+    return found, [Source(f"{called}/{file.name}", -1, file.size, "unpaired") for file in alone]
 
 
 def _with_image(source: Source, found: list[Source]) -> Source:
