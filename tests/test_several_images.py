@@ -95,8 +95,7 @@ def records(path: Path, image: str = "") -> dict[str, list[bytes]]:
 # Stores
 
 
-@pytest.mark.parametrize("size", [None, (48, 32)])
-@pytest.mark.parametrize("resize", ["short", "crop"])
+@pytest.mark.parametrize(("size", "resize"), [pytest.param(None, "short", marks=pytest.mark.slow), ((48, 32), "crop")])
 def test_each_image_is_stored_as_it_is_alone(size: tuple[int, ...] | None, resize: str) -> None:
     images = ("left=left:original", "right=right:jpeg:gray", "depth=depth:png:16:gray")
     made = store(*images, size=size, resize=resize, quality=77)
@@ -133,6 +132,7 @@ def test_folders_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tree(out) == tree(other)
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path) -> None:
     many = tmp_path / "many"
     for copy in range(6):
@@ -171,8 +171,6 @@ def test_a_reader_of_format_1_0_sees_the_first_image(tmp_path: Path) -> None:
     assert manifest["images"]["names"] == [*NAMES]
     del manifest["images"]
     (old / "manifest.json").write_text(json.dumps(manifest))
-    (old / "images.npy").rename(old / "images.txt")
-    (old / "images.txt").rename(old / "images.npy")
     dataset = LMDBDataset(old)
     for place, k in enumerate(order()):
         np.testing.assert_array_equal(dataset[place][0].permute(1, 2, 0), pixels("left", k))
@@ -295,6 +293,7 @@ def test_other_sources_have_one_image(tmp_path: Path) -> None:
         fastdata.prep([pixels("left", 0)], tmp_path / "o.fds", images=["left=left", "right=right"])
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path) -> None:
     options = [part for text in IMAGES for part in ("--images", text)]
     done = run(*PREP, files(), tmp_path / "o.fds", *options, "--workers", "1")
@@ -396,9 +395,9 @@ def cut(image: Array, box: Any, shape: tuple[int, int], flips: Any) -> Array:
             for x in range(max(0, -left), min(width, image.shape[1] - left)):
                 found[y, x] = image[top + y, left + x]
     else:
-        corners = (left, top, left + width, top + height)
-        planes = [Image.fromarray(image[..., c].astype(np.float32)) for c in range(image.shape[2])]
-        found = np.stack([p.resize(shape[::-1], Image.Resampling.BILINEAR, box=corners) for p in planes], axis=2)
+        part = image[top : top + height, left : left + width].astype(np.float32)
+        planes = [Image.fromarray(part[..., c]) for c in range(image.shape[2])]
+        found = np.stack([p.resize(shape[::-1], Image.Resampling.BILINEAR) for p in planes], axis=2)
     found = found[:, ::-1] if flips[0] else found
     return found[::-1] if flips[1] else found
 
@@ -425,7 +424,7 @@ def test_one_box_and_flip_for_all_images(crop: Any, hflip: float, vflip: float, 
         dataset: Any = LMDBDataset(store(), crop=crop, hflip=hflip, vflip=vflip)
     else:
         dataset = RAMDataset(store(), crop=crop, hflip=hflip, vflip=vflip, decoded=memory)
-    for images, labels in [*Loader(dataset, 6, shuffle=True, seed=seed, num_workers=0)]:
+    for images, _ in [*Loader(dataset, 6, shuffle=True, seed=seed, num_workers=0)]:
         assert list(images) == [*NAMES]
         assert (images["left"].dtype, images["right"].dtype, images["depth"].dtype) == (torch.uint8, torch.uint8, torch.uint16)
         assert images["left"].shape == images["right"].shape and images["depth"].shape[1] == 1
@@ -437,7 +436,7 @@ def test_one_box_and_flip_for_all_images(crop: Any, hflip: float, vflip: float, 
         for name in NAMES:
             found = batch[0][name][place].permute(1, 2, 0).to(torch.int64).numpy()
             want = cut(alone(exported(), name, k), boxes[place], found.shape[:2], flips[place])
-            np.testing.assert_allclose(found, want, atol=0 if not crop.resizes else 257 if name == "depth" else 1.5)
+            np.testing.assert_allclose(found, want, atol=0 if not crop.resizes else 2)
 
 
 def test_single_samples_are_dicts_too() -> None:
@@ -453,7 +452,7 @@ def test_single_samples_are_dicts_too() -> None:
     torch.manual_seed(0)
     plain, _ = LMDBDataset(store(), crop=RandomCrop(40))[0]
     for name in NAMES:
-        assert torch.equal(flipped[name].flip(2).to(torch.int32), plain[name].to(torch.int32))
+        assert torch.equal(flipped[name].to(torch.int32).flip(2), plain[name].to(torch.int32))
 
 
 def equal(ones: Any, others: Any) -> None:

@@ -12,6 +12,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions, StrPath
+from fastdata.sources.pairs import stem_of
 from fastdata.sources.walk import Walk, walk_files
 
 __all__ = ["list_several"]
@@ -63,10 +64,6 @@ def _folder(source: StrPath, where: str) -> Path | None:
     return next((path for path in (Path(source) / where, Path(where)) if path.is_dir()), None)
 
 
-def _stem(name: str) -> str:
-    return os.path.splitext(os.path.normpath(name))[0]
-
-
 def _with_images(inputs: SourceList, folder: Path, called: str) -> tuple[SourceList, list[Source]]:
     """Return the inputs, each with the image of its name in another folder; and the images of no input, as inputs to reject.
 
@@ -78,17 +75,17 @@ def _with_images(inputs: SourceList, folder: Path, called: str) -> tuple[SourceL
     for name, size, problem in walk_files(folder, walk):
         ending = os.path.splitext(name)[1].lower()
         if is_image(name) or not ending:
-            by_stem[_stem(name)].append(Source(name, -1, size, problem))
+            by_stem[stem_of(name)].append(Source(name, -1, size, problem))
         else:
             skipped[ending] += 1
-    stems = {_stem(source.name) for source in inputs.sources}
+    stems = {stem_of(source.name) for source in inputs.sources}
     if not stems & set(by_stem):
         other = next((files[0].name for files in by_stem.values()), "nothing")
         raise PrepError(
             f"--images: no image of {called} in {folder} belongs to one in {inputs.root}: the first there is "
             f"{inputs.sources[0].name}, the first of {called} {other}; names must be equal but for the extension"
         )
-    sources = [_with_image(source, by_stem.get(_stem(source.name), [])) for source in inputs.sources]
+    sources = [_with_image(source, by_stem.get(stem_of(source.name), [])) for source in inputs.sources]
     alone = sorted((file for stem, files in by_stem.items() if stem not in stems for file in files), key=lambda file: file.name)
     notes = tuple(f"{called}: {note}" for note in walk.notes())
     found = replace(inputs, sources=sources, skipped=skipped, notes=inputs.notes + notes)
