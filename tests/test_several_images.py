@@ -177,15 +177,18 @@ def test_a_reader_of_format_1_0_sees_the_first_image(tmp_path: Path) -> None:
     assert list(verify(old)) == []
 
 
-@pytest.mark.parametrize("name", ["images.npy", "image-depth-full/shard-00000.mdb"])
-def test_damage_to_another_image_is_found(name: str, tmp_path: Path) -> None:
+def test_damage_to_another_image_is_found(tmp_path: Path) -> None:
     shutil.copytree(store(), tmp_path / "d.fds")
-    path = tmp_path / "d.fds" / name
-    data = bytearray(path.read_bytes())
-    data[-9] ^= 255
-    path.write_bytes(bytes(data))
-    (problem,) = [line for line in verify(tmp_path / "d.fds") if "sample" not in line]
-    assert name in problem
+    for name, part in (("image-depth-full/shard-00000.mdb", records(store(), "depth")["full"][3]), ("images.npy", b"\n")):
+        path = tmp_path / "d.fds" / name
+        data = bytearray(path.read_bytes())
+        data[data.index(part) + len(part) // 2 + 10] ^= 255
+        path.write_bytes(bytes(data))
+        problems = list(verify(tmp_path / "d.fds"))
+        assert any(f"{name} is not what was written" in line for line in problems)
+        if name != "images.npy":
+            samples = [line.partition(": ")[2] for line in problems if "sample " in line]
+            assert samples == ["sample 3 ('a/06.png') is not what was written: its checksum differs"]
 
 
 @pytest.mark.parametrize("change", ["names", "variants", "both", "image", "file"])
@@ -505,6 +508,8 @@ def test_memory_holds_the_same_samples(options: dict[str, Any]) -> None:
 def test_sizes() -> None:
     made = store(size=(48, 32), resize="crop", upscale=True)
     for opened in (LMDBDataset(made, crop=CenterCrop(24)), RAMDataset(made, size=(48, 32), crop=CenterCrop(24))):
+        large = LMDBDataset(made, size=48, crop=CenterCrop(24), images="depth")[0][0]
+        assert torch.equal(opened[0][0]["depth"].to(torch.int32), large.to(torch.int32))
         small = opened.with_size(32)
         want = {name: LMDBDataset(made, size=32, crop=CenterCrop(24), images=name)[0][0] for name in NAMES}
         for name in NAMES:
@@ -547,9 +552,11 @@ def test_parts_and_sums() -> None:
     for one, part, shift in ((first, joined, 0), (second, joined, len(first))):
         for k in range(len(one)):
             assert one.name(k) == part.name(k + shift)
-    plain = [d.with_crop(None) for d in (first, joined)]
-    for k in range(len(first)):
-        assert all(torch.equal(plain[0][k][0][n].to(torch.int32), plain[1][k][0][n].to(torch.int32)) for n in NAMES)
+    both = joined.with_crop(None)
+    for one, shift in ((first, 0), (second, len(first))):
+        plain = one.with_crop(None)
+        for k in range(len(plain)):
+            assert all(torch.equal(plain[k][0][n].to(torch.int32), both[k + shift][0][n].to(torch.int32)) for n in NAMES)
     equal(
         kept(Loader(whole.subset([4, 2, 7]), 3, seed=2, num_workers=0)),
         kept(Loader(whole.subset(np.array([4, 2, 7])), 3, seed=2, num_workers=2)),
