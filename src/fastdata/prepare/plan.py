@@ -105,7 +105,7 @@ def _body(
 
 
 def _as_recorded(options: Options) -> dict[str, Any]:
-    """Return the options as JSON values, without those that are newer than the format and not set."""
+    """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
     unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
     return {name: value for name, value in asdict(options).items() if name not in unset}
 

@@ -62,6 +62,8 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     names = columns or _class_names(files[0].parent, labels)
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
     inputs = make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes)
+    if not selection.images:
+        return inputs
     return replace(inputs, sources=[_with_others(*pair) for pair in zip(inputs.sources, others, strict=True)])
 
 
