@@ -95,6 +95,19 @@ def deep() -> Path:
 
 
 @cache
+def several() -> Path:
+    """A store of a photo in 8 bits and a depth in 16 for each sample."""
+    root, out = folder(), folder() / "several.fds"
+    for k in range(6):
+        image = picture(k, *SHAPES[k])
+        for name, pixels in (("photo", image), ("depth", image[..., 0].astype(np.uint16) * 251 + image[..., 1])):
+            (root / name).mkdir(exist_ok=True)
+            (root / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    fastdata.prep(root, out, images=("photo=photo", "depth=depth:png:16:gray"), workers=1)
+    return out
+
+
+@cache
 def masked() -> Path:
     """A store of three images, of which image k has a mask of the class k."""
     root = folder()

@@ -82,6 +82,8 @@ def alone(make: Callable[[], Any], k: int, repeat: int, seed: int, epoch: int, s
     dataset = make() if size is None else make().with_size(size)
     dataset = dataset if side is None else dataset.with_crop_size(side)
     pixels, targets = dataset.read_batch(np.array([k]), seed=seed, epoch=epoch, repeats=np.array([repeat]))
+    if isinstance(pixels, dict):
+        return *(each[0].transpose(2, 0, 1) for each in pixels.values()), targets[0]
     return pixels[0] if isinstance(dataset, ArrayDataset) else pixels[0].transpose(2, 0, 1), targets[0]
 
 
@@ -191,6 +193,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
         lambda: MaskDataset(stores.masked(), crop=RandomCrop((20, 21), padding=5), vflip=0.5).subset([*range(3)] * 7),
         engines=("resident",),
     ),
+    "several": lambda: images(lambda: LMDBDataset(stores.several(), crop=CROP, hflip=0.5).subset([*range(6)] * 3)),
     "transform": lambda: images(lambda: disk("rgb", crop=CROP, transform=noisy)),
     "subset": lambda: images(lambda: disk(crop=CROP).subset([5, 3, 5, 20, 41, 3, 0, 5, 11])),
     "joined": lambda: images(lambda: disk(crop=CROP).split(0.3, seed=1)[0] + RAMDataset(stores.store("rgb"), size=96, crop=CROP)),

@@ -43,6 +43,10 @@ def _images(root: Path) -> None:
         (root / folder).mkdir()
         for k in range(12):
             cv2.imwrite(str(root / folder / f"{k}.{ending}"), np.full((300, 400), k, np.uint8))
+    for folder, dtype in (("rgb", np.uint8), ("depth", np.uint16)):
+        (root / "rooms" / folder).mkdir(parents=True)
+        for k in range(12):
+            cv2.imwrite(str(root / "rooms" / folder / f"{k}.png"), np.full((70, 90), 9 * k, dtype))
     boxes = [{"id": k, "image_id": k, "bbox": [50 + k, 60, 80, 90], "category_id": 1} for k in range(12)]
     entries = [{"id": k, "file_name": f"{k}.jpg", "height": 300, "width": 400} for k in range(12)]
     coco = {"images": entries, "annotations": boxes, "categories": [{"id": 1, "name": "cup"}]}

@@ -30,6 +30,7 @@ from fastdata.store.info_lines import info_lines
 from fastdata.store.shards import ShardReader, ShardWriter
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
+from stores import script
 from support import MAIN, encode, run, shards, tree, write_pictures
 
 ROOT = Path(__file__).parents[1]
@@ -624,3 +625,33 @@ def test_stored_pixels_are_read_only(made: Path) -> None:
         pixels[0, 0, 0] = 1
     with pytest.raises(ValueError, match="read-only"):
         Store(GOLDEN).samples["label"][0] = 1
+
+
+COLLECTED = """
+import gc, json, sys
+from pathlib import Path
+from fastdata.store.store import Store
+
+one, other = (Store(path) for path in sys.argv[1:])
+for after in range(1, 60):  # allocations until the collector runs: somewhere while the second reader opens its shard
+    gc.collect()
+    gc.disable()
+    reader = one.reader(one.manifest.variants[0])
+    reader.get(0)
+    reader.itself = reader
+    second = other.reader(other.manifest.variants[0])
+    del reader
+    gc.set_threshold(gc.get_count()[0] + after)
+    gc.enable()
+    second.get(0)
+    del second
+gc.collect()
+used = {str(Path("/proc/self/fd", name).resolve()) for name in __import__("os").listdir("/proc/self/fd")}
+print(json.dumps([path for path in used if path.endswith(".mdb")]))
+"""
+
+
+def test_a_reader_is_freed_while_another_is_opened(made: Path, tmp_path: Path) -> None:
+    """The garbage collector ends readers at any moment, in any thread: neither waits for the other."""
+    shutil.copytree(made, tmp_path / "other.fds")
+    assert script(COLLECTED, made, tmp_path / "other.fds", timeout=30) == []

@@ -40,12 +40,16 @@ class Planned:
         skipped: the number of files with another extension, by extension.
         notes: what is not stored, or not as requested.
         beside: the folder of files that go with the inputs, such as masks; None: that of the inputs.
+        root: the folder that the names of the inputs are relative to; None: that of SOURCE.
+        others: the folder of each image of a sample but the first, if it has several.
     """
 
     plan: Any
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     beside: Path | None = None
+    root: Path | None = None
+    others: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Tables:
     Attributes:
         samples: the rows of samples.npy; None: the store has no such file.
         names: the lines of names.txt; None: the store has no such file.
+        others: the rows of images.npy; None: the store has no such file.
+        images: the names of the images of a sample, if it has several.
         counts: the number of samples of each shard.
         records: the number of records of each shard, if it differs.
         sections: the manifest's sections of this kind.
@@ -69,6 +75,8 @@ class Tables:
     sections: dict[str, Any] = field(default_factory=dict)
     originals: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    others: Array | None = None
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,14 +184,14 @@ class Kind(Protocol):
         """Combine the tables of all shards, in order."""
         return importlib.import_module(self.shards).tables(plan, found)  # type: ignore[no-any-return]
 
-    def probe(self, plan: Any, roots: tuple[Path, Path]) -> Probed:
+    def probe(self, plan: Any, roots: tuple[Path, ...]) -> Probed:
         """Prepare some inputs without keeping them."""
         return importlib.import_module(self.shards).probe(plan, roots)  # type: ignore[no-any-return]
 
     def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
         """Return the bytes of the kept inputs, and of their records."""
         before = sum(sources[k].size for k in store.samples["source"].tolist())
-        return before, sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)
+        return before, sum(int(store.field(v, "bytes").sum()) for v in store.manifest.variants)
 
     def notes(self, store: Any) -> Iterator[str]:
         """Yield what to tell the caller about a finished store."""

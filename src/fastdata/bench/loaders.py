@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ from fastdata.images.planes import planes_to_rgb, split_planes
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import quiet_worker, ready_to_fork
 from fastdata.loader.loader import Loader
+from fastdata.store.format import read_manifest
 from fastdata.torch_private import end_kept_workers
 
 __all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]
@@ -43,7 +45,7 @@ SIGMAS, CODES = 6, 3  # tolerance between mean colours: standard errors, plus co
 
 @dataclass(frozen=True)
 class Task:
-    """The work of every contestant. size: the stored size; crop: side of the output in pixels."""
+    """The work of every contestant, on the first image of each sample. size: the stored size; crop: side of the output."""
 
     path: str
     size: int | None
@@ -51,7 +53,8 @@ class Task:
     batch_size: int
 
     def dataset(self, kind: Callable[..., Any] = LMDBDataset) -> Any:
-        return kind(self.path, size=self.size, crop=RandomResizedCrop(self.crop), hflip=HFLIP)
+        first = next(iter(read_manifest(Path(self.path)).images), None)
+        return kind(self.path, size=self.size, crop=RandomResizedCrop(self.crop), hflip=HFLIP, images=first)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ class Augment(nn.Module):
         """Return the images of one view, and their masks."""
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-            raise TypeError(f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize")
+            each = "give one image of each sample: augment(batch[0][NAME], batch.ids, batch.position[0])"
+            advice = each if isinstance(images, dict) else "augment before GPUNormalize"
+            raise TypeError(f"images must be uint8 or uint16 [B, C, H, W], found {found}: {advice}")
         if len(ids) != len(images):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
         common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))

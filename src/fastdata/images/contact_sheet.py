@@ -16,7 +16,9 @@ from fastdata.words import human_bytes, number_of
 __all__ = ["draw_images", "draw_tiles"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Pictures = Callable[[int], tuple[list[Array], str]]  # from an index: RGB pixels, then those of its mask, and a note for the caption
+Pictures = Callable[
+    [int], tuple[list[Array], str]
+]  # from an index: RGB pixels of its images, then those of its mask, and a note for the caption
 
 TILE, LINE = 144, 17
 COLUMNS, ROWS = 8, 6
@@ -28,12 +30,14 @@ def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) ->
     """Draw pictures with captions below, and a legend of the masks. what: text about the variant, for the line at the top."""
     legend = _legend(store)
     names = store.names()
-    across = COLUMNS // 2 if store.manifest.section("masks") else COLUMNS
+    masked = store.manifest.section("masks") is not None
+    each = max(1, len(store.manifest.images)) + masked
+    across = max(1, COLUMNS // each)
     count = min(len(store), across * ROWS)
     lines = 1 if store.manifest.labels.kind == "none" else 2
     rows = max(1, -(-count // across))
     tall = TILE + lines * LINE + 2 * GAP
-    wide = TILE * (COLUMNS // across) + GAP
+    wide = TILE * each + GAP
     below = TITLE + rows * tall
     canvas = Canvas(across * wide + GAP, below + -(-len(legend) // COLUMNS) * KEY)
     for place in range(count):
@@ -42,7 +46,7 @@ def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) ->
         images, note = pictures(index)
         for k, pixels in enumerate(images):
             canvas.box(x + k * TILE, y, TILE, TILE, PALE)
-            canvas.picture(x + k * TILE, y, TILE, TILE, pixels, smooth=not k)
+            canvas.picture(x + k * TILE, y, TILE, TILE, pixels, smooth=not masked or k < each - 1)
         if lines == 2:
             canvas.text(x, y + TILE + LINE - 2, _label(store, index), width=wide - GAP, bold=True)
         caption = f"{index}: {names[index].rpartition('/')[2]}{note}"
@@ -58,14 +62,15 @@ def _summary(store: Store, what: str, variant: Variant, shown: int) -> str:
     """Return the line below the store's name."""
     manifest = store.manifest
     masks = manifest.section("masks")
-    parts = [number_of(len(store), store.kind.item)]
+    images = manifest.images
+    parts = [f"{number_of(len(store), 'sample')} of {', '.join(images)}" if images else number_of(len(store), store.kind.item)]
     if manifest.labels.kind == "class":
         parts.append(number_of(len(manifest.labels.names), "class"))
     if masks is not None:
         parts.append(f"masks of {number_of(sum(1 for count in masks.pixels.values() if count), 'class')}")
     parts.append(what)
     if len(store):
-        parts.append(f"{human_bytes(float(store.samples[f'{variant.name}/bytes'].mean()))} each")
+        parts.append(f"{human_bytes(float(store.field(variant, 'bytes').mean()))} each")
     return ", ".join(parts) + ("" if shown == len(store) else f"; {shown} of them, evenly spaced")
 
 
@@ -79,20 +84,20 @@ def _label(store: Store, index: int) -> str:
 
 
 def draw_images(store: Store, size: int | None) -> tuple[Canvas, int, str]:
-    """Draw images, and their masks next to them."""
+    """Draw images, with their masks and the other images of the sample next to them."""
     variant = store.variant(size)
     return draw_tiles(store, _pictures(store, size), f"{variant.form.codec} of size {variant.name}", variant)
 
 
 def _pictures(store: Store, size: int | None) -> Pictures:
-    variants = [store.variant(size), *([store.variant(size, mask=True)] if store.manifest.section("masks") else [])]
+    variants = [store.variant(size, image=image) for image in store.manifest.images or ("",)]
+    variants += [store.variant(size, mask=True)] if store.manifest.section("masks") else []
     readers = [store.reader(variant) for variant in variants]
 
     def pictures(index: int) -> tuple[list[Array], str]:
-        row = store.samples[index]
         images = []
         for variant, reader in zip(variants, readers, strict=True):
-            height, width = (int(row[f"{variant.name}/{side}"]) for side in ("height", "width"))
+            height, width = (int(store.field(variant, side)[index]) for side in ("height", "width"))
             pixels = decode_record(reader.get(index), variant.form, height, width)
             images.append(class_colors(1 << 8 * pixels.itemsize)[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
         return images, ""

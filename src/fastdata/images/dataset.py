@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +10,20 @@ import numpy as np
 import torch
 
 from fastdata.data.choice import checked
-from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.targets import Item, to_tensors
 from fastdata.data.timing import Allocate, Timing
-from fastdata.errors import StoreError
+from fastdata.images.columns_dataset import ColumnsDataset
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
 from fastdata.images.encoded import EncodedBatch
-from fastdata.images.fields import Columns, Fields
+from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
+from fastdata.images.several import Several
+from fastdata.images.suited import check_views
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.shared_memory import SharedArray
 
@@ -40,7 +41,7 @@ def _view_property(name: str) -> Any:
     return property(lambda dataset: getattr(dataset.views, name), set_value)
 
 
-class ImageDataset(SlotDataset):
+class ImageDataset(ColumnsDataset):
     """Images with labels or masks as targets; `fastdata.images.stored` has the constructors.
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
@@ -51,6 +52,9 @@ class ImageDataset(SlotDataset):
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
 
+    Of a store with several images a sample, `ds[i]` is ({"left": image, "right": image}, target): all come from the same box with
+    the same flips. A Loader delivers a dict of batches.
+
     With `fields`, the target is the value of a column of the store, or a dict of several: see LMDBDataset.
 
     Attributes:
@@ -58,23 +62,43 @@ class ImageDataset(SlotDataset):
         class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
             before preparing, also those outside a subset. `class_weights()` turns them into loss weights.
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
+        images: the names of the images, if samples are dicts of them; else None.
         views: crop, flips and transform.
         crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new value.
             Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks or emits planes.
     """
 
-    has_columns = True
-
-    def __init__(self, images: Images, views: Views, masks: Masks | None = None, fields: Fields | None = None) -> None:
-        super().__init__()
-        self._images = images
+    def __init__(
+        self,
+        images: Images,
+        views: Views,
+        masks: Masks | None = None,
+        fields: Fields | None = None,
+        several: Several | None = None,
+    ) -> None:
+        super().__init__(images, fields)
+        self._several = several
         self._masks = masks
-        self._fields = fields
         self.views = self._check_views(views)
 
     @property
     def _all(self) -> Images:
         return self._images
+
+    @property
+    def images(self) -> tuple[str, ...] | None:
+        return self._several.names if self._several else None
+
+    @property
+    def _sources(self) -> tuple[Images, ...]:
+        """The images of each sample."""
+        return (self._images, *(self._several.others if self._several else ()))
+
+    def _as_sample(self, images: Sequence[Any]) -> Any:
+        """Return the images of a sample, or of a batch, as they are emitted."""
+        if self._several is not None:
+            return dict(zip(self._several.names, images, strict=True))
+        return tuple(images) if self.views.several else images[0]
 
     @property
     def classes(self) -> list[str]:
@@ -90,62 +114,6 @@ class ImageDataset(SlotDataset):
         return self._masks.counts(), len(self._masks.names)
 
     @property
-    def fields(self) -> str | tuple[str, ...] | None:
-        """The columns that are emitted as targets; None: labels or masks."""
-        if self._fields is None:
-            return None
-        return self._fields.names[0] if self._fields.single else self._fields.names
-
-    @property
-    def columns(self) -> Columns:
-        """The columns of the store, in the order of this dataset: a mapping of names to arrays or lists of n values."""
-        rows = self.rows(np.arange(len(self)))
-        return Columns(self._images.columns, rows, self._images.targets[rows])
-
-    def decode(self, tokens: Any, column: str | None = None) -> str:
-        """Return the text of tokens, by the tokenizer of their column, without the padding at their end.
-
-        Args:
-            tokens: whole numbers [length].
-            column: the column they come from; None: the only one that holds tokens.
-
-        Raises:
-            StoreError: if there is no such column.
-            MissingExtraError: if the tokenizer's library is not installed.
-        """
-        known = [name for name, values in self._images.columns.items() if values.column.tokens is not None]
-        if (column is None and len(known) != 1) or (column is not None and column not in known):
-            which = "name one of them" if column is None and known else f"{column or 'tokens'} cannot be decoded"
-            raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: {which}")
-        return self._images.columns[column or known[0]].decode(np.asarray(tokens).reshape(-1).tolist())
-
-    def where(self, condition: Callable[[Columns], Any]) -> Any:
-        """Return the samples whose columns meet a condition, as a dataset of the same kind. No image is read.
-
-        Args:
-            condition: takes `columns` and returns a bool for each sample: `lambda columns: columns["score"] > 0.5`.
-
-        Raises:
-            TypeError, ValueError: if it returns anything else.
-        """
-        chosen = np.asarray(condition(self.columns))
-        if chosen.dtype != bool:
-            raise TypeError(f"the condition returned {chosen.dtype}, but must return a bool for each sample")
-        if chosen.shape != (len(self),):
-            raise ValueError(f"the condition returned {list(chosen.shape)} values, but the dataset has {len(self)} samples")
-        return self.subset(chosen)
-
-    def _strata(self, stratify: bool | str) -> Array:
-        if not isinstance(stratify, str):
-            return super()._strata(stratify)
-        values = self.columns[stratify]
-        if len(set(map(np.shape, values))) > 1 or np.ndim(values[0]):
-            raise ValueError(
-                f"stratify is {stratify!r}, but this column has lists or arrays: name one with a value for each sample"
-            )
-        return np.unique(np.array(values), return_inverse=True)[1]
-
-    @property
     def ignore_index(self) -> int | None:
         """The class of pixels outside the image; None without masks."""
         return self._masks.ignore_index if self._masks else None
@@ -157,16 +125,23 @@ class ImageDataset(SlotDataset):
 
     @property
     def arrays_per_batch(self) -> int:
-        return len(self.views.each) + self.large_targets
+        return self._images_per_sample + self.large_targets
+
+    @property
+    def _images_per_sample(self) -> int:
+        return len(self._sources) * len(self.views.each)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         row = self.rows(checked(index, len(self)))
         u = torch.rand(self.views.draws, 1, dtype=torch.float64, device="cpu").numpy()
         plans = self._plan(row[None], u)
-        samples = render_each(self._images, self.views, row[None], plans, before_transform=self._seed_by_torch)
-        views = tuple(torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in samples)
-        image, target = views if self.views.several else views[0], self._read_target(row, plans[0])
-        return (image, target) if self._fields is None else Item.of(image, target, self._fields.batching(self._images.columns))
+        images = [
+            torch.from_numpy(pixels).permute(2, 0, 1)
+            for source in self._sources
+            for (pixels,) in render_each(source, self.views, row[None], plans, before_transform=self._seed_by_torch)
+        ]
+        sample, target = self._as_sample(images), self._read_target(row, plans[0])
+        return (sample, target) if self._fields is None else Item.of(sample, target, self._fields.batching(self._images.columns))
 
     def _read_target(self, row: Any, plan: list[Sample]) -> Any:
         labels = self._images.targets[row]
@@ -187,15 +162,17 @@ class ImageDataset(SlotDataset):
     ) -> tuple[Any, Any]:
         """Return a batch for the Loader: images and targets.
 
-        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]; a tuple of these if there are several views. Targets are int64 [n],
-        float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns.
+        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]; a tuple of these if there are several views, a dict if samples have
+        several images. Targets are int64 [n], float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns.
 
         `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if self.views.transform is None:
-            images = render_batch(self._images, self.views.each, rows, plans, allocate, timing)
+            images = [
+                batch for source in self._sources for batch in render_batch(source, self.views.each, rows, plans, allocate, timing)
+            ]
         else:
             seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
@@ -206,12 +183,12 @@ class ImageDataset(SlotDataset):
 
                 samples = render_each(self._images, self.views, rows, plans, timing, seed_sample)
             images = [stack(found, allocate) for found in samples]
-        return tuple(images) if self.views.several else images[0], self._read_targets(rows, plans[0], allocate, timing)
+        return self._as_sample(images), self._read_targets(rows, plans[0], allocate, timing)
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
-        count = len(self.views.each)
-        images = tuple(each.permute(0, 3, 1, 2) for each in arrays[:count])
-        return images if self.views.several else images[0], arrays[count] if self.large_targets else to_tensors(targets)
+        count = self._images_per_sample
+        images = [each.permute(0, 3, 1, 2) for each in arrays[:count]]
+        return self._as_sample(images), arrays[count] if self.large_targets else to_tensors(targets)
 
     def _seed_own(self, seed: int) -> None:
         """Seed the generators that the transform owns."""
@@ -250,6 +227,8 @@ class ImageDataset(SlotDataset):
             return "it has a transform, which takes decoded images"
         if self.views.several:
             return "it has several crops, which share what is decoded"
+        if self._several is not None:
+            return "it has several images a sample; images= chooses one"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
     def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[list[Sample]]]:
@@ -295,12 +274,16 @@ class ImageDataset(SlotDataset):
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
         pixels = [view.most_pixels(self.sides) for view in self.views.each]
-        images = sum(self._images.form.nbytes(count) for count in pixels)
+        images = sum(source.form.nbytes(count) for source in self._sources for count in pixels)
         return int(images + (self._masks.source.form.nbytes(pixels[0]) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:
         """Return the same samples from another stored size, as a dataset of the same kind."""
-        return self._like(_images=self._images.with_size(size), _masks=self._masks and self._masks.with_size(size))
+        return self._like(
+            _images=self._images.with_size(size),
+            _masks=self._masks and self._masks.with_size(size),
+            _several=self._several and self._several.with_size(size),
+        )
 
     def with_crop(
         self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
@@ -330,40 +313,27 @@ class ImageDataset(SlotDataset):
         masks = [d._masks for d in (self, other) if d._masks is not None]
         if len(masks) == 1:
             raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
+        if self.images != other.images:
+            raise ValueError(f"the datasets have the images {self.images} and {other.images}: open both with the same images=")
         images = ConcatImages([(self._images, rows[0]), (other._images, rows[1])])
+        some = [d._several for d in (self, other) if d._several is not None]
+        several = Several.concat(list(zip(some, rows, strict=True))) if some else None
         if self._fields != other._fields:
             raise ValueError(
                 f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
             )
-        return ImageDataset(images, self.views, Masks.concat(list(zip(masks, rows, strict=True))) if masks else None, self._fields)
+        joined = Masks.concat(list(zip(masks, rows, strict=True))) if masks else None
+        return ImageDataset(images, self.views, joined, self._fields, several)
 
     def _check_views(self, views: Views) -> Views:
         """Return the views, or raise ValueError if they do not suit these images."""
-        geometric = self._fields and self._fields.geometric(self._images.columns)
-        if self._masks and views.transform is not None:
-            raise ValueError(
-                "transform takes an image, and its mask would not follow: transform both on the device; images without masks "
-                "come from RAMDataset(masks=False)"
-            )
-        if geometric and views.transform is not None:
-            raise ValueError(
-                f"transform takes an image, and {geometric} would not follow: transform both on the device, or leave it out"
-            )
-        if views.several and (self._masks or geometric):
-            raise ValueError(
-                f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one "
-                "crop, or leave them out"
-            )
-        if self._images.form.planes:
-            if views.transform is not None:
-                raise ValueError(
-                    "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
-                    "codec jpeg or rgb"
-                )
-            for view in views.each:
-                if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
-                    raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
-        return views
+        return check_views(
+            views,
+            images=self.images or (),
+            masks=self._masks is not None,
+            geometric=self._fields.geometric(self._images.columns) if self._fields else None,
+            planes=self._images.form.planes,
+        )
 
     def __repr__(self) -> str:
         kind = self._images.labels.kind
@@ -373,5 +343,7 @@ class ImageDataset(SlotDataset):
             classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
         if self._fields is not None:
             classes = f"fields={self.fields!r}"
-        count = counted_of(len(self), len(self._images), "images")
+        if self._several is not None:
+            classes = f"images={self.images!r}, {classes}"
+        count = counted_of(len(self), len(self._images), "images" if self._several is None else "samples")
         return in_one_line(self, count, classes, self.codec, *self.views.parts(), self._images.place)

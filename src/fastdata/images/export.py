@@ -22,18 +22,21 @@ def as_file(store: Store, variant: Variant, index: int, record: memoryview) -> b
     """Return a record as an ordinary image file: JPEG and PNG unchanged, raw pixels and planes as PNG."""
     if variant.form.jpegs or variant.form.codec == "png":
         return bytes(record)
-    row = store.samples[index]
-    pixels = decode_record(record, variant.form, int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"]))
+    height, width = (int(store.field(variant, side)[index]) for side in ("height", "width"))
+    pixels = decode_record(record, variant.form, height, width)
     return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
 
 
 def write_folders(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
-    """Write every image, and its mask, as a file. Float labels go to labels.csv, columns to metadata.jsonl.
+    """Write every image, its mask, and the other images of the sample, as files.
+
+    Float labels go to labels.csv, columns to metadata.jsonl.
 
     A line of metadata.jsonl is an object with the `file_name` of an image, relative to the table, and the value of each column, as
     ImageFolder of Hugging Face's datasets reads it.
     """
-    folder = "images" if store.manifest.section("masks") is not None else ""
+    several, masked = store.manifest.images, store.manifest.section("masks") is not None
+    folder = several[0] if several else "images" if masked else ""
     written = write_images(store, root, size, tick, folder)
     if store.manifest.labels.kind == "vector":
         write_labels(store, root / "labels.csv", written)
@@ -56,8 +59,10 @@ def _write_metadata(folder: Path, rows: ExportColumns, names: list[str]) -> None
 def write_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None], folder: str) -> list[str]:
     """Write every image as a file, and its mask, if it has one, to `masks`.
 
+    Several images of a sample go to folders of their names.
+
     Args:
-        folder: of the images, in `root`.
+        folder: of the images in `root`, where a sample has one.
 
     Returns:
         The name of each image's file in the folder.
@@ -65,7 +70,10 @@ def write_images(store: Store, root: Path, size: int | None, tick: Callable[[int
     variant = store.variant(size)
     names = store.names()
     masked = store.manifest.section("masks") is not None
-    places = {folder: variant, **({"masks": store.variant(size, mask=True)} if masked else {})}
+    several = store.manifest.images
+    places = {image: store.variant(size, image=image) for image in several} or {folder: variant}
+    if masked:
+        places["masks"] = store.variant(size, mask=True)
     readers = [store.reader(v) for v in places.values()]
     taken = set[str]()
     written = []

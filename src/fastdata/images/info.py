@@ -38,31 +38,32 @@ def image_facts(store: Store, variant: Variant) -> Facts:
     """Return the smallest and largest sides of a variant, and the bytes of its records."""
     facts: Facts = {}
     if len(store):
-        height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
+        height, width = (store.field(variant, side) for side in ("height", "width"))
         facts |= {"height": [int(height.min()), int(height.max())], "width": [int(width.min()), int(width.max())]}
     return facts | {"record_bytes": stored_bytes(store, [variant])}
 
 
 def stored_bytes(store: Store, variants: list[Variant]) -> int:
     """Return the total bytes of the records of `variants`."""
-    return sum(int(store.samples[f"{v.name}/bytes"].sum(dtype=np.int64)) for v in variants)
+    return sum(int(store.field(v, "bytes").sum(dtype=np.int64)) for v in variants)
 
 
 def image_memory(store: Store) -> Iterator[Facts]:
     """Yield the bytes that a RAMDataset of each size holds, encoded and decoded."""
     for size in dict.fromkeys(variant.size for variant in store.manifest.variants):
         variants = [variant for variant in store.manifest.variants if variant.size == size]
-        pixels = (store.samples[f"{v.name}/height"].astype(np.int64) * store.samples[f"{v.name}/width"] for v in variants)
+        pixels = (store.field(v, "height").astype(np.int64) * store.field(v, "width") for v in variants)
         decoded = sum(int(v.form.nbytes(n).sum()) for v, n in zip(variants, pixels, strict=True))
         yield {"size": size, "bytes": stored_bytes(store, variants), "decoded_bytes": decoded}
 
 
 def image_lines(facts: Facts) -> Iterator[str]:
     """Yield the store, its labels, a line for each size, and its masks."""
-    yield from head_lines(facts, "image")
+    yield from head_lines(facts, "sample" if "images" in facts else "image")
     for variant in facts["variants"]:
-        name = variant["name"].removeprefix("mask-")
-        line = f"  {'masks of size' if variant['mask'] else 'size'} {name}: {variant['codec']}, "
+        name = variant["name"].rpartition("-")[2]
+        of = "masks of " if variant["mask"] else f"{variant['image']} of " if "image" in variant else ""
+        line = f"  {of}size {name}: {variant['codec']}, "
         line += f"{variant['channels']} x {variant['dtype']}, {files_of(variant)}"
         if facts["samples"]:
             (low, high), (narrow, wide) = variant["height"], variant["width"]

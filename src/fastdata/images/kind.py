@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastdata.images.named import NamedImage
 from fastdata.images.options import ImageOptions
 from fastdata.kinds import Kind, Planned, StrPath
 from fastdata.words import number_of
@@ -29,7 +30,7 @@ class ImageKind(Kind):
     exports = "imagefolder", "webdataset", "coco"
     export_options: Mapping[str, str] = {"shard_size": "webdataset"}
     checksums = True
-    variants = r"(mask-)?(full|[0-9]+)"
+    variants = r"(mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Claim whatever no other kind claims."""
@@ -53,8 +54,8 @@ class ImageKind(Kind):
 
         options = store.manifest.options
         for variant in () if options["upscale"] else store.manifest.variants:
-            if variant.size is not None and not variant.is_mask:
-                height, width = (store.samples[f"{variant.name}/{side}"] for side in ("height", "width"))
+            if variant.size is not None and not variant.is_mask and not variant.image:
+                height, width = (store.field(variant, side) for side in ("height", "width"))
                 side = np.maximum(height, width) if options["resize"] == "long" else np.minimum(height, width)
                 if count := int((side < variant.size).sum()):
                     are = "are smaller than --size {} and keep their size; --upscale enlarges them"
@@ -67,6 +68,8 @@ class ImageKind(Kind):
         for key, value in options.items():
             if key == "mask":
                 found |= typed_masks(value) if isinstance(value, dict) else {}
+            elif key == "images":
+                found[key] = [str(NamedImage(**image)) for image in value]
             else:
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found
@@ -95,7 +98,8 @@ class ImageKind(Kind):
 
     def described(self, manifest: Any) -> str:
         """Describe the store's contents: images, with or without masks."""
-        return "images with masks" if manifest.section("masks") else "images"
+        images = f"{len(manifest.images)} images a sample" if manifest.images else "images"
+        return f"{images} with masks" if manifest.section("masks") else images
 
     def facts(self, store: Any) -> dict[str, Any]:
         """Return the classes of masks."""

@@ -37,6 +37,14 @@ class ImageOptions(PairOptions, LabelOptions):
     quality: int = option("JPEG quality, 1 to 100.", 90)
     gray: bool = option("Store one channel.", False)
     bits: int = option("Bits per channel: 8, or 16 for uint16 pixels (codec rgb or png).", 8, choices=(8, 16))
+    images: tuple[str, ...] = option(
+        "For several images a sample, such as left and right, give this for each: NAME=WHERE[:CODEC][:BITS][:gray]. WHERE is a "
+        "folder, in SOURCE or elsewhere, with files of the same names; or, in WebDataset tars, the ending of a member. The first "
+        "image gives the labels.",
+        (),
+        several=True,
+        metavar="NAME=WHERE",
+    )
     background: tuple[int, int, int] = option("RGB colour behind transparent pixels.", (255, 255, 255), type="color")
     max_pixels: int = option("Reject images with more pixels, before decoding them.", 1 << 28)
     fields: tuple[str, ...] = option(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.images.mask_recipe import MaskRecipe, read_palette
-from fastdata.images.options import ImageOptions
+from fastdata.images.named import parse_images
+from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.tokens import with_tokens
 from fastdata.kinds import Planned
@@ -19,6 +20,7 @@ from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.reasons import refuse_unusable
+from fastdata.sources.several import list_several
 from fastdata.sources.table_file import is_path_table
 from fastdata.sources.voc import with_voc
 from fastdata.sources.yolo import with_yolo
@@ -33,6 +35,8 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         PrepError: if there is nothing to prepare, or images, masks and labels do not match.
         ValueError: if options contradict each other.
     """
+    images = parse_images(options.images, codecs=CODECS, codec=options.codec, bits=options.bits, gray=options.gray)
+    first = images[0][0] if images else options
     mask = None
     if options.masks is not None:
         mask = MaskRecipe(options.mask_bits, *(((), ()) if options.palette is None else read_palette(options.palette)))
@@ -40,15 +44,20 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         sizes=(None,) if options.size is None else options.size,
         resize=options.resize,
         upscale=options.upscale,
-        codec=options.codec,
+        codec=first.codec,
         quality=options.quality,
-        gray=options.gray,
-        bits=options.bits,
+        gray=first.gray,
+        bits=first.bits,
         background=options.background,
         max_pixels=options.max_pixels,
         mask=mask,
+        images=tuple(image for image, _ in images),
     )
-    found = list_sources(source, options, options.fields)
+    others = tuple[Path, ...]()
+    if images:
+        found, others = list_several(source, [(image.name, where) for image, where in images], options, options.fields)
+    else:
+        found = list_sources(source, options, options.fields)
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo), (options.voc, with_voc)):
         if path is not None:
             found = annotate(found, Path(path), reject_boxes=options.bad_boxes == "reject")
@@ -64,4 +73,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     notes = [*label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=meant), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
-    return Planned(plan, dict(found.skipped), tuple(notes), None if options.masks is None else Path(options.masks))
+    if images:
+        notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
+    beside = None if options.masks is None else Path(options.masks)
+    return Planned(plan, dict(found.skipped), tuple(notes), beside, found.root if images else None, others)

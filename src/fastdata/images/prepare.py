@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,11 +14,12 @@ from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg_file import JpegHeader
 from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe, resize_mask
+from fastdata.images.named import NamedImage
 from fastdata.images.pillow_files import extras
 from fastdata.images.pixels import encode_record
 from fastdata.images.planes import even
 from fastdata.images.resize import center, resize, target_shape
-from fastdata.store.format import MASK
+from fastdata.store.format import IMAGE, MASK
 
 __all__ = ["ImageRecipe", "Record", "prepare_image", "variant_name"]
 
@@ -28,7 +30,12 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """How to prepare an image. sizes: one variant each; None keeps the image's own size."""
+    """How to prepare an image.
+
+    Attributes:
+        sizes: one variant each; None keeps the image's own size.
+        images: the images of a sample, if it has several. The first has the codec, bits and gray of the recipe.
+    """
 
     kind: ClassVar[str] = "images"
     unit: ClassVar[str] = "img"
@@ -43,6 +50,7 @@ class ImageRecipe:
     background: tuple[int, int, int] = (255, 255, 255)
     max_pixels: int = 1 << 28
     mask: MaskRecipe | None = None
+    images: tuple[NamedImage, ...] = field(default=(), metadata={"newer": True})
 
     def __post_init__(self) -> None:
         sizes = self.sizes
@@ -69,13 +77,20 @@ class ImageRecipe:
         return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
 
     def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
-        """Return (name, size, form) of each variant: the images in every size, then their masks in every size."""
+        """Return (name, size, form) of each variant: the images in every size, then their masks, then each further image."""
         form = PixelFormat(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
         found = [(variant_name(size), size, form) for size in self.sizes]
         if self.mask is not None:
             form = PixelFormat("rgb", 1, f"uint{self.mask.bits}")
             found += [(f"{MASK}{variant_name(size)}", size, form) for size in self.sizes]
+        for image in self.images[1:]:
+            form = PixelFormat(image.codec, 1 if image.gray else 3, f"uint{image.bits}")
+            found += [(f"{IMAGE}{image.name}-{variant_name(size)}", size, form) for size in self.sizes]
         return found
+
+    def of(self, image: NamedImage) -> ImageRecipe:
+        """Return the recipe for one of several images."""
+        return replace(self, codec=image.codec, bits=image.bits, gray=image.gray, mask=None, images=())
 
 
 def variant_name(size: int | None) -> str:
@@ -108,8 +123,9 @@ def prepare_image(
     scratch: Array | None = None,
     mask: bytes | None = None,
     annotated: Shape | None = None,
+    others: Sequence[tuple[str, bytes]] = (),
 ) -> list[Record]:
-    """Return a record for each size, all from one decode, then one for each size of the mask.
+    """Return a record for each size, all from one decode, then one for each size of the mask, then of each further image.
 
     A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", an upright and sound JPEG that
     is stored in its own size keeps its bytes.
@@ -120,9 +136,10 @@ def prepare_image(
         scratch: flat uint8 array that a large decode may use.
         mask: the bytes of the mask's file.
         annotated: the (height, width) that the annotations of the image are about; None: unknown.
+        others: what to call each further image in messages, and the bytes of its file.
 
     Raises:
-        CodecError: if the image or its mask cannot be read or encoded, or their sizes differ.
+        CodecError: if the image, its mask or a further image cannot be read or encoded, or their sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     if annotated not in (None, (source.height, source.width)):
@@ -132,6 +149,28 @@ def prepare_image(
             "annotated-size",
         )
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
+    records = _records(data, source, options, shapes, scratch)
+    if mask is not None:
+        records += _masks(mask, options, (source.height, source.width), shapes)
+    for image, (called, found) in zip(options.images[1:], others, strict=True):
+        records += _other(called, found, options.of(image), (source.height, source.width), shapes, scratch)
+    return records
+
+
+def _other(called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None) -> list[Record]:
+    """Return a further image in each size. `size` is that of the first."""
+    try:
+        source = SourceImage(data, max_pixels=options.max_pixels)
+        if (source.height, source.width) != size:
+            height, width = size
+            raise CodecError(f"{source.width} x {source.height} pixels, but the first image has {width} x {height}", "image-size")
+        return _records(data, source, options, shapes, scratch)
+    except CodecError as error:
+        raise CodecError(f"its {called}: {error}", error.reason) from None
+
+
+def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None) -> list[Record]:
+    """Return an image in each size, all from one decode."""
     at_least = max(h for h, _ in shapes), max(w for _, w in shapes)
     original = _original(data, source, options, shapes)
     upright = source.height, source.width
@@ -155,8 +194,7 @@ def prepare_image(
         if options.codec == "yuv420":
             height, width = even(height), even(width)
         records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
-    masks = [] if mask is None else _masks(mask, options, upright, shapes)
-    return [records[size] for size in options.sizes] + masks
+    return [records[size] for size in options.sizes]
 
 
 def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:

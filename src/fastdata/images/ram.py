@@ -12,6 +12,7 @@ from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import FileImages, StoreImages, hold
+from fastdata.images.several import Several, open_images
 from fastdata.images.view import Transform, Views
 
 __all__ = ["RAMImages"]
@@ -36,25 +37,32 @@ class RAMImages(RAMDataset, ImageDataset):
         ignore_index: int | None = None,
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
+        images: str | Sequence[str] | None = None,
     ) -> None:
         found: Masks | None = None
-        images: Sequence[StoreImages | FileImages]
-        mask_images: Sequence[StoreImages] = []
+        several: Several | None = None
+        first: StoreImages | FileImages
+        held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
             sizes = _check_sizes(size)
-            stored = [StoreImages(source, one) for one in sizes]
-            images = stored
-            if masks and fields is None and stored[0].store.manifest.section("masks"):
+            opened = [open_images(source, one, images) for one in sizes]
+            first, several = opened[0]
+            held = [*zip(*([images, *(some.others if some else ())] for images, some in opened), strict=True)]
+            if masks and fields is None and first.store.manifest.section("masks"):
                 mask_images = [StoreImages(source, one, mask=True) for one in sizes]
-                found = Masks.of(stored[0], mask_images[0], ignore_index)
+                found = Masks.of(first, mask_images[0], ignore_index)
+                held.append(mask_images)
         else:
             if size is not None:
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
-            images = [FileImages(source, targets)]
+            if images is not None:
+                raise ValueError(f"images is {images!r}, but image files are one image each; images goes with a store")
+            first = FileImages(source, targets)
+            held = [[first]]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        hold([images, mask_images] if mask_images else [images], decoded=decoded, max_bytes=max_bytes)
-        super().__init__(images[0], Views(crop, hflip, vflip, transform), found, Fields.of(fields, images[0], min_visible))
+        hold(held, decoded=decoded, max_bytes=max_bytes)
+        super().__init__(first, Views(crop, hflip, vflip, transform), found, Fields.of(fields, first, min_visible), several)
 
 
 def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:

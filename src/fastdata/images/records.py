@@ -144,24 +144,25 @@ class _Holdable(ABC):
 
 
 class StoreImages(_Holdable):
-    """One stored size of a store's images, or of their masks.
+    """One stored size of a store's images, or of their masks; image: of which image of each sample, if it has several.
 
     Attributes:
         by_size: the same images in each stored size that is in memory; empty: they are on disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False, image: str = "") -> None:
         self.store = Store(path)
+        self.image = image
         self.size = size
         self.mask = mask
-        self.variant = self.store.variant(size, mask=mask)
+        self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
         self.jpegs = self.indexed = self.form.jpegs
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
-        self._height, self._width = (self.store.samples[f"{self.variant.name}/{side}"] for side in ("height", "width"))
+        self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
         self.columns = {c.name: StoreValues(self.store.path, c, len(self.store)) for c in self.store.manifest.columns}
         self.by_size: dict[int | None, StoreImages] = {}
         self._names: list[str] | None = None
@@ -207,8 +208,8 @@ class StoreImages(_Holdable):
 
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
-            return StoreImages(self.store.path, size, mask=self.mask)
-        stored = self.store.variant(size, mask=self.mask).size
+            return StoreImages(self.store.path, size, mask=self.mask, image=self.image)
+        stored = self.store.variant(size).size
         if stored not in self.by_size:
             known = [str(size) for size in self.by_size if size is not None]
             raise StoreError(
@@ -219,11 +220,11 @@ class StoreImages(_Holdable):
 
     def __getstate__(self) -> tuple[Any, ...]:
         held = self.records, self.decoded, self.jpegs, self.indexed, self.by_size
-        return self.store.path, self.size, self.mask, self.store.manifest.fingerprint, held
+        return self.store.path, self.size, self.mask, self.image, self.store.manifest.fingerprint, held
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, mask, fingerprint, held = state
-        self.__init__(path, size, mask=mask)  # type: ignore[misc]
+        path, size, mask, image, fingerprint, held = state
+        self.__init__(path, size, mask=mask, image=image)  # type: ignore[misc]
         self.records, self.decoded, self.jpegs, self.indexed, self.by_size = held
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
@@ -327,7 +328,7 @@ def hold(sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool
     """Load sources into memory: as many of the first samples as fit, the same number of each source.
 
     Args:
-        sources: lists of images, and perhaps of their masks. A list has the same images in several sizes.
+        sources: lists of images, and perhaps of their masks and other images. A list has the same images in several sizes.
         decoded: hold pixels instead of encoded bytes.
         max_bytes: limit for all sources together; None: everything must fit.
 
@@ -351,4 +352,4 @@ def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
         return np.asarray(source.form.nbytes(heights * widths))
     if isinstance(source, FileImages):
         return source.nbytes
-    return np.asarray(source.store.samples[f"{source.variant.name}/bytes"]).astype(np.int64)
+    return source.store.field(source.variant, "bytes").astype(np.int64)

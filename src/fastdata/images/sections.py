@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.store.format import Labels, entry, sample_columns
+from fastdata.store.format import PIXELS, Labels, entry, sample_columns
 
 __all__ = ["Masks", "parse_masks", "samples_dtype"]
 
@@ -36,4 +36,4 @@ def parse_masks(found: Any) -> Masks | None:
 
 def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
     """Return the dtype of samples.npy: a label, and sides, bytes and checksum of each variant."""
-    return sample_columns(labels, variants, [], [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")])
+    return sample_columns(labels, variants, [], PIXELS)

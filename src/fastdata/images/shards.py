@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import xxhash
 
+from fastdata.errors import CodecError
 from fastdata.images.prepare import Record, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
@@ -25,6 +26,7 @@ from fastdata.sources.inputs import Source
 from fastdata.sources.parts import read_parts
 from fastdata.sources.reasons import detail_of
 from fastdata.store.column import SOURCE_SIZE
+from fastdata.store.format import IMAGE, PIXELS, variant_columns
 from fastdata.words import number_of
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
@@ -60,7 +62,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             writers.append([record.data for record in result], values)
             sizes = [[r.height, r.width, len(r.data), xxhash.xxh3_64_intdigest(r.data)] for r in result]
             rows.append([task.first + place, sizes])
-            classes.update(result[-1].classes)
+            classes.update(next((record.classes for record in result if record.classes), {}))
             cut.update(own)
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
@@ -71,7 +73,8 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     """Prepare up to 32 images, to estimate the store."""
     threads = cv2.getNumThreads()
     count = len(plan.sources)
-    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "", plan.shared, plan.columns, plan.parts)
+    root, masks, *others = map(str, roots)
+    job = Job(root, masks, "", plan.options, "", plan.shared, plan.columns, plan.parts, tuple(others))
     places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
     results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)
@@ -90,13 +93,19 @@ def _try(
     """
     if skip is not None:
         return skip, []
+    images = [image.name for image in job.options.images[1:]]
+    for image, other in zip(images, source.others, strict=False):
+        if other.problem:
+            return (other.problem, f"{image}{other.name and f' ({other.name})'}: {detail_of(other.problem)}"), []
     if source.problem:
         return (source.problem, detail_of(source.problem)), []
     try:
         mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
         annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None  # None: in fractions
+        data = read_source(job.root, source)
+        others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]
         records = prepare_image(
-            read_source(job.root, source), job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated)
+            data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others
         )
         values = [*_in_pixels(job, source.values, records[0].source), *read_parts(job.root, source, job.parts)]
         return records, encode_columns(job.columns, values, job.shared, cut)
@@ -121,6 +130,16 @@ def _in_pixels(job: Job, values: Sequence[Any], size: tuple[int, int]) -> Sequen
     return found
 
 
+def _read_other(image: str, root: str, source: Source) -> tuple[str, bytes]:
+    """Return what to call a further image of a sample, and the bytes of its file."""
+    called = f"{image} ({source.name})"
+    try:
+        return called, read_source(root, source)
+    except Exception as error:  # noqa: BLE001  as in `_try`
+        reason, detail = reject_of(error)
+        raise CodecError(f"its {called}: {detail}", reason) from None
+
+
 def kept(table: dict[str, Any]) -> int:
     """Return how many images a shard has."""
     return len(table["rows"])
@@ -128,25 +147,29 @@ def kept(table: dict[str, Any]) -> int:
 
 def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
-    variants = [name for name, _, _ in plan.options.variants()]
+    variants = plan.options.variants()
+    names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
     rows = [row for table in found for row in table["rows"]]
-    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
+    samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
+    others_rows = np.zeros(len(rows), variant_columns(others))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
-    for k, name in enumerate(variants):
-        for j, column in enumerate(("height", "width", "bytes", "xxh3")):
-            samples[f"{name}/{column}"] = [row[1][k][j] for row in rows]
+    for k, (name, _, _) in enumerate(variants):
+        for j, (column, _) in enumerate(PIXELS):
+            (others_rows if name in others else samples)[f"{name}/{column}"] = [row[1][k][j] for row in rows]
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         counts=tuple(map(kept, found)),
         originals={
             name: sum(table["originals"][k] for table in found)
-            for k, (name, _, form) in enumerate(plan.options.variants())
+            for k, (name, _, form) in enumerate(variants)
             if form.codec == "original"
         },
         sections={"masks": _masks(plan, found)},
+        others=others_rows if others else None,
+        images=tuple(image.name for image in plan.options.images),
         notes=tuple(_cut_notes(plan, found)),
     )
 

@@ -11,6 +11,7 @@ from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import StoreImages
+from fastdata.images.several import open_images
 from fastdata.images.view import Transform, Views
 
 __all__ = ["LMDBDataset", "MaskDataset"]
@@ -40,6 +41,8 @@ class LMDBDataset(ImageDataset):
             keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places in a mirror image.
         min_visible: drop instances of whose box a smaller share, or nothing, lies in the emitted image, from all columns that
             describe them.
+        images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
+            all of them, as a dict.
 
     Raises:
         StoreError: if the store does not exist, is not finished, lacks this size, or has masks and no labels.
@@ -57,14 +60,15 @@ class LMDBDataset(ImageDataset):
         transform: Transform | None = None,
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
+        images: str | Sequence[str] | None = None,
     ) -> None:
-        images = StoreImages(path, size)
-        if fields is None and images.store.manifest.section("masks") and images.labels.kind == "none":
+        first, several = open_images(path, size, images)
+        if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        super().__init__(images, Views(crop, hflip, vflip, transform), fields=Fields.of(fields, images, min_visible))
+        super().__init__(first, Views(crop, hflip, vflip, transform), fields=Fields.of(fields, first, min_visible), several=several)
 
 
 class MaskDataset(ImageDataset):
@@ -82,6 +86,7 @@ class MaskDataset(ImageDataset):
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
+        images: as for LMDBDataset.
 
     Raises:
         StoreError: if the store does not exist, is not finished, or lacks this size or masks.
@@ -98,6 +103,8 @@ class MaskDataset(ImageDataset):
         hflip: float = 0.0,
         vflip: float = 0.0,
         ignore_index: int | None = None,
+        images: str | Sequence[str] | None = None,
     ) -> None:
-        images, masks = StoreImages(path, size), StoreImages(path, size, mask=True)
-        super().__init__(images, Views(crop, hflip, vflip), Masks.of(images, masks, ignore_index))
+        first, several = open_images(path, size, images)
+        masks = Masks.of(first, StoreImages(path, size, mask=True), ignore_index)
+        super().__init__(first, Views(crop, hflip, vflip), masks, several=several)

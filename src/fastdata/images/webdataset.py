@@ -29,12 +29,13 @@ LONGEST_ENDING = 90  # a name in a tar of this format has 100 bytes
 def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], most: int) -> int:
     """Write `00000.tar`, `00001.tar` and so on, each of at most `most` bytes.
 
-    A sample is `00000000.jpg` or `.png`, `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
+    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg`, `00000000.right.jpg` and so on where a sample has several images),
+    `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
     number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
 
     A column is `00000000.NAME.npy` for numbers, arrays and lists, `.NAME.json` for JSON, `.NAME.bin` for bytes, and `.NAME.txt` for
-    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; the files of
-    tokenizers lie next to it.
+    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; the files of tokenizers
+    lie next to it.
 
     The tars have no times and no owners: the same store gives the same bytes.
 
@@ -42,11 +43,13 @@ def write_tars(store: Store, root: Path, size: int | None, tick: Callable[[int],
         StoreError: if a sample does not fit into a tar of that size, or a column has no name in a tar. All written files are
             removed.
     """
-    image = store.variant(size)
-    variants = {ENDINGS[image.form.codec]: image}
+    images = {image: store.variant(size, image=image) for image in store.manifest.images or ("",)}
+    variants = {
+        f".{name}{ENDINGS[image.form.codec]}" if name else ENDINGS[image.form.codec]: image for name, image in images.items()
+    }
     if store.manifest.section("masks") is not None:
         variants[MASK] = store.variant(size, mask=True)
-    rows = ExportColumns(store, image)
+    rows = ExportColumns(store, store.variant(size))
     endings = _column_endings(rows.columns)
     created = not root.exists()
     root.mkdir(parents=True, exist_ok=True)

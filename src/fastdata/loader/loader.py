@@ -39,9 +39,10 @@ class Loader:
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
     [B, columns]. It carries `.valid`, the number of real rows (at the end of an epoch over several ranks the last row may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
-    A dataset with several crops yields a tuple of images, one for each view. With `fields`, targets are what LMDBDataset says. A
-    MaskDataset yields masks [B, H, W] as targets. A TokenDataset yields one tensor [B, block_size + 1] with these attributes. Other
-    datasets yield what torch's default_collate makes of their items; a dict has no attributes.
+    A dataset with several crops yields a tuple of images, one for each view; of several images a sample, a dict of them. With
+    `fields`, targets are what LMDBDataset says. A MaskDataset yields masks [B, H, W] as targets. A TokenDataset yields one tensor
+    [B, block_size + 1] with these attributes. Other datasets yield what torch's default_collate makes of their items; a dict has no
+    attributes.
 
     Workers write images into shared memory. A batch stays unchanged for as long as this process holds it or a view of it (clone it
     before a fork). A consumer that holds more than three batches gets copies. `stats()` reports this memory, and who is waiting.

@@ -67,6 +67,11 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
         )
     if dataset.fields is not None:
         raise ValueError(f"resident keeps images, labels and masks on a device, not fields {dataset.fields}: leave resident out")
+    if dataset.images is not None:
+        raise ValueError(
+            f"resident keeps one image of each sample on a device, not {', '.join(dataset.images)}: choose one with images=, or "
+            "leave resident out"
+        )
     if dataset.views.several:
         raise ValueError(f"resident makes one view of an image, but crop is {dataset.crop}: give one crop, or leave resident out")
     crop = dataset.views.each[0].crop

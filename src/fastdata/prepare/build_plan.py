@@ -30,7 +30,7 @@ class Work:
         kind: the kind of data.
         plan: the shards to make.
         out: the store to make.
-        roots: the folder of the inputs, and that of their companions, such as masks.
+        roots: the folder of the inputs, that of their companions, such as masks, and that of each further image of an input.
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
     """
@@ -80,7 +80,8 @@ def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None
     root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     check_positive(limit=limit)
     planned = kind.plan(source, target, options, limit)
-    return Work(kind, planned.plan, target, (root, (planned.beside or root).absolute()), planned.skipped, planned.notes)
+    folders = planned.root or root, planned.beside or root, *planned.others
+    return Work(kind, planned.plan, target, tuple(folder.absolute() for folder in folders), planned.skipped, planned.notes)
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:

@@ -19,7 +19,20 @@ from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import shard_columns, shard_table
 from fastdata.sources.reasons import nothing_kept
 from fastdata.store.columns import join_columns
-from fastdata.store.files import COLUMNS, MANIFEST, NAMES, REJECTS, SAMPLES, WORK, FileSum, file_sum, shard_file, sync, write_atomic
+from fastdata.store.files import (
+    COLUMNS,
+    IMAGES,
+    MANIFEST,
+    NAMES,
+    REJECTS,
+    SAMPLES,
+    WORK,
+    FileSum,
+    file_sum,
+    shard_file,
+    sync,
+    write_atomic,
+)
 from fastdata.store.format import Manifest, Variant
 
 __all__ = ["finish", "finished_shards"]
@@ -78,6 +91,8 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     files = {}
     if tables.samples is not None:
         files[SAMPLES] = _write(out / SAMPLES, _npy(tables.samples))
+    if tables.others is not None:
+        files[IMAGES] = _write(out / IMAGES, _npy(tables.others))
     if tables.names is not None:
         files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
@@ -100,6 +115,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         kind=plan.options.kind,
         sections=tables.sections,
         columns=plan.columns,
+        images=tables.images,
     )
     for variant in manifest.variants:
         for shard in range(plan.num_shards):

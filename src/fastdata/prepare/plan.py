@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -102,7 +102,7 @@ def _body(
     return {
         **({"columns": [column.as_json() for column in columns]} if columns else {}),
         **({"parts": [{"column": part.column.as_json(), "ending": part.ending} for part in parts]} if parts else {}),
-        "options": asdict(options),
+        "options": _as_recorded(options),
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
@@ -110,8 +110,17 @@ def _body(
     }
 
 
+def _as_recorded(options: Options) -> dict[str, Any]:
+    """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
+    unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
+    return {name: value for name, value in asdict(options).items() if name not in unset}
+
+
 def _as_row(source: Any) -> tuple[Any, ...]:
-    return tuple(value for name, value in vars(source).items() if name not in ("values", "parts") or value)
+    row = {name: value for name, value in vars(source).items() if name not in ("values", "parts", "others") or value}
+    if "others" in row:
+        row["others"] = [_as_row(other) for other in source.others]
+    return tuple(row.values())
 
 
 def make_plan(

@@ -34,7 +34,7 @@ STRIKES = 2  # workers that an input may cost before it is left out: one may die
 CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
 Report = Callable[[int, int, int], None]
-Roots = tuple[Path, Path]
+Roots = tuple[Path, ...]  # of the inputs, of their masks, and of each further image of an input
 
 
 class _Worker:
@@ -95,8 +95,8 @@ class _Pool:
     """The workers of a run, the remaining shards, and how many workers each input has cost."""
 
     def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], timeout_s: float) -> None:
-        folders = str(roots[0]), str(roots[1]), str(out)
-        self.job = Job(*folders, plan.options, plan.fingerprint, plan.shared, plan.columns, plan.parts)
+        root, masks, *others = map(str, roots)
+        self.job = Job(root, masks, str(out), plan.options, plan.fingerprint, plan.shared, plan.columns, plan.parts, tuple(others))
         self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
         self.timeout_s = timeout_s
         self.strikes: Counter[tuple[int, int]] = Counter()
@@ -173,7 +173,7 @@ def run_shards(plan: Plan, roots: Roots, out: Path, shards: list[int], *, worker
     """Make some shards of a plan.
 
     Args:
-        roots: the folders of the inputs and of their masks.
+        roots: the folders of the inputs, of their masks, and of each further image of an input.
         report: called at least ten times a second with the sums of this run: work done, inputs rejected, bytes read.
 
     Raises:

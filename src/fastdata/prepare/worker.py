@@ -39,7 +39,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of a run share. root, masks: the folders of inputs and of masks. shared, columns, parts: as in the plan."""
+    """What the tasks of a run share.
+
+    Attributes:
+        root, masks: the folders of inputs and of masks.
+        shared, columns, parts: as in the plan.
+        others: the folder of each further image of an input.
+    """
 
     root: str
     masks: str
@@ -49,6 +55,7 @@ class Job:
     shared: Any = None
     columns: tuple[Column, ...] = ()
     parts: tuple[Part, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

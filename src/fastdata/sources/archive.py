@@ -58,12 +58,14 @@ class Selection:
         label: the label column, NO_LABELS, or "".
         fields: other columns to store.
         endings: of the members of a sample to store.
+        images: the endings of the images of a sample, if it has several.
     """
 
     key: str = ""
     label: str = ""
     fields: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
 
 def _no_archives(folder: Folder) -> list[Path]:
@@ -85,6 +87,7 @@ class Kind:
         column: returns the column of the store that suits a column of the archive, from the archive's path, the name, and the rest
             of the `place` of an input; None: such archives have no other columns.
         cell: returns the value of such a column for an input, from the same arguments.
+        has_several: whether a sample may have several images.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Kind:
     has_columns: bool = False
     column: Callable[..., Column] | None = None
     cell: Callable[..., Any] | None = None
+    has_several: bool = False
 
 
 Opened = TypeVar("Opened")  # with a method `close`

@@ -30,12 +30,18 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def list_archives(
-    source: StrPath, label_column: Sequence[str] = (), fields: Sequence[str] = (), endings: Sequence[str] = ()
+    source: StrPath,
+    label_column: Sequence[str] = (),
+    fields: Sequence[str] = (),
+    endings: Sequence[str] = (),
+    images: Sequence[str] = (),
 ) -> SourceList | None:
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
 
-    label_column: the column of labels; NO_LABELS: read none; empty: look for one. fields, endings: other columns, and members of a
-    sample, that are wanted.
+    Args:
+        label_column: the column of labels; NO_LABELS: read none; empty: look for one.
+        fields, endings: other columns, and members of a sample, that are wanted.
+        images: the endings of the images of a sample, if it has several.
 
     Raises:
         PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.
@@ -55,7 +61,9 @@ def list_archives(
     column = "".join(label_column)
     if column not in ("", NO_LABELS) and not kind.has_columns:
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings)))
+    if images and not kind.has_several:
+        raise PrepError(f"--images: SOURCE {source} is {kind.name}, but several images come from folders or from WebDataset tars")
+    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images)))
 
 
 def _inside(path: Path) -> tuple[Kind | None, list[Path]]:

@@ -51,7 +51,7 @@ class Source:
     Attributes:
         name: relative to the root, as Python decodes file names (surrogateescape).
         label: -1 if it has none.
-        size: bytes, with its mask and the files of its parts; -1 if the file could not be examined.
+        size: bytes, with its mask, its other images and the files of its parts; -1 if the file could not be examined.
         problem: why it cannot be used, if that is already known; else "".
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
@@ -59,6 +59,7 @@ class Source:
         values: one for each column of its SourceList. Where that of SOURCE_SIZE is None, the coordinates of boxes and keypoints are
             fractions of the sides of the upright image.
         parts: in a tar, the offset and the size of the member for each part of its SourceList, None for one that is not there.
+        others: the other images of the sample, in the order of `--images`. Their names are relative to their own folders.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Source:
     place: Place = ()
     values: tuple[Any, ...] = ()
     parts: tuple[tuple[int, int] | None, ...] = ()
+    others: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)

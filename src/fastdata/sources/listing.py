@@ -26,13 +26,16 @@ __all__ = ["labelled", "list_folder", "list_sources", "others"]
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 
-def list_sources(source: StrPath, options: LabelOptions | None = None, fields: Sequence[str] = ()) -> SourceList:
+def list_sources(
+    source: StrPath, options: LabelOptions | None = None, fields: Sequence[str] = (), images: Sequence[str] = ()
+) -> SourceList:
     """List the images of a folder (one folder per class, or flat), of a table of paths and labels, or of archives.
 
     Args:
         source: a folder, a .csv, .tsv, .jsonl or .parquet file with paths relative to it, or archives: see `fastdata.sources`.
         options: which inputs and labels to take.
         fields: which other values to take, see `fastdata.sources.fields`.
+        images: the endings of the images of a sample, if SOURCE is archives in which it has several.
 
     Raises:
         PrepError: there is nothing to prepare, SOURCE holds several splits, the labels do not fit, or a class is unknown.
@@ -43,10 +46,14 @@ def list_sources(source: StrPath, options: LabelOptions | None = None, fields: S
     from_elsewhere = options.labels is not None or options.label_from is not None
     label_column = (NO_LABELS,) if from_elsewhere else options.label_column
     names, endings = [field.name for field in named], [field.ending for field in chosen if field.ending]
-    if is_path_table(path):
+    if is_path_table(path) and not images:
         inputs, named = list_table(path, options, named), []
-    elif (archived := list_archives(source, label_column, names, endings)) is not None:
+    elif (archived := list_archives(source, label_column, names, endings, images)) is not None:
         inputs = archived
+    elif images:
+        raise PrepError(
+            f"--images: in SOURCE {source} there is no folder {images[0].removeprefix('.')}, and it holds no WebDataset tars"
+        )
     elif path.is_dir():
         inputs = list_folder(path)
     else:

@@ -12,10 +12,11 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.walk import walk_images
 
-__all__ = ["with_masks"]
+__all__ = ["stem_of", "with_masks"]
 
 
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
+    """Return a path without its extension."""
     return os.path.splitext(os.path.normpath(name))[0]
 
 
@@ -25,7 +26,7 @@ def with_masks(
     suffix: str,
     *,
     walk: Callable[[Path], Iterator[tuple[str, int, str]]] = walk_images,
-    stem: Callable[[str], str] = _stem,
+    stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
     """Return the inputs with their masks.
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
-from fastdata.sources.inputs import SourceList, is_image
+from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.tar_members import Member, members
 
@@ -32,7 +33,16 @@ MASKS = (
 )
 
 Members = tuple[tuple[int, int] | None, ...]  # the offset and the size of those that --fields names
-Sample = tuple[Item, Value, list[str], Members]
+
+
+class Sample(NamedTuple):
+    """An input, its label, the names of that, the members that --fields names, and its other images."""
+
+    item: Item
+    label: Value = None
+    names: Sequence[str] = ()
+    parts: Members = ()
+    others: tuple[Source, ...] = ()
 
 
 def _takes(path: Path) -> bool:
@@ -44,35 +54,40 @@ def _inside(folder: Folder) -> list[Path]:
 
 
 def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
-    items, labels, columns, skipped = list[Item](), list[Value](), list[str](), Counter[str]()
-    parts = list[Members]()
-    endings = tuple(f".{ending.lower()}" for ending in selection.endings)
+    samples, skipped = list[Sample](), Counter[str]()
     for path in files:
         if COMPRESSED.search(path.name):
             raise PrepError(
                 f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
             )
         try:
-            for item, label, names, own in _samples(path, str(path.relative_to(root)), skipped, endings):
-                items.append(item)
-                parts.append(own)
-                labels.append(label)
-                columns = columns or names
+            samples += _samples(path, str(path.relative_to(root)), skipped, selection)
         except OSError as error:
             raise unreadable(path, error) from error
-    names = columns or _class_names(files[0].parent, labels)
+    labels = [sample.label for sample in samples]
+    names = next((sample.names for sample in samples if sample.names), []) or _class_names(files[0].parent, labels)
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    return make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes, parts=parts)
+    items, parts = [sample.item for sample in samples], [sample.parts for sample in samples]
+    inputs = make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes, parts=parts)
+    if not selection.images:
+        return inputs
+    return replace(inputs, sources=[_with_others(source, one.others) for source, one in zip(inputs.sources, samples, strict=True)])
 
 
-def _samples(path: Path, name: str, skipped: Counter[str], endings: tuple[str, ...]) -> Iterator[Sample]:
+def _with_others(source: Source, others: tuple[Source, ...]) -> Source:
+    problems = [source.problem, *(other.problem for other in others)]
+    size = source.size + sum(other.size for other in others)
+    return replace(source, others=others, size=size, problem=next(filter(None, problems), ""))
+
+
+def _samples(path: Path, name: str, skipped: Counter[str], selection: Selection) -> Iterator[Sample]:
     """Yield the samples of a shard. If it was cut short, one more input stands for what is lost."""
     with path.open("rb") as file:
         for key, group in groupby(members(file, path), key=_key):
             if key:
-                yield _sample(path, name, key, list(group), skipped, endings)
+                yield _sample(path, name, key, list(group), skipped, selection)
             elif key is not None:
-                yield (name, 0, "truncated", ("tar", name, 0, 0)), None, [], ()
+                yield Sample((name, 0, "truncated", ("tar", name, 0, 0)))
             else:
                 skipped.update(_ending(member.name) for member in group)
 
@@ -91,23 +106,36 @@ def _ending(name: str) -> str:
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str], endings: tuple[str, ...]) -> Sample:
-    images = [member for member in group if is_image(member.name)]
-    images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
-    ending = _ending(images[0].name) if len(images) == 1 else ""
+def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str], selection: Selection) -> Sample:
+    if selection.images:
+        images, *more = ([member for member in group if _ending(member.name) == ending] for ending in selection.images)
+    else:
+        images, more = [member for member in group if is_image(member.name)], []
+        images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
+    others = tuple(_other(name, found) for found in more)
+    endings = tuple(f".{ending.lower()}" for ending in selection.endings)
     by_ending = {_ending(member.name): member for member in group}
-    label, columns, used = _label(path, by_ending)
-    skipped.update(e for e in by_ending if e not in (used, ending, *endings) and by_ending[e] not in images)
+    label, names, used = _label(path, by_ending)
+    chosen = {used, *endings, *selection.images, *(_ending(image.name) for image in images)}
+    skipped.update(ending for ending in by_ending if ending not in chosen)
     problem = next((m.problem for m in group if m.problem == "truncated"), "")
     if len(images) != 1:
         problem = problem or ("two-images" if images else "no-image")
-        return (f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, columns, ()
+        return Sample((f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, names, (), others)
     image = images[0]
     place = "tar", name, image.offset, image.size
     wanted = [by_ending.get(ending) for ending in endings]
     parts = tuple(None if member is None or member.problem else (member.offset, member.size) for member in wanted)
     size = image.size + sum(part[1] for part in parts if part)
-    return (f"{name}/{image.name}", size, problem or image.problem, place), label, columns, parts
+    return Sample((f"{name}/{image.name}", size, problem or image.problem, place), label, names, parts, others)
+
+
+def _other(name: str, found: list[Member]) -> Source:
+    """Return another image of a sample: the only member with its ending."""
+    if len(found) != 1:
+        return Source("", -1, 0, "two-partners" if found else "no-partner", place=("tar", name, 0, 0))
+    member = found[0]
+    return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
 
 
 def _label(path: Path, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
@@ -156,4 +184,4 @@ def _class_names(folder: Path, labels: list[Value]) -> list[str]:
     return names if fits and all(isinstance(n, int) and n < len(names) for n in numbers) else []
 
 
-KIND = Kind("tar", _takes, _inputs, read_range, _inside)
+KIND = Kind("tar", _takes, _inputs, read_range, _inside, has_several=True)

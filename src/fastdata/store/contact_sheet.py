@@ -14,8 +14,9 @@ __all__ = ["draw_sheet"]
 def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, size: int | None = None) -> int:
     """Draw a sheet of samples that are evenly spaced over a store, under its name.
 
-    Images and arrays: 48 samples with class or labels, name and number; with masks, 24 and a legend. Volumes show their middle
-    slice. Tokens: the beginnings of 24 documents. A table: the distribution of each column.
+    Images and arrays: 48 samples with class or labels, name and number; with masks, 24 and a legend; fewer with several images a
+    sample, which are side by side. Volumes show their middle slice. Tokens: the beginnings of 24 documents. A table: the
+    distribution of each column.
 
     Args:
         path: the store.

@@ -28,7 +28,8 @@ def export(
 
     Images: JPEG and PNG records are copied as they are stored; raw pixels and planes become PNG. Each class becomes a folder; float
     labels go to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a
-    name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names.
+    name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names. Of
+    several images a sample, each goes to a folder of its name.
     Columns go to `metadata.jsonl` next to the images: an object in each line, with the `file_name`. Boxes and keypoints are in
     pixels of the exported images. A warning says what a format has no place for.
 

@@ -14,6 +14,7 @@ from fastdata import kinds
 
 __all__ = [
     "COLUMNS",
+    "IMAGES",
     "MANIFEST",
     "NAMES",
     "REJECTS",
@@ -33,6 +34,7 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"
+IMAGES = "images.npy"  # of a store with several images a sample
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
 COLUMNS = "columns"
@@ -62,7 +64,7 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(size, digest.hexdigest())
 
 
-_COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
+_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|tokenizer\.model|characters\.json)"
 

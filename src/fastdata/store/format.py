@@ -16,16 +16,18 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
-from fastdata.store.files import MANIFEST, REJECTS, WORK, FileSum, is_variant
+from fastdata.store.files import IMAGES, MANIFEST, REJECTS, WORK, FileSum, is_variant
 from fastdata.tokenizer import Spec
 
-__all__ = ["MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column", "read_manifest"]
-__all__ += ["sample_columns"]
+__all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
+__all__ += ["read_manifest", "sample_columns", "variant_columns"]
 
 MAJOR = 1
 VERSION = "1.0"
-WITH_COLUMNS = "1.1"  # of a store with columns; readers of 1.0 ignore them
+WITH_MORE = "1.1"  # of a store with columns or several images a sample; readers of 1.0 ignore them, and see the first image
 MASK = "mask-"  # the prefix of the names of variants that hold masks
+IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
+PIXELS = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")]  # what tables say of each image
 IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 
@@ -68,10 +70,20 @@ class Variant:
     def is_mask(self) -> bool:
         return self.name.startswith(MASK)
 
+    @property
+    def image(self) -> str:
+        """The name of the image, if samples have several and this is not the first; else ""."""
+        return self.name.split("-")[1] if self.name.startswith(IMAGE) else ""
+
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store contains and how it was made. sections: the entries of its kind, by name."""
+    """What a store contains and how it was made.
+
+    Attributes:
+        sections: the entries of its kind, by name.
+        images: the names of the images of a sample, if it has several.
+    """
 
     num_samples: int
     num_rejects: int
@@ -86,17 +98,25 @@ class Manifest:
     kind: str = "images"
     sections: dict[str, Any] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
+    images: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **dict.fromkeys(IN_ALL), **asdict(self)}
+        if self.columns or self.images:
+            body["version"] = WITH_MORE
         if self.columns:
-            body |= {"version": WITH_COLUMNS, "columns": [column.as_json() for column in self.columns]}
+            body["columns"] = [column.as_json() for column in self.columns]
         else:
             del body["columns"]
         body |= {name: section for name, section in body.pop("sections").items() if section is not None}
         for variant in body["variants"]:
             if variant["originals"] is None:
                 del variant["originals"]
+        del body["images"]
+        if self.images:
+            others = [variant for variant in body["variants"] if variant["name"].startswith(IMAGE)]
+            body["images"] = {"names": self.images, "variants": others}
+            body["variants"] = [variant for variant in body["variants"] if variant not in others]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def section(self, name: str) -> Any:
@@ -112,7 +132,12 @@ def sample_columns(labels: Labels, variants: Iterable[str], own: Sequence[Any], 
     """Return the dtype of a row of samples.npy: `source` (the index of the input), `label`, the columns `own` of the kind, and
     the (name, dtype) in `each` for every variant."""
     label: Any = ("label", "<f4", (len(labels.names),)) if labels.kind == "vector" else ("label", "<i4")
-    return np.dtype([("source", "<u8"), label, *own, *((f"{v}/{name}", dtype) for v in variants for name, dtype in each)])
+    return np.dtype([("source", "<u8"), label, *own, *variant_columns(variants, each)])
+
+
+def variant_columns(variants: Iterable[str], each: Sequence[tuple[str, str]] = PIXELS) -> list[tuple[str, str]]:
+    """Return the (name, dtype) of the columns for some variants. each: those of a variant."""
+    return [(f"{variant}/{name}", dtype) for variant in variants for name, dtype in each]
 
 
 def read_manifest(root: Path) -> Manifest:
@@ -166,7 +191,9 @@ def _parse(body: dict[str, Any]) -> Manifest:
     labels = Labels(entry(body["labels"]["kind"], str), tuple(entry(name, str) for name in entry(body["labels"]["names"], list)))
     if labels.kind not in kind.labels:
         raise ValueError(f"unknown kind of label {labels.kind!r}")
-    variants = tuple(_variant(v, len(shard_samples), kind) for v in entry(body["variants"], list))
+    images = body.get("images", {"names": [], "variants": []})
+    found = [*entry(body["variants"], list), *entry(images["variants"], list)]
+    variants = tuple(_variant(v, len(shard_samples), kind) for v in found)
     if not variants or len({v.name for v in variants}) != len(variants):
         raise ValueError("a store has one or more variants of different names")
     files = {name: _sum(s) for name, s in entry(body["files"], dict).items()}
@@ -188,7 +215,20 @@ def _parse(body: dict[str, Any]) -> Manifest:
         kind=kind.name,
         sections=kind.sections(body, variants),
         columns=_columns(body.get("columns", []), files),
+        images=_images(images, variants, files),
     )
+
+
+def _images(found: dict[str, Any], variants: Sequence[Variant], files: Container[str]) -> tuple[str, ...]:
+    """Read the names of the images, if samples have several."""
+    names = tuple(entry(name, str) for name in entry(found["names"], list))
+    sizes = [variant.size for variant in variants if not variant.is_mask and not variant.image]
+    want = [(name, size) for name in names[1:] for size in sizes]
+    if len(set(names)) != len(names) or [(v.image, v.size) for v in variants if v.image] != want:
+        raise ValueError("the variants of several images do not fit their names")
+    if names and IMAGES not in files:
+        raise ValueError(f"it does not list {IMAGES}")
+    return names
 
 
 def entry(value: Any, kind: type) -> Any:

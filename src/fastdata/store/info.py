@@ -19,7 +19,8 @@ def store_facts(store: Store) -> dict[str, Any]:
 
     Keys for every kind: `path`, `format`, `kind`, `samples`, `labels`, `rejected` (count by reason), `variants`, `memory` (bytes
     that a RAMDataset of each size takes), `free_memory` (bytes, of this machine), `options`, `libraries`, `fingerprint`. A kind
-    adds its own: `masks`, `tokens`, `arrays` or `table`. Stores with columns have `columns`.
+    adds its own: `masks`, `tokens`, `arrays` or `table`. Stores with columns have `columns`, those with several images a sample
+    `images`, their names.
     """
     manifest, kind = store.manifest, store.kind
     facts: dict[str, Any] = {
@@ -38,6 +39,8 @@ def store_facts(store: Store) -> dict[str, Any]:
     }
     if manifest.columns:
         facts["columns"] = [column.as_json() for column in manifest.columns]
+    if manifest.images:
+        facts["images"] = manifest.images
     return facts | kind.facts(store)
 
 
@@ -77,6 +80,8 @@ def _variant(store: Store, variant: Variant) -> dict[str, Any]:
         "shards": len(variant.shards),
         "file_bytes": sum(shard.bytes for shard in variant.shards),
     }
+    if images := store.manifest.images:
+        facts["image"] = variant.image or images[0]
     if variant.originals is not None:
         facts["originals"] = variant.originals
     return facts | store.kind.variant_facts(store, variant)

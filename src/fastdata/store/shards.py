@@ -14,6 +14,7 @@ import resource
 import shutil
 import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -94,8 +95,11 @@ class _Env:
         self.users = 0
 
 
+Opened = dict[int, tuple[tuple[int, int], _Env]]  # the open shards of a reader
+
 _lock = threading.Lock()
 _envs: dict[tuple[int, int], _Env] = {}
+_released: deque[tuple[Opened, int]] = deque()  # of readers that are gone, with their `_forks`
 _forks = 0  # forks between the first process and this one: a reader from before the last fork opens its shards again
 
 
@@ -115,6 +119,7 @@ def _open(path: Path) -> tuple[tuple[int, int], _Env]:
     info = path.stat()
     where = info.st_dev, info.st_ino
     with _lock:
+        _close_released()
         if where not in _envs:
             try:
                 _allow_files(len(_envs))
@@ -135,11 +140,23 @@ def _allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else count + 65_536, hard))
 
 
-def _release(shards: dict[int, tuple[tuple[int, int], _Env]], forks: int) -> None:
-    if forks != _forks:
-        return
-    with _lock:
-        for where, entry in shards.values():
+def _release(shards: Opened, forks: int) -> None:
+    """Close the shards of a reader that is gone, now or at the next `_open`.
+
+    The garbage collector may call this in the middle of `_open`, in the thread that holds the lock, so it never waits for it.
+    """
+    _released.append((shards, forks))
+    if _lock.acquire(blocking=False):
+        try:
+            _close_released()
+        finally:
+            _lock.release()
+
+
+def _close_released() -> None:
+    while _released:
+        shards, forks = _released.popleft()
+        for where, entry in shards.values() if forks == _forks else ():
             entry.users -= 1
             if entry.users == 0 and _envs.pop(where, None) is not None:
                 entry.env.close()
@@ -161,7 +178,7 @@ class ShardReader:
         self._reset()
 
     def _reset(self) -> None:
-        self._opened: dict[int, tuple[tuple[int, int], _Env]] = {}
+        self._opened: Opened = {}
         self._opening = threading.Lock()
         self._local = threading.local()  # each thread needs its own read transactions
         self._forks = _forks

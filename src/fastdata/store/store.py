@@ -11,8 +11,8 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import NAMES, REJECTS, SAMPLES, shard_file
-from fastdata.store.format import Manifest, Variant, read_manifest
+from fastdata.store.files import IMAGES, NAMES, REJECTS, SAMPLES, shard_file
+from fastdata.store.format import Manifest, Variant, read_manifest, variant_columns
 from fastdata.store.shards import ShardReader, check_size
 
 __all__ = ["Store"]
@@ -31,7 +31,8 @@ class Store:
         path: the folder, absolute.
         manifest: what it contains and how it was made.
         kind: its kind of data.
-        samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table.
+        samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table. `field` reads what it says of
+            the variants.
 
     Raises:
         StoreError: there is no finished store at `path`, or it holds another kind.
@@ -46,7 +47,12 @@ class Store:
             found = self.manifest.kind
             raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {self.kind.reader}")
         self._check_sizes()
-        self.samples: Array = self._load_samples() if SAMPLES in self.manifest.files else np.empty(0)
+        first = [v.name for v in self.manifest.variants if not v.image]
+        others = [v.name for v in self.manifest.variants if v.image]
+        labels = self.manifest.labels
+        table = SAMPLES in self.manifest.files
+        self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(labels, first)) if table else np.empty(0)
+        self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():
@@ -55,18 +61,16 @@ class Store:
             for shard, total in enumerate(variant.shards):
                 check_size(self.path / shard_file(variant.name, shard), total.bytes)
 
-    def _load_samples(self) -> Array:
-        want = self.kind.samples_dtype(self.manifest.labels, [v.name for v in self.manifest.variants])
+    def _load(self, file: str, want: np.dtype[Any]) -> Array:
+        """Return a table with a row for each sample."""
         try:
-            samples: Array = np.load(self.path / SAMPLES, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
+            samples: Array = np.load(self.path / file, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
         except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
-            raise FormatError(f"{self.path / SAMPLES} is damaged: {error}") from None
+            raise FormatError(f"{self.path / file} is damaged: {error}") from None
         if not isinstance(samples, np.ndarray):
-            raise FormatError(f"{self.path / SAMPLES} is not a numpy array")
+            raise FormatError(f"{self.path / file} is not a numpy array")
         if samples.dtype != want or samples.shape != (self.manifest.num_samples,):
-            raise FormatError(
-                f"{self.path / SAMPLES} holds {samples.shape} {samples.dtype}, the manifest says {len(self)} x {want}"
-            )
+            raise FormatError(f"{self.path / file} holds {samples.shape} {samples.dtype}, the manifest says {len(self)} x {want}")
         return samples
 
     def __len__(self) -> int:
@@ -76,13 +80,26 @@ class Store:
         sizes = ", ".join(v.name for v in self.manifest.variants)
         return f"Store({str(self.path)!r}: {len(self)} samples, variants {sizes})"
 
-    def variant(self, size: int | None = None, *, mask: bool = False) -> Variant:
+    def field(self, variant: Variant, name: str) -> Array:
+        """Return what the tables say of each record of a variant: "height", "width", "bytes" or "xxh3"."""
+        table: Array = self._others if variant.image else self.samples
+        found: Array = table[f"{variant.name}/{name}"]
+        return found
+
+    def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
         """Return the variant of images, or of masks, with this size; None: the largest.
 
+        image: the name of an image, if samples have several; empty: the first.
+
         Raises:
-            StoreError: there is no such size, or there are no masks.
+            StoreError: there is no such size, or there are no masks, or no image of this name.
         """
-        variants = [v for v in self.manifest.variants if v.is_mask == mask]
+        images = self.manifest.images
+        if image and image not in images:
+            has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"
+            raise StoreError(f"{self.path} has no image {image!r}: it {has}")
+        image = "" if image in images[:1] else image
+        variants = [v for v in self.manifest.variants if (v.is_mask, v.image) == (mask, image)]
         if not variants:
             raise StoreError(f"{self.path} has no masks; prepare it with --masks FOLDER")
         if size is None:

@@ -107,10 +107,11 @@ def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: s
         if (found := reader.count(0)) != count:
             _report(shard, f"it has {found} records, the manifest says {count}")
         if how == "full" and kinds.find(manifest.kind).checksums:  # other kinds have checksums of whole shards only
-            _check_records(_Damaged(path, kind=None), f"{variant_name}/xxh3", shard, reader)
+            _check_records(_Damaged(path, kind=None), variant, shard, reader)
 
 
-def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -> None:
+def _check_records(store: Store, variant: Variant, shard: int, reader: ShardReader) -> None:
+    sums = store.field(variant, "xxh3")
     names, start = store.names(), sum(store.manifest.shard_samples[:shard])
     rows = range(start, start + store.manifest.shard_samples[shard])
     for row, records in zip(rows, store.kind.records(store, rows), strict=True):
@@ -121,7 +122,7 @@ def _check_records(store: Store, column: str, shard: int, reader: ShardReader) -
         except FastDataError as error:
             _report(shard, f"sample {row} ({names[row]!r}): {error}")
             continue
-        if digest.intdigest() != int(store.samples[column][row]):
+        if digest.intdigest() != int(sums[row]):
             _report(shard, f"sample {row} ({names[row]!r}) is not what was written: its checksum differs")
 
 

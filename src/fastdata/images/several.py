@@ -1,0 +1,72 @@
+"""Samples of several images: which of them a dataset emits, and where they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fastdata.errors import FormatError
+from fastdata.images.concat import ConcatImages
+from fastdata.images.records import Images, StoreImages
+from fastdata.shared_memory import SharedArray
+from fastdata.store.store import Store
+
+__all__ = ["Several", "open_images"]
+
+
+@dataclass(frozen=True)
+class Several:
+    """The images of each sample, emitted as a dict.
+
+    Attributes:
+        names: of the images, in the order of the dict.
+        others: all but the first, which are the dataset's own images. They have the same sizes.
+    """
+
+    names: tuple[str, ...]
+    others: tuple[Images, ...]
+
+    @classmethod
+    def concat(cls, parts: Sequence[tuple[Several, SharedArray | None]]) -> Several:
+        """Concatenate those of several datasets with the same names, each with the rows of it to use; None: all rows."""
+        first = parts[0][0]
+        return replace(
+            first,
+            others=tuple(ConcatImages([(some.others[k], rows) for some, rows in parts]) for k in range(len(first.others))),
+        )
+
+    def with_size(self, size: int | None) -> Several:
+        return replace(self, others=tuple(images.with_size(size) for images in self.others))
+
+
+def open_images(
+    path: str | os.PathLike[str], size: int | None, chosen: str | Sequence[str] | None
+) -> tuple[StoreImages, Several | None]:
+    """Open the images of a store: the first, and the others of each sample, if a dataset is to emit several.
+
+    Args:
+        path: the store.
+        size: the stored size; None: the largest.
+        chosen: the name of one image, which is emitted alone, or several; None: all.
+
+    Raises:
+        StoreError: the store lacks an image, or the size.
+        FormatError: the images of a sample differ in size.
+        ValueError: no image is chosen, or one twice.
+    """
+    if isinstance(chosen, str):
+        return StoreImages(path, size, image=chosen), None
+    names = Store(path).manifest.images if chosen is None else tuple(chosen)
+    if chosen is None and not names:
+        return StoreImages(path, size), None
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
+    first, *others = (StoreImages(path, size, image=name) for name in names)
+    everything = np.arange(len(first))
+    sides = first.sides(everything)
+    if any(images.form.planes or not all(map(np.array_equal, sides, images.sides(everything))) for images in (first, *others)):
+        raise FormatError(f"{path}: the images {', '.join(names)} differ in size; prepare the store again")
+    return first, Several(names, tuple(others))

@@ -1,0 +1,62 @@
+"""Which views suit a dataset's images and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastdata.images.view import Views
+
+__all__ = ["check_views"]
+
+
+def check_views(views: Views, *, images: Sequence[str], masks: bool, geometric: str | None, planes: bool) -> Views:
+    """Return the views.
+
+    Args:
+        views: crop, flips and transform.
+        images: the names of the images of a sample, if it has several.
+        masks: whether there are masks.
+        geometric: the columns that follow the crop, in words; None: there are none.
+        planes: whether images are planes.
+
+    Raises:
+        ValueError: if the views do not suit these.
+    """
+    if views.transform is not None:
+        _check_transform(images, masks, geometric, planes)
+    if views.several and (masks or geometric):
+        raise ValueError(
+            f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one crop, or "
+            "leave them out"
+        )
+    if views.several and images:
+        raise ValueError(
+            f"crop makes {len(views.each)} views, and samples have {len(images)} images, {', '.join(images)}: give one crop, or "
+            "choose an image with images="
+        )
+    for view in views.each if planes else ():
+        if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
+            raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
+    return views
+
+
+def _check_transform(images: Sequence[str], masks: bool, geometric: str | None, planes: bool) -> None:
+    if masks:
+        raise ValueError(
+            "transform takes an image, and its mask would not follow: transform both on the device; images without masks come from "
+            "RAMDataset(masks=False)"
+        )
+    if geometric:
+        raise ValueError(
+            f"transform takes an image, and {geometric} would not follow: transform both on the device, or leave it out"
+        )
+    if images:
+        raise ValueError(
+            f"transform takes an image, but samples have {', '.join(images)}, each of which it would change in another way: "
+            "transform them on the device, or choose one with images="
+        )
+    if planes:
+        raise ValueError(
+            "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
+            "codec jpeg or rgb"
+        )

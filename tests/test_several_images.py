@@ -1,0 +1,682 @@
+"""Several images a sample, from folders or tars to batches: against Pillow and numpy, and against each image prepared alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import fastdata
+from archives import write_tar
+from fastdata import (
+    CenterCrop,
+    FormatError,
+    GPUNormalize,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    Prefetcher,
+    PrepError,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    StoreError,
+    Trainer,
+)
+from fastdata.store.contact_sheet import draw_sheet
+from fastdata.store.export import export
+from fastdata.store.info import store_facts
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from stores import folder
+from support import PREP, Array, encode, kill_group, picture, run, start, tables, tree, until
+
+COUNT = 10
+SHAPES = ((60, 84), (83, 61), (70, 70))
+NAMES = ("left", "right", "depth")
+IMAGES = ("left=left:rgb", "right=right:jpeg", "depth=depth:png:16:gray")
+
+
+def pixels(name: str, k: int) -> Array:
+    """An image, RGB uint8; `depth` is uint16 of one channel."""
+    found = picture(10 * k + NAMES.index(name), *SHAPES[k % 3])
+    return found[..., 0].astype(np.uint16) * 200 + found[..., 1] if name == "depth" else found
+
+
+def write(root: Path) -> Path:
+    """Ten samples in two classes. The folders hold files of the same names, but for the extension of some."""
+    for name in NAMES:
+        for k in range(COUNT):
+            path = root / name / "ab"[k % 2] / f"{k:02d}{'.tiff' if (name, k) == ('right', 3) else '.png'}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(pixels(name, k), path.suffix))
+    return root
+
+
+def order() -> list[int]:
+    """The number of the image of each sample: classes follow one another."""
+    return sorted(range(COUNT), key=lambda k: (k % 2, k))
+
+
+@cache
+def files() -> Path:
+    return write(folder() / "pairs")
+
+
+@cache
+def store(*images: str, **options: Any) -> Path:
+    out = folder() / "several.fds"
+    fastdata.prep(
+        files(), out, images=images or IMAGES, workers=1, **{k: [*v] if isinstance(v, tuple) else v for k, v in options.items()}
+    )
+    return out
+
+
+def records(path: Path, image: str = "") -> dict[str, list[bytes]]:
+    """The records of an image in each size."""
+    opened = Store(path)
+    found = [v for v in opened.manifest.variants if v.image == image and not v.is_mask]
+    readers = {v.name.rpartition("-")[2]: opened.reader(v) for v in found}
+    return {name: [bytes(reader.get(k)) for k in range(len(opened))] for name, reader in readers.items()}
+
+
+# Stores
+
+
+@pytest.mark.parametrize(("size", "resize"), [pytest.param(None, "short", marks=pytest.mark.slow), ((48, 32), "crop")])
+def test_each_image_is_stored_as_it_is_alone(size: tuple[int, ...] | None, resize: str) -> None:
+    images = ("left=left:original", "right=right:jpeg:gray", "depth=depth:png:16:gray")
+    made = store(*images, size=size, resize=resize, quality=77)
+    sizes = {} if size is None else {"size": [*size]}
+    for text, image in zip(images, ("", "right", "depth"), strict=True):
+        name, _, details = text.partition("=")
+        codec = details.split(":")[1]
+        alone = folder() / "alone.fds"
+        options = {"codec": codec, "bits": 16 if "16" in text else 8, "gray": "gray" in text, "resize": resize, "quality": 77}
+        fastdata.prep(files() / name, alone, workers=1, **sizes, **options)
+        assert records(made, image) == records(alone)
+        assert Store(made).names() == [f"{'ab'[k % 2]}/{k:02d}.png" for k in order()]
+    assert list(verify(made)) == []
+    assert Store(made).manifest.labels.names == ("a", "b")
+
+
+def test_options_are_the_defaults_of_each_image() -> None:
+    made = store("left=left", "depth=depth:8", codec="png", bits=16, gray=True)
+    left, depth = LMDBDataset(made)[0][0].values()
+    assert (left.dtype, len(left), depth.dtype, len(depth)) == (torch.uint16, 1, torch.uint8, 1)
+    assert Store(made).manifest.options["images"] == [
+        {"name": "left", "codec": "png", "bits": 16, "gray": True},
+        {"name": "depth", "codec": "png", "bits": 8, "gray": True},
+    ]
+
+
+def test_folders_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(files() / "depth", tmp_path / "elsewhere/depth")
+    monkeypatch.chdir(tmp_path)
+    out = fastdata.prep(files() / "left", tmp_path / "a.fds", images=["rgb=.", "depth=elsewhere/depth:png:16:gray"], workers=1).out
+    other = fastdata.prep(
+        files(), tmp_path / "b.fds", images=["rgb=left", f"depth={tmp_path}/elsewhere/depth:png:16:gray"], workers=1
+    ).out
+    assert tree(out) == tree(other)
+
+
+@pytest.mark.slow
+def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path) -> None:
+    many = tmp_path / "many"
+    for copy in range(6):
+        for name in NAMES:
+            shutil.copytree(files() / name, many / name / f"copy{copy}")
+    made = [fastdata.prep(many, tmp_path / f"{w}.fds", images=IMAGES, size=[48, 32], workers=w).out for w in (1, 3)]
+    assert len(Store(made[0]).manifest.shard_samples) > 1
+    assert tree(made[0]) == tree(made[1])
+
+
+@pytest.mark.slow
+def test_kill_9_leaves_the_bytes_of_a_whole_run(tmp_path: Path) -> None:
+    many = tmp_path / "many"
+    for copy in range(40):
+        for name in NAMES:
+            shutil.copytree(files() / name, many / name / f"copy{copy}")
+    options = ["--workers", "2", "--progress", "off", *(part for text in IMAGES for part in ("--images", text))]
+    assert run(*PREP, many, tmp_path / "whole.fds", *options).returncode == 0
+    for k in (1, 3, 6):
+        out = tmp_path / f"{k}.fds"
+        process = start(*PREP, many, out, *options)
+        until(lambda out=out, k=k: len(tables(out)) >= k)
+        kill_group(process)
+        assert not (out / "manifest.json").exists()
+        second = run(*PREP, many, out, *options)
+        assert second.returncode == 0, second.stderr
+        assert tree(out) == tree(tmp_path / "whole.fds")
+
+
+def test_a_reader_of_format_1_0_sees_the_first_image(tmp_path: Path) -> None:
+    """It ignores the manifest's newer key, and the files that it does not know."""
+    old = tmp_path / "old.fds"
+    shutil.copytree(store(), old)
+    manifest = json.loads((old / "manifest.json").read_text())
+    assert manifest["version"] == "1.1"
+    assert manifest["images"]["names"] == [*NAMES]
+    del manifest["images"]
+    (old / "manifest.json").write_text(json.dumps(manifest))
+    dataset = LMDBDataset(old)
+    for place, k in enumerate(order()):
+        np.testing.assert_array_equal(dataset[place][0].permute(1, 2, 0), pixels("left", k))
+    assert list(verify(old)) == []
+
+
+def test_damage_to_another_image_is_found(tmp_path: Path) -> None:
+    shutil.copytree(store(), tmp_path / "d.fds")
+    for name, part in (("image-depth-full/shard-00000.mdb", records(store(), "depth")["full"][3]), ("images.npy", b"\n")):
+        path = tmp_path / "d.fds" / name
+        data = bytearray(path.read_bytes())
+        data[data.index(part) + len(part) // 2 + 10] ^= 255
+        path.write_bytes(bytes(data))
+        problems = list(verify(tmp_path / "d.fds"))
+        assert any(f"{name} is not what was written" in line for line in problems)
+        if name != "images.npy":
+            samples = [line.partition(": ")[2] for line in problems if "sample " in line]
+            assert samples == ["sample 3 ('a/06.png') is not what was written: its checksum differs"]
+
+
+@pytest.mark.parametrize("change", ["names", "variants", "both", "image", "file"])
+def test_a_manifest_that_contradicts_itself_is_damaged(change: str, tmp_path: Path) -> None:
+    shutil.copytree(store(), tmp_path / "d.fds")
+    path = tmp_path / "d.fds/manifest.json"
+    manifest = json.loads(path.read_text())
+    images = manifest["images"]
+    if change == "file":
+        del manifest["files"]["images.npy"]
+    elif change == "names":
+        images["names"] = images["names"][:2]
+    elif change == "both":
+        images["names"][2] = "right"
+    elif change == "variants":
+        images["variants"].pop()
+    else:
+        images["variants"][0]["size"] = 7
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match="is damaged"):
+        Store(tmp_path / "d.fds")
+
+
+# Inputs that do not fit
+
+
+def rejected(path: Path) -> dict[str, tuple[str, str]]:
+    return {reject["name"]: (reject["reason"], reject["detail"]) for reject in Store(path).rejects()}
+
+
+def test_what_does_not_fit_is_rejected_by_name(tmp_path: Path) -> None:
+    root = write(tmp_path / "pairs")
+    (root / "right/a/00.png").unlink()
+    (root / "right/b/01.bmp").write_bytes(encode(pixels("right", 1), ".bmp"))
+    (root / "depth/a/02.png").write_bytes(encode(pixels("depth", 1), ".png"))
+    (root / "depth/b/05.png").write_bytes(b"no image")
+    (root / "right/a/04.png").unlink()
+    (root / "right/a/04.png").symlink_to("nowhere.png")
+    (root / "right/b/07.png").unlink()
+    os.mkfifo(root / "right/b/07.png")
+    (root / "right/a/alone.png").write_bytes(encode(pixels("right", 1), ".png"))
+    (root / "depth/b/alone.png").write_bytes(encode(pixels("right", 1), ".png"))
+    (root / "depth/b/.hidden.png").write_bytes(encode(pixels("right", 1), ".png"))
+    (root / "depth/notes.txt").write_text("a note")
+    made = fastdata.prep(root, tmp_path / "out.fds", images=IMAGES, workers=1)
+    found = rejected(made.out)
+    assert found == {
+        "a/00.png": ("no-partner", "right: there is none for this sample"),
+        "b/01.png": ("two-partners", "right: there is more than one for this sample"),
+        "a/02.png": ("image-size", "its depth (a/02.png): 61 x 83 pixels, but the first image has 70 x 70"),
+        "b/05.png": ("not-an-image", found["b/05.png"][1]),
+        "a/04.png": ("broken-link", "right (a/04.png): it is a link to a file that is not there"),
+        "b/07.png": ("not-a-file", "right (b/07.png): it is no ordinary file"),
+        "right/a/alone.png": ("unpaired", "there is no first image of its name"),
+        "depth/b/alone.png": ("unpaired", "there is no first image of its name"),
+    }
+    assert found["b/05.png"][1].startswith("its depth (b/05.png): ")
+    assert (made.kept, made.inputs, made.rejected["unpaired"]) == (4, 12, 2)
+    assert made.skipped == {".txt": 1}
+    assert any(note == "depth: skipped 1 hidden file: b/.hidden.png" for note in made.notes)
+
+
+def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
+    for name, shape, orientation in (("one", (40, 60), 1), ("two", (60, 40), 6)):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.fromarray(picture(0, *shape)).save(tmp_path / "in" / name / "0.jpg", exif=exif, quality=95)
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", images=("one=one:png", "two=two:png"), workers=1).out
+    two = np.asarray(Image.open(tmp_path / "in/two/0.jpg").transpose(Image.Transpose.ROTATE_270))
+    np.testing.assert_allclose(LMDBDataset(out)[0][0]["two"].permute(1, 2, 0).to(torch.int64), two.astype(int), atol=2)
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        (["left=left"], "--images left=left is given once"),
+        (["left=left", "right"], "--images right: give NAME=WHERE"),
+        (["left=left", "=right"], "--images =right: give NAME=WHERE"),
+        (["left=left", "ri-ght=right"], "names have letters, digits and _"),
+        (["left=left", "mask=right"], "mask is the name of masks"),
+        (["left=left", "left=right"], "two images are called left"),
+        (["left=left", "right=right:pgn"], "'pgn' is none of jpeg, original, rgb, png, yuv420, 8, 16, gray"),
+        (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png, as in depth=depth:png:16"),
+        (["left=left:yuv420", "right=right"], "give another codec"),
+        (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, neither in SOURCE"),
+        (["left=lfet", "right=rihgt"], "there is no folder lfet"),
+        (["left=left", "right=left"], "lies in .*left, that of left; give two"),
+        (["all=.", "right=right"], "lies in .*, that of all; give two"),
+        (["left=left", "right=right/a"], "no image of right in .* belongs to one in .*: the first there is a/00.png"),
+    ],
+)
+def test_wrong_options(images: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, PrepError), match=says.replace("--images", "images")):
+        fastdata.prep(files(), tmp_path / "o.fds", images=images)
+    assert not (tmp_path / "o.fds").exists()
+
+
+def test_other_sources_have_one_image(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\nleft/a/00.png,1\n")
+    with pytest.raises(PrepError, match=r"images: .*t.csv"):
+        fastdata.prep(tmp_path / "t.csv", tmp_path / "o.fds", root=files(), images=["left=left", "right=right"])
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(PrepError, match=r"several images come from folders or from WebDataset tars"):
+        fastdata.prep([pixels("left", 0)], tmp_path / "o.fds", images=["left=left", "right=right"])
+
+
+@pytest.mark.slow
+def test_the_command_line(tmp_path: Path) -> None:
+    options = [part for text in IMAGES for part in ("--images", text)]
+    done = run(*PREP, files(), tmp_path / "o.fds", *options, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert "images of each sample: left:rgb:8, right:jpeg:8, depth:png:16:gray" in done.stdout + done.stderr
+    assert tree(tmp_path / "o.fds") == tree(store())
+    changed = run(*PREP, files(), tmp_path / "o.fds", *options[:-2])
+    assert changed.returncode != 0
+    assert "--images left:rgb:8, right:jpeg:8, depth:png:16:gray, now left:rgb:8, right:jpeg:8" in changed.stderr
+
+
+# Tars
+
+
+def test_a_tar_gives_the_store_of_the_folders(tmp_path: Path) -> None:
+    members = []
+    for k in order():
+        for name in NAMES:
+            members.append((f"{k:02d}.{name}.png", encode(pixels(name, k), ".png")))
+        members.append((f"{k:02d}.cls", str(k % 2).encode()))
+    write_tar(tmp_path / "s.tar", members)
+    images = [
+        text.replace("=left", "=left.png").replace("=right", "=.right.png").replace("=depth", "=DEPTH.png") for text in IMAGES
+    ]
+    made = fastdata.prep(tmp_path / "s.tar", tmp_path / "o.fds", images=images, workers=1)
+    assert made.kept == COUNT and not made.skipped
+    for image in ("", "right", "depth"):
+        assert records(made.out, image) == records(store(), image)
+    assert made.bytes_before == sum(len(data) for name, data in members if not name.endswith("cls"))
+
+
+def test_an_export_to_tars_comes_back(tmp_path: Path) -> None:
+    export(store(), tmp_path / "tars", to="webdataset")
+    images = ["left=left.png:rgb", "right=right.jpg:original", "depth=depth.png:png:16:gray"]
+    again = fastdata.prep(tmp_path / "tars", tmp_path / "o.fds", images=images, workers=1).out
+    for image in ("", "right", "depth"):
+        assert records(again, image) == records(store(), image)
+    assert Store(again).manifest.labels.names == ("a", "b")
+
+
+def test_samples_of_a_tar_that_lack_an_image_are_rejected(tmp_path: Path) -> None:
+    left, right = (encode(pixels(name, 0), ".png") for name in ("left", "right"))
+    members = [
+        ("0.left.png", left), ("0.right.png", right),
+        ("1.left.png", left),
+        ("2.right.png", right), ("2.mask.png", right),
+        ("3.left.png", left), ("3.right.png", right), ("3.right.png", right),
+        ("4.left.png", left), ("4.right.png", right[:-30]),
+        ("5.left.png", left), ("5.right.png", encode(pixels("right", 1), ".png")),
+    ]  # fmt: skip
+    write_tar(tmp_path / "s.tar", members)
+    made = fastdata.prep(tmp_path / "s.tar", tmp_path / "o.fds", images=("left=left.png", "right=right.png"), workers=1)
+    found = rejected(made.out)
+    assert {name: reason for name, (reason, _) in found.items()} == {
+        "s.tar/1.left.png": "no-partner",
+        "s.tar/2": "no-image",
+        "s.tar/3.left.png": "two-partners",
+        "s.tar/4.left.png": "truncated",
+        "s.tar/5.left.png": "image-size",
+    }
+    assert found["s.tar/5.left.png"][1].startswith("its right (s.tar/5.right.png): 61 x 83 pixels")
+    assert (made.kept, made.skipped) == (1, {".mask.png": 1})
+
+
+# Samples
+
+
+def alone(path: Path, name: str, k: int) -> Array:
+    """A stored image, decoded by Pillow or as it was: [H, W, C], integers."""
+    if name == "right":
+        image = Image.open(path / f"right/{'ab'[k % 2]}/{k:02d}.jpg")
+        return np.asarray(image)
+    found = pixels(name, k)
+    return found[..., None] if found.ndim == 2 else found
+
+
+@cache
+def exported() -> Path:
+    out = folder() / "exported"
+    export(store(), out)
+    return out
+
+
+def test_an_export_has_a_folder_for_each_image() -> None:
+    listed = {str(path.relative_to(exported())) for path in exported().rglob("*.*")}
+    endings = {"left": "png", "right": "jpg", "depth": "png"}
+    assert listed == {f"{name}/{'ab'[k % 2]}/{k:02d}.{end}" for name, end in endings.items() for k in range(COUNT)}
+    for k in range(COUNT):
+        image = np.asarray(Image.open(exported() / f"depth/{'ab'[k % 2]}/{k:02d}.png"))
+        np.testing.assert_array_equal(image, pixels("depth", k))
+
+
+def cut(image: Array, box: Any, shape: tuple[int, int], flips: Any) -> Array:
+    """The part of an image in a box, black beyond it, as floats; resized by Pillow if the sizes differ."""
+    top, left, height, width = (int(v) for v in box)
+    if (height, width) == shape:
+        found = np.zeros((height, width, image.shape[2]))
+        for y in range(max(0, -top), min(height, image.shape[0] - top)):
+            for x in range(max(0, -left), min(width, image.shape[1] - left)):
+                found[y, x] = image[top + y, left + x]
+    else:
+        part = image[top : top + height, left : left + width].astype(np.float32)
+        planes = [Image.fromarray(part[..., c]) for c in range(image.shape[2])]
+        found = np.stack([p.resize(shape[::-1], Image.Resampling.BILINEAR) for p in planes], axis=2)
+    found = found[:, ::-1] if flips[0] else found
+    return found[::-1] if flips[1] else found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    crop=st.sampled_from(
+        [
+            RandomCrop(50),
+            RandomCrop(90, padding=30),
+            CenterCrop(56),
+            RandomResizedCrop(24),
+            RandomResizedCrop((40, 31)),
+            Resize((30, 44)),
+        ]
+    ),
+    hflip=st.sampled_from([0.0, 0.5, 1.0]),
+    vflip=st.sampled_from([0.0, 0.5]),
+    seed=st.integers(0, 1 << 40),
+    memory=st.sampled_from([None, False, True]),
+)
+def test_one_box_and_flip_for_all_images(crop: Any, hflip: float, vflip: float, seed: int, memory: bool | None) -> None:
+    if memory is None:
+        dataset: Any = LMDBDataset(store(), crop=crop, hflip=hflip, vflip=vflip)
+    else:
+        dataset = RAMDataset(store(), crop=crop, hflip=hflip, vflip=vflip, decoded=memory)
+    for images, _ in [*Loader(dataset, 6, shuffle=True, seed=seed, num_workers=0)]:
+        assert list(images) == [*NAMES]
+        assert (images["left"].dtype, images["right"].dtype, images["depth"].dtype) == (torch.uint8, torch.uint8, torch.uint16)
+        assert images["left"].shape == images["right"].shape and images["depth"].shape[1] == 1
+    batch = next(iter(Loader(dataset, COUNT, shuffle=True, seed=seed, num_workers=0)))
+    boxes, flips = dataset.draw(batch.ids, seed=seed, epoch=0)
+    for place, row in enumerate(batch.ids.tolist()):
+        k = order()[row]
+        assert int(batch[1][place]) == k % 2
+        for name in NAMES:
+            found = batch[0][name][place].permute(1, 2, 0).to(torch.int64).numpy()
+            want = cut(alone(exported(), name, k), boxes[place], found.shape[:2], flips[place])
+            np.testing.assert_allclose(found, want, atol=0 if not crop.resizes else 2)
+
+
+def test_single_samples_are_dicts_too() -> None:
+    dataset = LMDBDataset(store())
+    assert dataset.images == NAMES
+    for place, k in enumerate(order()):
+        images, label = dataset[place]
+        assert label == k % 2
+        for name in NAMES:
+            np.testing.assert_array_equal(images[name].permute(1, 2, 0), alone(exported(), name, k))
+    torch.manual_seed(0)
+    flipped, _ = LMDBDataset(store(), hflip=1.0, crop=RandomCrop(40))[0]
+    torch.manual_seed(0)
+    plain, _ = LMDBDataset(store(), crop=RandomCrop(40))[0]
+    for name in NAMES:
+        assert torch.equal(flipped[name].to(torch.int32).flip(2), plain[name].to(torch.int32))
+
+
+def equal(ones: Any, others: Any) -> None:
+    """Two passes have the same batches."""
+    for one, other in zip(ones, others, strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert list(one[0]) == list(other[0])
+        for name in one[0]:
+            assert torch.equal(one[0][name].to(torch.int32), other[0][name].to(torch.int32))
+        assert torch.equal(one[1], other[1])
+
+
+def dataset(kind: Any = LMDBDataset, **options: Any) -> Any:
+    return kind(store(), **{"crop": RandomResizedCrop(32), "hflip": 0.5, **options})
+
+
+def kept(loader: Any) -> list[Any]:
+    return [batch.to("cpu", copy=True) for batch in loader]
+
+
+def test_workers_write_all_images_into_one_slot() -> None:
+    with Loader(dataset(), 4, shuffle=True, seed=3, num_workers=2) as loader:
+        found = []
+        for batch in loader:
+            storages = {image.untyped_storage().data_ptr() for image in batch[0].values()}
+            assert len(storages) == 1, "they were copied"
+            found.append(batch.to("cpu", copy=True))
+        equal(found, kept(Loader(dataset(), 4, shuffle=True, seed=3, num_workers=0)))
+        assert all(image.is_contiguous(memory_format=torch.channels_last) for batch in found for image in batch[0].values())
+
+
+def test_a_run_resumes_with_another_number_of_workers() -> None:
+    whole = kept(Loader(dataset(), 3, shuffle=True, seed=5, num_workers=0))
+    first = Loader(dataset(), 3, shuffle=True, seed=5, num_workers=0)
+    batches = iter(first)
+    next(batches)
+    with Loader(dataset(), 3, shuffle=True, seed=5, num_workers=2) as second:
+        second.load_state_dict(first.state_dict())
+        equal(kept(second), whole[1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"decoded": True}, {"max_bytes": 120_000}, {"decoded": True, "max_bytes": 120_000}])
+def test_memory_holds_the_same_samples(options: dict[str, Any]) -> None:
+    held = dataset(RAMDataset, **options)
+    from_disk = kept(Loader(dataset(), 4, shuffle=True, num_workers=0))
+    equal(kept(Loader(held, 4, shuffle=True, num_workers=0)), from_disk)
+    equal(kept(Loader(pickle.loads(pickle.dumps(held)), 4, shuffle=True, num_workers=0)), from_disk)
+
+
+def test_sizes() -> None:
+    made = store(size=(48, 32), resize="crop", upscale=True)
+    for opened in (LMDBDataset(made, crop=CenterCrop(24)), RAMDataset(made, size=(48, 32), crop=CenterCrop(24))):
+        large = LMDBDataset(made, size=48, crop=CenterCrop(24), images="depth")[0][0]
+        assert torch.equal(opened[0][0]["depth"].to(torch.int32), large.to(torch.int32))
+        small = opened.with_size(32)
+        want = {name: LMDBDataset(made, size=32, crop=CenterCrop(24), images=name)[0][0] for name in NAMES}
+        for name in NAMES:
+            assert torch.equal(small[0][0][name].to(torch.int32), want[name].to(torch.int32))
+        loader = Loader(opened, 5, schedule={0: (32, 16), 1: (48, 24)}, num_workers=0)
+        assert [batch[0]["depth"].shape[-1] for _ in range(2) for batch in loader] == [16, 16, 24, 24]
+
+
+def test_images_are_chosen() -> None:
+    everything = next(iter(Loader(dataset(), COUNT, seed=1, num_workers=0)))
+    for kind in (LMDBDataset, RAMDataset):
+        for name in NAMES:
+            one = dataset(kind, images=name)
+            assert one.images is None
+            found = next(iter(Loader(one, COUNT, seed=1, num_workers=0)))
+            assert torch.equal(found[0].to(torch.int32), everything[0][name].to(torch.int32))
+        some = dataset(kind, images=("depth", "left"))
+        found = next(iter(Loader(some, COUNT, seed=1, num_workers=0)))
+        assert list(found[0]) == ["depth", "left"]
+        assert all(torch.equal(found[0][name].to(torch.int32), everything[0][name].to(torch.int32)) for name in found[0])
+        assert list(dataset(kind, images=("right",))[0][0]) == ["right"]
+        with pytest.raises(StoreError, match=r"has no image 'middle': it has the images left, right, depth"):
+            dataset(kind, images="middle")
+        for wrong in ((), ("left", "left")):
+            with pytest.raises(ValueError, match="images is "):
+                dataset(kind, images=wrong)
+    with pytest.raises(StoreError, match="has one image for each sample"):
+        LMDBDataset(fastdata.prep(files() / "left", folder() / "o.fds", workers=1).out, images="left")
+    with pytest.raises(ValueError, match="image files are one image each"):
+        RAMDataset([files() / "left/a/00.png"], images="left")
+
+
+def test_parts_and_sums() -> None:
+    whole = dataset()
+    first, second = whole.split(0.5, seed=1, stratify=True)
+    joined = first + second
+    assert joined.images == NAMES
+    seen = {first.name(k) for k in range(len(first))} | {second.name(k) for k in range(len(second))}
+    assert len(seen) == COUNT
+    for one, part, shift in ((first, joined, 0), (second, joined, len(first))):
+        for k in range(len(one)):
+            assert one.name(k) == part.name(k + shift)
+    both = joined.with_crop(None)
+    for one, shift in ((first, 0), (second, len(first))):
+        plain = one.with_crop(None)
+        for k in range(len(plain)):
+            assert all(torch.equal(plain[k][0][n].to(torch.int32), both[k + shift][0][n].to(torch.int32)) for n in NAMES)
+    equal(
+        kept(Loader(whole.subset([4, 2, 7]), 3, seed=2, num_workers=0)),
+        kept(Loader(whole.subset(np.array([4, 2, 7])), 3, seed=2, num_workers=2)),
+    )
+    with pytest.raises(ValueError, match=r"open both with the same images="):
+        whole + dataset(images="left")
+    assert "images=('left', 'right', 'depth')" in repr(whole)
+
+
+def test_with_fields_and_boxes(tmp_path: Path) -> None:
+    images = [
+        {"id": k, "file_name": f"{'ab'[k % 2]}/{k:02d}.png", "height": SHAPES[k % 3][0], "width": SHAPES[k % 3][1]}
+        for k in range(COUNT)
+    ]
+    boxes = [{"id": k, "image_id": k, "bbox": [5, 6, 20 + k, 30], "category_id": 1} for k in range(COUNT)]
+    (tmp_path / "c.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "it"}]}))
+    out = fastdata.prep(files(), tmp_path / "o.fds", images=IMAGES, coco=tmp_path / "c.json", workers=1).out
+    alone = fastdata.prep(files() / "left", tmp_path / "l.fds", coco=tmp_path / "c.json", codec="rgb", workers=1).out
+    options: dict[str, Any] = {"crop": RandomResizedCrop(32), "hflip": 0.5, "fields": ("boxes", "label")}
+    several, one = (next(iter(Loader(LMDBDataset(path, **options), 10, seed=4, num_workers=0))) for path in (out, alone))
+    assert list(several[0]) == [*NAMES]
+    assert torch.equal(several[0]["left"], one[0])
+    assert torch.equal(several[1]["boxes"].values, one[1]["boxes"].values)
+    assert torch.equal(several[1]["label"], one[1]["label"])
+
+
+def test_with_masks(tmp_path: Path) -> None:
+    for k in range(COUNT):
+        path = tmp_path / "masks" / "ab"[k % 2] / f"{k:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode((pixels("left", k)[..., 0] // 60).astype(np.uint8), ".png"))
+    out = fastdata.prep(files(), tmp_path / "o.fds", images=IMAGES, masks=tmp_path / "masks", size=48, workers=1).out
+    alone = fastdata.prep(files() / "left", tmp_path / "l.fds", masks=tmp_path / "masks", size=48, codec="rgb", workers=1).out
+    for kind in (MaskDataset, RAMDataset):
+        several, one = (kind(path, crop=RandomCrop(40), hflip=0.5) for path in (out, alone))
+        assert several.class_pixels == one.class_pixels
+        for workers in (0, 2):
+            with Loader(several, 4, seed=1, num_workers=workers) as loader:
+                for batch, want in zip(loader, Loader(one, 4, seed=1, num_workers=0), strict=True):
+                    assert torch.equal(batch[0]["left"], want[0])
+                    assert torch.equal(batch[1], want[1])
+                    assert list(batch[0]) == [*NAMES]
+    assert fastdata.open(out).images == NAMES
+    assert list(verify(out)) == []
+    assert draw_sheet(out, tmp_path / "sheet.png") == COUNT
+    export(out, tmp_path / "exported")
+    assert sorted(path.name for path in (tmp_path / "exported").iterdir()) == ["depth", "left", "masks", "right"]
+
+
+def test_what_several_images_do_not_go_with() -> None:
+    with pytest.raises(ValueError, match=r"transform takes an image, but samples have left, right, depth"):
+        dataset(transform=lambda image: image)
+    with pytest.raises(ValueError, match=r"transform takes an image, but samples have left, right, depth"):
+        dataset().transform = lambda image: image
+    with pytest.raises(ValueError, match=r"crop makes 2 views, and samples have 3 images"):
+        dataset(crop=[RandomResizedCrop(32), RandomResizedCrop(32)])
+    with pytest.raises(ValueError, match=r"resident keeps one image of each sample .*, not left, right, depth"):
+        Loader(dataset(crop=RandomCrop(32)), 4, resident="cpu")
+    assert dataset(images="right").no_jpegs() is None
+    assert "several images" in dataset().no_jpegs()
+    one = LMDBDataset(store(), images="left", crop=[CenterCrop(8), CenterCrop(9)], transform=lambda image: image)
+    assert [view.shape[-1] for view in one[0][0]] == [8, 9]
+
+
+# What the command line shows
+
+
+def test_info_and_sheet(tmp_path: Path) -> None:
+    facts = store_facts(Store(store()))
+    assert facts["images"] == NAMES
+    assert [(v["image"], v["codec"], v["channels"], v["dtype"]) for v in facts["variants"]] == [
+        ("left", "rgb", 3, "uint8"),
+        ("right", "jpeg", 3, "uint8"),
+        ("depth", "png", 1, "uint16"),
+    ]
+    lines = list(Store(store()).kind.lines(facts))
+    assert f"{COUNT} samples" in lines[0]
+    assert [line.split(":")[0].strip() for line in lines if " of size " in line] == [f"{name} of size full" for name in NAMES]
+    assert facts["memory"][0]["bytes"] == sum(len(r) for image in ("", "right", "depth") for r in records(store(), image)["full"])
+    assert draw_sheet(store(), tmp_path / "sheet.png") == COUNT
+    drawn = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
+    tiles = drawn[:, 8 : 8 + 3 * 144]
+    deep = np.ptp(tiles[120, 2 * 144 + 20 : 2 * 144 + 120].astype(int), axis=1)
+    assert (deep == 0).all(), "the third picture is the depth, which is grey"
+    assert np.ptp(tiles[120, 144 + 20 : 144 + 120].astype(int), axis=1).max() > 20
+
+
+# What comes after the Loader
+
+
+class Two(torch.nn.Module):
+    """A model of a colour image and of its depth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.colors, self.deep = GPUNormalize([0.5] * 3, [0.25] * 3), GPUNormalize(0.5, 0.25)
+        self.head = torch.nn.Linear(4, 2)
+
+    def forward(self, images: dict[str, torch.Tensor]) -> torch.Tensor:
+        floats = torch.cat([self.colors(images["left"]), self.deep(images["depth"])], dim=1)
+        return self.head(floats.mean(dim=(2, 3)))
+
+
+def test_batches_reach_the_model(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    loader = Loader(dataset(), 4, shuffle=True, num_workers=0)
+    batch = next(iter(loader))
+    moved = batch.to("meta")
+    assert all(moved[0][name].device.type == "meta" and moved[0][name].shape == batch[0][name].shape for name in NAMES)
+    assert moved.ids is batch.ids
+    for one, other in zip(Prefetcher(Loader(dataset(), 4, num_workers=0), "cpu"), Loader(dataset(), 4, num_workers=0), strict=True):
+        equal([one], [other])
+    model = Two()
+    trainer = Trainer(
+        model,
+        lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"),
+        torch.optim.AdamW(model.parameters(), lr=1e-2),
+        channels_last=True,
+    )
+    trainer.fit(loader, loader, epochs=2)
+    assert trainer.results["loss"] > 0
+    plain = next(iter(torch.utils.data.DataLoader(dataset(images=("left", "right")), batch_size=2)))
+    assert plain[0]["left"].shape == (2, 3, 32, 32)
