@@ -71,12 +71,7 @@ class ImageDataset(SlotDataset):
     has_columns = True
 
     def __init__(
-        self,
-        images: Images,
-        views: Views,
-        masks: Masks | None = None,
-        fields: Fields | None = None,
-        several: Several | None = None,
+        self, images: Images, views: Views, masks: Masks | None = None, fields: Fields | None = None, several: Several | None = None
     ) -> None:
         super().__init__()
         self._images = images
@@ -208,9 +203,7 @@ class ImageDataset(SlotDataset):
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if self.views.transform is None:
-            images = [
-                batch for source in self._sources for batch in render_batch(source, self.views.each, rows, plans, allocate, timing)
-            ]
+            images = [b for one in self._sources for b in render_batch(one, self.views.each, rows, plans, allocate, timing)]
         else:
             seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
