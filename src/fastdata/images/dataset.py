@@ -69,15 +69,10 @@ class ImageDataset(ColumnsDataset):
     """
 
     def __init__(
-        self,
-        images: Images,
-        views: Views,
-        masks: Masks | None = None,
-        fields: Fields | None = None,
-        several: Several | None = None,
+        self, images: Images, views: Views, masks: Masks | None = None, fields: Fields | None = None, several: Several | None = None
     ) -> None:
         super().__init__(images, fields)
-        self._several = several
+        self._several = several or Several()
         self._masks = masks
         self.views = self._check_views(views)
 
@@ -87,17 +82,17 @@ class ImageDataset(ColumnsDataset):
 
     @property
     def images(self) -> tuple[str, ...] | None:
-        return self._several.names if self._several else None
+        return self._several.names or None
 
     @property
     def _sources(self) -> tuple[Images, ...]:
         """The images of each sample."""
-        return (self._images, *(self._several.others if self._several else ()))
+        return (self._images, *self._several.others)
 
     def _as_sample(self, images: Sequence[Any]) -> Any:
         """Return the images of a sample, or of a batch, as they are emitted."""
-        if self._several is not None:
-            return dict(zip(self._several.names, images, strict=True))
+        if self.images:
+            return dict(zip(self.images, images, strict=True))
         return tuple(images) if self.views.several else images[0]
 
     @property
@@ -125,11 +120,7 @@ class ImageDataset(ColumnsDataset):
 
     @property
     def arrays_per_batch(self) -> int:
-        return self._images_per_sample + self.large_targets
-
-    @property
-    def _images_per_sample(self) -> int:
-        return len(self._sources) * len(self.views.each)
+        return len(self._sources) * len(self.views.each) + self.large_targets
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         row = self.rows(checked(index, len(self)))
@@ -170,9 +161,7 @@ class ImageDataset(ColumnsDataset):
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if self.views.transform is None:
-            images = [
-                batch for source in self._sources for batch in render_batch(source, self.views.each, rows, plans, allocate, timing)
-            ]
+            images = [b for one in self._sources for b in render_batch(one, self.views.each, rows, plans, allocate, timing)]
         else:
             seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
@@ -186,7 +175,7 @@ class ImageDataset(ColumnsDataset):
         return self._as_sample(images), self._read_targets(rows, plans[0], allocate, timing)
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
-        count = self._images_per_sample
+        count = self.arrays_per_batch - self.large_targets
         images = [each.permute(0, 3, 1, 2) for each in arrays[:count]]
         return self._as_sample(images), arrays[count] if self.large_targets else to_tensors(targets)
 
@@ -227,7 +216,7 @@ class ImageDataset(ColumnsDataset):
             return "it has a transform, which takes decoded images"
         if self.views.several:
             return "it has several crops, which share what is decoded"
-        if self._several is not None:
+        if self.images:
             return "it has several images a sample; images= chooses one"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
@@ -282,7 +271,7 @@ class ImageDataset(ColumnsDataset):
         return self._like(
             _images=self._images.with_size(size),
             _masks=self._masks and self._masks.with_size(size),
-            _several=self._several and self._several.with_size(size),
+            _several=self._several.with_size(size),
         )
 
     def with_crop(
@@ -316,8 +305,7 @@ class ImageDataset(ColumnsDataset):
         if self.images != other.images:
             raise ValueError(f"the datasets have the images {self.images} and {other.images}: open both with the same images=")
         images = ConcatImages([(self._images, rows[0]), (other._images, rows[1])])
-        some = [d._several for d in (self, other) if d._several is not None]
-        several = Several.concat(list(zip(some, rows, strict=True))) if some else None
+        several = Several.concat([(self._several, rows[0]), (other._several, rows[1])])
         if self._fields != other._fields:
             raise ValueError(
                 f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
@@ -343,7 +331,6 @@ class ImageDataset(ColumnsDataset):
             classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
         if self._fields is not None:
             classes = f"fields={self.fields!r}"
-        if self._several is not None:
-            classes = f"images={self.images!r}, {classes}"
-        count = counted_of(len(self), len(self._images), "images" if self._several is None else "samples")
+        classes = f"images={self.images!r}, {classes}" if self.images else classes
+        count = counted_of(len(self), len(self._images), "samples" if self.images else "images")
         return in_one_line(self, count, classes, self.codec, *self.views.parts(), self._images.place)

@@ -40,14 +40,14 @@ class RAMImages(RAMDataset, ImageDataset):
         images: str | Sequence[str] | None = None,
     ) -> None:
         found: Masks | None = None
-        several: Several | None = None
+        several = Several()
         first: StoreImages | FileImages
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
             sizes = _check_sizes(size)
             opened = [open_images(source, one, images) for one in sizes]
             first, several = opened[0]
-            held = [*zip(*([images, *(some.others if some else ())] for images, some in opened), strict=True)]
+            held = [*zip(*([images, *some.others] for images, some in opened), strict=True)]
             if masks and fields is None and first.store.manifest.section("masks"):
                 mask_images = [StoreImages(source, one, mask=True) for one in sizes]
                 found = Masks.of(first, mask_images[0], ignore_index)

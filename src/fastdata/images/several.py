@@ -19,15 +19,15 @@ __all__ = ["Several", "open_images"]
 
 @dataclass(frozen=True)
 class Several:
-    """The images of each sample, emitted as a dict.
+    """The images of each sample.
 
     Attributes:
-        names: of the images, in the order of the dict.
-        others: all but the first, which are the dataset's own images. They have the same sizes.
+        names: of the images, if a sample is a dict of them, in its order; empty: it is one image.
+        others: all images but the first, which are the dataset's own. They have the same sizes.
     """
 
-    names: tuple[str, ...]
-    others: tuple[Images, ...]
+    names: tuple[str, ...] = ()
+    others: tuple[Images, ...] = ()
 
     @classmethod
     def concat(cls, parts: Sequence[tuple[Several, SharedArray | None]]) -> Several:
@@ -42,10 +42,8 @@ class Several:
         return replace(self, others=tuple(images.with_size(size) for images in self.others))
 
 
-def open_images(
-    path: str | os.PathLike[str], size: int | None, chosen: str | Sequence[str] | None
-) -> tuple[StoreImages, Several | None]:
-    """Open the images of a store: the first, and the others of each sample, if a dataset is to emit several.
+def open_images(path: str | os.PathLike[str], size: int | None, chosen: str | Sequence[str] | None) -> tuple[StoreImages, Several]:
+    """Open the images of a store: the first, and the others of each sample.
 
     Args:
         path: the store.
@@ -58,10 +56,10 @@ def open_images(
         ValueError: no image is chosen, or one twice.
     """
     if isinstance(chosen, str):
-        return StoreImages(path, size, image=chosen), None
+        return StoreImages(path, size, image=chosen), Several()
     names = Store(path).manifest.images if chosen is None else tuple(chosen)
     if chosen is None and not names:
-        return StoreImages(path, size), None
+        return StoreImages(path, size), Several()
     if not names or len(set(names)) < len(names):
         raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
     first, *others = (StoreImages(path, size, image=name) for name in names)
