@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fastdata import Trainer
 from fastdata.bench import profile as module
 from fastdata.bench import syncs
 from fastdata.bench.profile import Profile, Times, profile
@@ -129,6 +130,15 @@ def test_operators_that_would_wait(case: str) -> None:
         assert counts.keys() == expected.keys()
     else:
         assert counts == expected and found.syncs_per_call == sum(expected.values())
+
+
+def test_a_wait_is_where_the_user_calls_also_while_a_trainer_watches_the_call() -> None:
+    model = nn.Linear(2, 1)
+    trainer = Trainer(model, lambda model, batch: model(batch)[:, 0], torch.optim.SGD(model.parameters(), 0.1), progress=False)
+    trainer.fit([torch.ones(1, 2)], max_steps=1)
+    (sync,) = quick(WAITS["empty_cache"][0]).syncs
+    assert sync.where.startswith((str(HERE), "tests/test_profile.py:"))
+    trainer.close()
 
 
 def test_unsteady_waits_are_a_fraction() -> None:

@@ -49,7 +49,8 @@ _WAITING = {
 }
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OPTIMIZERS = _TORCH + "optim" + os.sep
-_OWN = (__file__, str(Path(__file__).with_name("passes.py")), warnings.__file__)
+_HABITS = str(Path(__file__).parents[1] / "monitor" / "habits.py")  # a Trainer's watch wraps empty_cache
+_OWN = (__file__, str(Path(__file__).with_name("passes.py")), _HABITS, warnings.__file__)
 _WARNING = "called a synchronizing CUDA operation"
 
 

@@ -44,6 +44,7 @@ class Feed(Engine):
             error = self._ahead.clear()
             if error is not None and self._engine.died(error):
                 raise error
+            del error  # the next one's traceback refers to this frame: they would form a chain that keeps every batch
         reply, copy = self._ahead.take(self._draw, self._engine.ready)
         return reply, copy.take()
 
