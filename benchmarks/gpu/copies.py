@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Filled(SlotDataset):
     """One batch, over and over: a worker that finds it in a slot from the last time leaves it there."""
 
-    channels_last = True
-
     def __init__(self, images: Array, times: int) -> None:
         super().__init__()
         self._images, self._times = SharedArray.of(images), times
@@ -47,6 +45,10 @@ class Filled(SlotDataset):
         if not np.array_equal(out[-1], images[-1]):
             out[:] = images
         return out, np.asarray(indices)
+
+    def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
+        images, targets = super().assemble(arrays, targets)
+        return images.permute(0, 3, 1, 2), targets
 
     def sample_bytes(self) -> int:
         return int(self._images.array[0].nbytes)
