@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -60,6 +61,32 @@ def test_the_sheet_shows_samples_with_their_classes(tmp_path: Path) -> None:
     _, other = drawn(tmp_path / "another name.fds", tmp_path / "s.png")
     rows = differing(sheet, other)
     assert rows and rows[-1] < TITLE, "the store's name stands above them"
+
+
+def test_boxes_keypoints_and_captions(tmp_path: Path) -> None:
+    """A black image of 288 pixels: the sheet shows it at half its size."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.png").write_bytes(encode(np.zeros((288, 288, 3), np.uint8), ".png"))
+    boxes = {"bbox": [40, 60, 80, 100], "category_id": 7, "keypoints": [200, 220, 2, 250, 30, 0]}
+    body: dict[str, Any] = {
+        "images": [{"id": 1, "file_name": "a.png", "height": 288, "width": 288}],
+        "annotations": [{"id": 1, "image_id": 1, **boxes}, {"id": 2, "image_id": 1, "caption": "an\nOWL"}],
+        "categories": [{"id": 7, "name": "bird", "keypoints": ["beak", "tail"]}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(body))
+    _, sheet = drawn(prep(tmp_path / "in", tmp_path / "o.fds", coco=tmp_path / "coco.json", codec="png").out, tmp_path / "s.png")
+    (top, *_), (left, *_) = np.nonzero((sheet == 0).all(axis=2))
+    tile = sheet[top : top + TILE, left : left + TILE].max(axis=2) > 100
+    rows, columns = np.nonzero(tile[:, :70])
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == pytest.approx((30, 80, 20, 60), abs=2)
+    assert not tile[40:70, 30:50].any(), "only the outline is drawn"
+    assert tile[110, 100] and not tile[10:20, 120:130].any(), "a keypoint that is not labelled is not drawn"
+    body["annotations"][1]["caption"], body["categories"][0]["name"] = "a rook", "chess"
+    (tmp_path / "coco.json").write_text(json.dumps(body))
+    _, other = drawn(prep(tmp_path / "in", tmp_path / "p/o.fds", coco=tmp_path / "coco.json", codec="png").out, tmp_path / "s.png")
+    rows = np.array(differing(sheet, other))
+    caption = (rows > top + TILE) & (rows < top + TILE + 20)
+    assert caption.any() and (rows[~caption] > top + TILE + 30).all() and not caption.all(), "the caption, and the legend below"
 
 
 @pytest.mark.slow

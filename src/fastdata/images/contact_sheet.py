@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.images.drawn_columns import Boxes, Described, box_legend
 from fastdata.images.pixels import decode_record
 from fastdata.store.canvas import GAP, GREY, PALE, TITLE, Canvas, class_colors
 from fastdata.store.format import Variant
@@ -16,25 +17,24 @@ from fastdata.words import human_bytes, number_of
 __all__ = ["draw_images", "draw_tiles"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Pictures = Callable[
-    [int], tuple[list[Array], str]
-]  # from an index: RGB pixels of its images, then those of its mask, and a note for the caption
+Pictures = Callable[[int], tuple[list[Array], str]]  # from an index: RGB pixels of its images, then its mask; and a note
 
 TILE, LINE = 144, 17
 COLUMNS, ROWS = 8, 6
 KEY, SWATCH = 24, 16  # of the legend: height of a line, side of a colour patch
-LEGEND = 24  # most mask classes in the legend
+LEGEND = 24  # most classes in the legend
 
 
 def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) -> tuple[Canvas, int, str]:
-    """Draw pictures with captions below, and a legend of the masks. what: text about the variant, for the line at the top."""
+    """Draw pictures with captions below, and a legend of the masks or boxes. what: text about the variant, for the top line."""
     legend = _legend(store)
     names = store.names()
     masked = store.manifest.section("masks") is not None
     each = max(1, len(store.manifest.images)) + masked
     across = max(1, COLUMNS // each)
     count = min(len(store), across * ROWS)
-    lines = 1 if store.manifest.labels.kind == "none" else 2
+    described = Described(store) if store.manifest.columns else None
+    lines = 1 if store.manifest.labels.kind == "none" and not (described and described.text) else 2
     rows = max(1, -(-count // across))
     tall = TILE + lines * LINE + 2 * GAP
     wide = TILE * each + GAP
@@ -48,7 +48,8 @@ def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) ->
             canvas.box(x + k * TILE, y, TILE, TILE, PALE)
             canvas.picture(x + k * TILE, y, TILE, TILE, pixels, smooth=not masked or k < each - 1)
         if lines == 2:
-            canvas.text(x, y + TILE + LINE - 2, _label(store, index), width=wide - GAP, bold=True)
+            line = _label(store, index) or (described.line(index) if described else "")
+            canvas.text(x, y + TILE + LINE - 2, line, width=wide - GAP, bold=True)
         caption = f"{index}: {names[index].rpartition('/')[2]}{note}"
         canvas.text(x, y + TILE + lines * LINE - 2, caption, width=wide - GAP, color=GREY)
     for k, (color, text) in enumerate(legend):
@@ -84,7 +85,7 @@ def _label(store: Store, index: int) -> str:
 
 
 def draw_images(store: Store, size: int | None) -> tuple[Canvas, int, str]:
-    """Draw images, with their masks and the other images of the sample next to them."""
+    """Draw images and their boxes, with masks and the other images of the sample next to them."""
     variant = store.variant(size)
     return draw_tiles(store, _pictures(store, size), f"{variant.form.codec} of size {variant.name}", variant)
 
@@ -93,6 +94,7 @@ def _pictures(store: Store, size: int | None) -> Pictures:
     variants = [store.variant(size, image=image) for image in store.manifest.images or ("",)]
     variants += [store.variant(size, mask=True)] if store.manifest.section("masks") else []
     readers = [store.reader(variant) for variant in variants]
+    boxes = Boxes(store, variants[0])
 
     def pictures(index: int) -> tuple[list[Array], str]:
         images = []
@@ -100,6 +102,7 @@ def _pictures(store: Store, size: int | None) -> Pictures:
             height, width = (int(store.field(variant, side)[index]) for side in ("height", "width"))
             pixels = decode_record(reader.get(index), variant.form, height, width)
             images.append(class_colors(1 << 8 * pixels.itemsize)[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
+        images[0] = boxes.drawn(images[0], index)
         return images, ""
 
     return pictures
@@ -111,10 +114,10 @@ def _rgb8(pixels: Array) -> Array:
 
 
 def _legend(store: Store) -> Sequence[tuple[tuple[int, int, int], str]]:
-    """Return the colours of the commonest mask classes, with names or numbers and shares, in class order."""
+    """Return the colours of the commonest classes of masks, with names or numbers and shares, in class order; else of boxes."""
     masks = store.manifest.section("masks")
     if masks is None:
-        return []
+        return box_legend(store, LEGEND)
     pixels = {int(k): count for k, count in masks.pixels.items() if count}
     common = sorted(sorted(pixels, key=lambda k: -pixels[k])[:LEGEND])
     colors = class_colors(1 << 16)

@@ -53,7 +53,7 @@ class ExportColumns:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for start in range(0, len(self.store), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(self.store)))
-            found = self._values(rows)
+            found = self.take(rows)
             for place in range(len(rows)):
                 yield {name: values[place] for name, values in found.items()}
 
@@ -61,8 +61,8 @@ class ExportColumns:
         """Return the values of a column for all samples, as they are stored: an array [n, *shape], or all items of lists."""
         return self._readers[name].take(np.arange(len(self.store)))
 
-    def _values(self, rows: Array) -> dict[str, Any]:
-        """Return the values of each column for these samples."""
+    def take(self, rows: Array) -> dict[str, Any]:
+        """Return the values of each column for these samples, int64 [n]: a sequence of n values, by the column's name."""
         objects, values, of = dict[str, list[Any]](), dict[str, Array](), dict[str, Array]()
         for column in self.columns:
             reader = self._readers[column.name]
