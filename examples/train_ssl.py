@@ -1,6 +1,6 @@
 """Train an image encoder without labels, as SimCLR does, and compare it with raw pixels by a linear probe.
 
-    python examples/train_ssl.py TRAIN TEST [--epochs 30]
+    python examples/train_ssl.py TRAIN TEST [--epochs 20]
 
 TRAIN and TEST are stores made by fastdata-prep, or folders with a folder of images for each class, such as CIFAR-10, which are
 prepared first. The encoder learns from two views of each image of TRAIN; labels are used by the probes only. A probe is ridge
@@ -122,7 +122,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train", type=Path, metavar="TRAIN")
     parser.add_argument("test", type=Path, metavar="TEST")
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--side", type=int, default=32, help="side of the images, in pixels")
     parser.add_argument("--width", type=int, default=32, help="channels of the first stage")
