@@ -24,6 +24,8 @@ OF_INSTANCES = frozenset({"boxes", "category", "area", "crowd", "keypoints"})  #
 def write_coco(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
     """Write every image to `images`, and annotations to `annotations.json`, where `file_name` is relative to `images`.
 
+    Several images of a sample go to folders of their names, and `file_name` is relative to the first of these.
+
     Images have the ids of the column `image_id`, else numbers from 1; categories the ids that they had, else numbers from 1. Other
     columns become further keys of images and annotations. A category has keypoints if an instance of it has one that is labelled.
     """

@@ -23,8 +23,8 @@ from fastdata.images.masks import Masks
 from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
 from fastdata.images.several import Several
-from fastdata.images.suited import check_views
 from fastdata.images.view import Sample, Transform, Views
+from fastdata.images.view_checks import check_views
 from fastdata.shared_memory import SharedArray
 
 __all__ = ["ImageDataset"]
