@@ -292,6 +292,7 @@ def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change:
     assert message in str(caught.value) and "a.json" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     done = run(*PREP, folder / "images", tmp_path / "o.fds", "--size", "32", "--coco", folder / "all.json", "--workers", "1")
     assert done.returncode == 0, done.stderr

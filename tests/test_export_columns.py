@@ -158,6 +158,7 @@ def test_columns_of_a_table_that_are_named_as_those_of_coco(tmp_path: Path) -> N
     assert body["images"][0] == first and body["images"][1]["id"] == 2 and body["annotations"] == body["categories"] == []
 
 
+@pytest.mark.slow
 def test_yolo_and_voc_become_coco(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.png").write_bytes(encode(picture(0, 40, 80), ".png"))
@@ -270,6 +271,7 @@ def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=32, resize="crop", workers=1)
     done = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x", "--to", "coco")

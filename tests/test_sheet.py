@@ -126,6 +126,7 @@ def test_pictures_of_other_stores(tmp_path: Path, kind: str) -> None:
     assert np.abs(tile.astype(float) - expected).mean() < 4
 
 
+@pytest.mark.slow
 def test_a_size_that_is_not_there(tmp_path: Path) -> None:
     _, small = drawn(stores.store(), tmp_path / "s.png", "--size", "64")
     _, large = drawn(stores.store(), tmp_path / "s.png")
@@ -161,6 +162,7 @@ def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
     assert np.abs(line - np.linspace(0, 255, 72)).max() < 6
 
 
+@pytest.mark.slow
 def test_arrays_with_channels_and_of_one_axis(tmp_path: Path) -> None:
     for name, array in (("rgb", np.zeros((3, 9, 9), np.float32)), ("line", np.tile(np.float32([0, 1]), (1, 200)))):
         (tmp_path / name).mkdir()
@@ -191,6 +193,7 @@ def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
     assert drawn(stores.tokens(), tmp_path / "s.png")[0] == 2, "without a tokenizer"
 
 
+@pytest.mark.slow
 def test_tokens_of_every_shard_are_those_of_the_document(tmp_path: Path) -> None:
     """A store of many shards shows what a store of the documents on the sheet alone shows."""
     (tmp_path / "in").mkdir()
@@ -212,6 +215,7 @@ def test_tokens_of_every_shard_are_those_of_the_document(tmp_path: Path) -> None
         assert (sheets[0][rows] == sheets[1][rows]).all(), k
 
 
+@pytest.mark.slow
 def test_a_table_s_columns_are_shown_as_distributions(tmp_path: Path) -> None:
     rows = [f"{k},{'ab'[k % 4 == 0]},{k % 2},{'' if k % 3 else 5}\n" for k in range(1200)]
     (tmp_path / "t.csv").write_text("x,name,y,gaps\n" + "".join(rows))
@@ -229,6 +233,7 @@ def test_a_table_s_columns_are_shown_as_distributions(tmp_path: Path) -> None:
     assert not areas(cards[0][bars[0]][None]).keys() & areas(cards[1][bars[1]][None]).keys(), "targets have another colour"
 
 
+@pytest.mark.slow
 def test_many_columns(tmp_path: Path) -> None:
     names = [f"c{k}" for k in range(60)]
     (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join("1" * 60) + "\n")
