@@ -9,6 +9,9 @@ TORCHES := 2.6.0 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
+# Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test test-all test-dali test-integrations test-torch check bench bench-peers gpu
 
 help:

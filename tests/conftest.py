@@ -49,10 +49,9 @@ def nothing_is_left() -> Iterator[None]:
     environment, processes, threads = _environment(), _processes(), _threads()
     yield
     end = time.monotonic() + 3
-    while (_processes() - processes or _threads() - threads) and time.monotonic() < end:
+    while left := [*_processes() - processes, *_threads() - threads]:
+        assert time.monotonic() < end, f"the test left processes or threads behind: {left}"
         time.sleep(0.01)
-    assert not _processes() - processes, "the test left processes behind"
-    assert not _threads() - threads, "the test left threads behind"
     assert _environment() == environment, "the test changed the environment"
 
 

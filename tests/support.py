@@ -82,13 +82,14 @@ def children(pid: int) -> list[int]:
 def _living(field: int, value: int) -> list[int]:
     """Processes with that value in a field of /proc/<pid>/stat, counted from the state behind the name."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:  # every test asks twice, so this is not a Path
+                fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if int(fields[field]) == value and fields[0] not in "ZX":
-            found.append(int(entry.name))
+        if int(fields[field]) == value and fields[0] not in b"ZX":
+            found.append(int(pid))
     return found
 
 

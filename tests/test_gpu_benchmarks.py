@@ -71,6 +71,7 @@ def test_what_is_asked_is_in_the_report(rehearsed):
         )
 
 
+@pytest.mark.slow
 def test_who_can_not_take_part_is_named(rehearsed):
     report, text, _ = rehearsed
     loaders = next(part["result"] for part in report["parts"] if part["name"] == "loaders")
@@ -102,12 +103,14 @@ def setting_of(module: Any, work: Path) -> Any:
     return part.Setting(torch.device("cpu"), True, part.Inputs(work), 1)
 
 
+@pytest.mark.slow
 def test_crops_are_compared_with_pillow(rehearsed, module):
     setting, result = setting_of(module, rehearsed[2]), module("part").Result([])
     module("loaders").check(setting, "right", iter(Contestant(setting.inputs)), 8, 64, result)
     assert "99.0 dB" in result.checked[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "said"), [({"shift": 60}, "dB PSNR"), ({"first": 1}, "each sample once"), ({"dtype": torch.int16}, "delivers")]
 )
@@ -117,6 +120,7 @@ def test_wrong_crops_are_seen(rehearsed, module, wrong, said):
         module("loaders").check(setting, "wrong", iter(Contestant(setting.inputs, **wrong)), 8, 64, result)
 
 
+@pytest.mark.slow
 def test_wrong_floats_are_seen(rehearsed, module):
     normalize, setting = module("normalize"), setting_of(module, rehearsed[2])
     x = torch.arange(48, dtype=torch.uint8).reshape(1, 3, 4, 4)

@@ -48,12 +48,11 @@ def found(size: int) -> list[dict[str, Any]]:
     return made
 
 
-RANKS = pytest.mark.parametrize("size", [2, 3])
+RANKS = pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.slow) for size in (2, 3)])
 
 
 @RANKS
 @pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.slow
 def test_ragged_shards_are_one_big_batch(size, accumulate):
     model = net()
     union = [
@@ -65,7 +64,6 @@ def test_ragged_shards_are_one_big_batch(size, accumulate):
         assert (rank[f"ragged {accumulate}"] - values(model)).abs().max() < 1e-12
 
 
-@pytest.mark.slow
 @RANKS
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_ranks_that_have_nothing_left_add_nothing(size, accumulate):
@@ -193,6 +191,7 @@ def test_each_rank_has_a_trace_of_its_own(size):
     assert [rank["trace"] for rank in found(size)] == [True] * size
 
 
+@pytest.mark.slow
 def test_one_process_has_the_rates_and_weights_that_ranks_have():
     model = net()
     batches = [labelled(rank, 2)[k] for k in range(len(SHARDS)) for rank in range(2)]
