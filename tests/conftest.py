@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from support import children, encode, picture
+# Test processes share the cores: more threads than cores wait for each other. OpenMP reads this when torch is imported.
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("OMP_NUM_THREADS", str(max(len(os.sched_getaffinity(0)) // WORKERS, 1)))
+
+from support import children, encode, picture  # noqa: E402  which imports what reads it
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for newer versions of itself
 if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the machine's name, which may not answer at once
