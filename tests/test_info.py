@@ -74,6 +74,7 @@ def test_the_memory_that_a_store_would_take() -> None:
     assert facts(path)["free_memory"] > 0
 
 
+@pytest.mark.slow
 def test_every_kind_as_json() -> None:
     for path, kind, count in (
         (stores.store(), "images", 42),

@@ -68,6 +68,7 @@ def test_compiled_it_rounds_once_and_keeps_the_layout(last: bool, dtype: torch.d
             assert_rounded(values, y, bound, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [CPU, CUDA])
 def test_compiled_planes_are_those_of_eager(device: str) -> None:
     module = GPUNormalize(*IMAGENET, yuv420=True).to(device)

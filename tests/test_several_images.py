@@ -405,6 +405,7 @@ def cut(image: Array, box: Any, shape: tuple[int, int], flips: Any) -> Array:
     return found[::-1] if flips[1] else found
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     crop=st.sampled_from(

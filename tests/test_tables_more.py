@@ -424,6 +424,7 @@ def test_without_pyarrow_the_message_names_it(tmp_path: Path) -> None:
     assert done.returncode == 1 and "this needs pyarrow, which is not installed: pip install pyarrow" in done.stderr
 
 
+@pytest.mark.slow
 def test_reading_needs_no_pyarrow() -> None:
     store = make(with_target(x=[1, 2], c=["a", "b"]))
     code = (
