@@ -82,9 +82,9 @@ def children(pid: int) -> list[int]:
 def _living(field: int, value: int) -> list[int]:
     """Processes with that value in a field of /proc/<pid>/stat, counted from the state behind the name."""
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  every test asks twice, and a Path is slow
         try:
-            with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:  # every test asks twice, so this is not a Path
+            with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue
