@@ -212,7 +212,7 @@ def expected(shards: Array, epoch: int = 0, seed: int = 5) -> list[int]:
     counts = [*map(len, by_shard)]
     number = min(8, len(shards))
     assert number_of_lanes(sum(map(bool, counts))) == 8
-    samples = sum(by_shard, [])
+    samples = [k for own in by_shard for k in own]
     return [samples[k] for k in reference.lanes(counts, number, seed, epoch)]
 
 

@@ -76,8 +76,8 @@ def _place_of_others(ranks: Sequence[Mapping[str, Any]], size: int) -> Any:
     place = ranks[0]["place"]
     if place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
         warn_user(
-            f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {size}, and this loader cannot "
-            "divide the rest of the epoch among them: some samples will repeat in it, others be left out. fastdata.Loader can, "
-            "with global_batch_size="
+            f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {size}, and this loader "
+            "cannot divide the rest of the epoch among them: some samples will repeat in it, others be left out. fastdata.Loader "
+            "can, with global_batch_size="
         )
     return place
