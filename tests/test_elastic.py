@@ -90,8 +90,9 @@ def test_global_batches_are_the_same_whatever_the_ranks(
             rows = -(-(end - start) // world)
             assert {len(part.ids) for part in parts} == {rows}, "ranks of unequal rows cannot meet in collective operations"
             assert {tuple(part.position) for part in parts} == {(epoch, end)}
-            dealt = [part.ids[k] for k in range(rows) for part in parts if k < part.valid]
-            assert dealt == order_of(n, order, 11, epoch)[start:end]
+            dealt = [int(part.ids[k]) for k in range(rows) for part in parts if k < part.valid]
+            whole = order_of(n, order, 11, epoch)[start:end]
+            assert dealt == whole if order == "full" else sorted(dealt) == sorted(whole)  # ranks of lanes do not take turns
             repeated = [k for part in parts for k in part.ids[part.valid :].tolist()]
             assert len(repeated) < world and set(repeated) <= set(dealt)
             assert all(part[0].tolist() == part.ids.tolist() for part in parts)
@@ -116,8 +117,9 @@ def test_workers_and_batches_of_a_few_rows(order: str) -> None:
     whole = order_of(30, order, 11, 0)
     for k in range(4):
         parts = [made[2 - rank][k] for rank in range(3)]
-        assert [valid for _, valid in parts] == ([3, 3, 2] if k < 3 else [2, 2, 2])
-        assert [ids[j] for j in range(len(parts[0][0])) for ids, valid in parts if j < valid] == whole[8 * k : 8 * k + 8]
+        assert sorted(valid for _, valid in parts) == ([2, 3, 3] if k < 3 else [2, 2, 2])
+        dealt = [ids[j] for j in range(len(parts[0][0])) for ids, valid in parts if j < valid]
+        assert sorted(dealt) == sorted(whole[8 * k : 8 * k + 8])
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
@@ -255,7 +257,7 @@ def test_torchrun_goes_on_with_fewer_ranks_after_one_is_lost(tmp_path: Path) -> 
         if len(ranks) == size and {len(batches) for batches in ranks.values()} == {len(expected[update])}:
             for k, batch in enumerate(expected[update]):
                 parts = [ranks[rank][k] for rank in range(size)]
-                assert [part[j] for j in range(len(parts[0])) for part in parts if j < len(part)] == batch, (update, size)
+                assert sorted(sample for part in parts for sample in part) == sorted(batch), (update, size)
             complete[size].append(update)
     assert complete[3][:4] == [0, 1, 2, 3] and complete[2][-1] == 8
     assert {*complete[3], *complete[2]} == {*range(9)}

@@ -18,6 +18,7 @@ import fastdata
 import reference
 from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
 from fastdata.loader.lanes import LaneOrder, number_of_lanes
+from fastdata.loader.order import Part
 from fastdata.store.store import Store
 from stores import folder
 from support import Array, encode, picture, small_shards
@@ -134,6 +135,39 @@ def test_lanes_out_of_range_are_an_error() -> None:
     for lanes in (0, 4):
         with pytest.raises(ValueError, match=f"lanes is {lanes}, but must be from 1 to the number of samples, 3"):
             LaneOrder(np.array([3]), 1, lanes)
+
+
+# ---------------------------------------------------------------------------------------------------------------- ranks
+
+
+@given(st.integers(1, 60), st.integers(1, 16), st.integers(1, 90), st.integers(0, 200))
+@settings(max_examples=200, deadline=None)
+def test_each_rank_takes_neighbours_of_a_batch_that_is_sorted_by_lane(lanes: int, world: int, batch: int, n: int) -> None:
+    batch = max(batch, world)
+    for start, stop in ((0, n - n % batch), (n - n % batch, n)):
+        parts = [Part(rank, world).places(start, stop, batch, lanes) for rank in range(world)] if start < stop else []
+        for k, begin in enumerate(range(start, stop, min(batch, max(stop - start, 1)))):
+            size = min(batch, stop - begin)
+            rows = -(-size // world)
+            batches = [(places[k * rows : (k + 1) * rows].tolist(), valid) for places, valid in parts]
+            real = [places[:valid] for places, valid in batches]
+            if lanes % world or batch % world:
+                by_lane = sorted(range(begin, begin + size), key=lambda place: (place % lanes, place))
+                assert real == [by_lane[rank * size // world : (rank + 1) * size // world] for rank in range(world)]
+            else:
+                assert real == [[*range(begin + rank, begin + size, world)] for rank in range(world)]
+            for places, _ in batches:
+                assert len(places) == rows and begin <= min(places) <= max(places) < begin + size
+
+
+@pytest.mark.parametrize(("world", "most"), [(8, 6), (16, 3), (5, 11), (7, 8), (10, 6), (11, 6), (64, 2), (128, 2)])
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_rank_reads_its_share_of_the_lanes_and_few_more(world: int, most: int, times: int) -> None:
+    """If a batch has the same number of samples of each lane, as here, at most two more than its share, of which it reads a part."""
+    batch = 48 * times * -(-world // 48)
+    for rank in range(world):
+        places, _ = Part(rank, world).places(0, 20 * batch, batch, 48)
+        assert len(np.unique(places % 48)) <= most
 
 
 # --------------------------------------------------------------------------------------------------- datasets of stores

@@ -98,8 +98,11 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of a global batch. Global batch k takes places [k G, (k + 1) G) of the epoch, and rank r every W-th of these.
-    With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order.
+    """A rank's part of a global batch, which is the places [k G, (k + 1) G) of the epoch. Rank r takes every W-th of them.
+
+    With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order. In an order
+    by L lanes, unless W divides both L and G, the places of a batch are sorted by lane, and each rank takes neighbours of these:
+    it then reads L / W lanes and a few more, for any number of ranks.
 
     All ranks get the same number of rows, so that collective operations match. Where W does not divide a batch, at the end of an
     epoch or everywhere, some ranks repeat samples; `valid` is the number of real rows.
@@ -109,11 +112,42 @@ class Part:
     world_size: int
     blocks: bool = False
 
-    def places(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
-        """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and the real ones of each."""
+    def places(self, start: int, stop: int, batch: int, lanes: int = 0) -> tuple[Array, int]:
+        """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and the real ones of each.
+
+        lanes: the number of lanes of the order; 0: it has none.
+        """
         size = min(batch, stop - start)
         rows = -(-size // self.world_size)
+        firsts = np.arange(start, stop, size)[:, None]
         k = np.arange(rows)
+        if lanes and not self.blocks and (lanes % self.world_size or batch % self.world_size):
+            low, high = (rank * size // self.world_size for rank in (self.rank, self.rank + 1))
+            own = np.minimum(low + np.minimum(k, max(high - low - 1, 0)), size - 1)
+            return (firsts + by_lane(own, firsts, size, lanes)).reshape(-1), high - low
         own = self.rank * rows + k if self.blocks else self.rank + self.world_size * k
-        places = np.arange(start, stop, size)[:, None] + np.minimum(own, size - 1)
-        return places.reshape(-1), int((own < size).sum())
+        return (firsts + np.minimum(own, size - 1)).reshape(-1), int((own < size).sum())
+
+
+def by_lane(numbers: Array, first: Array, size: int, lanes: int) -> Array:
+    """Sort the places [first, first + size) by lane, p % lanes, then by place. Return the offsets of some of them from `first`.
+
+    Each lane has `size // lanes` of these places, and those of `size % lanes` lanes, from that of `first` on, have one more.
+
+    Args:
+        numbers: which of the sorted places, int64, of any shape that goes with `first`.
+    """
+    few, more = divmod(size, lanes)
+    begin = first % lanes  # the first lane that has one more
+    around = np.maximum(begin + more - lanes, 0)  # how many of the lanes with one more begin again at lane 0
+    # Three runs of lanes: before `ends[0]`, before `ends[1]`, and after it. The outer two have the same number of places a lane.
+    ends = np.where(around > 0, around, begin), np.where(around > 0, begin, begin + more)
+    outer, inner = np.where(around > 0, few + 1, few), np.where(around > 0, few, few + 1)
+    second = ends[0] * outer
+    third = second + (ends[1] - ends[0]) * inner
+    in_second, in_third = numbers >= second, numbers >= third
+    inside = numbers - np.where(in_third, third, np.where(in_second, second, 0))
+    count = np.maximum(np.where(in_second & ~in_third, inner, outer), 1)
+    lane = np.where(in_third, ends[1], np.where(in_second, ends[0], 0)) + inside // count
+    offsets: Array = (lane - begin) % lanes + inside % count * lanes
+    return offsets

@@ -164,7 +164,7 @@ class Requests:
         """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many of a
         batch are real."""
         if self._sampler is None:
-            places, valid = self._part.places(start, stop, self._batch)
+            places, valid = self._part.places(start, stop, self._batch, getattr(self._order, "lanes", 0))
             return self._order.at(self._epoch, places), None, valid
         if self._drawn is None:
             self._drawn = self._draw()

@@ -38,8 +38,8 @@ class LabelOptions:
     root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
     split: str | None = option("Take only the rows of a CSV with this value in column `split`.", metavar="NAME", group="Labels")
     order: str | None = option(
-        "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples of "
-        "all classes. Default: listed.",
+        "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples "
+        "of all classes. Default: listed.",
         choices=ORDERS,
     )
 
