@@ -163,7 +163,7 @@ def test_each_rank_takes_neighbours_of_a_batch_that_is_sorted_by_lane(lanes: int
 @pytest.mark.parametrize(("world", "most"), [(8, 6), (16, 3), (5, 11), (7, 8), (10, 6), (11, 6), (64, 2), (128, 2)])
 @pytest.mark.parametrize("times", [1, 5])
 def test_a_rank_reads_its_share_of_the_lanes_and_few_more(world: int, most: int, times: int) -> None:
-    """If a batch has the same number of samples of each lane, as here, at most two more than its share, of which it reads a part."""
+    """If a batch has the same number of samples of each lane, as here: its share, and parts of two others at most."""
     batch = 48 * times * -(-world // 48)
     for rank in range(world):
         places, _ = Part(rank, world).places(0, 20 * batch, batch, 48)
