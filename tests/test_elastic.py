@@ -265,3 +265,9 @@ def test_torchrun_goes_on_with_fewer_ranks_after_one_is_lost(tmp_path: Path) -> 
     assert states[0]["update"] == states[1]["update"] == 9
     for name, weight in states[1]["model"].items():
         torch.testing.assert_close(states[0]["model"][name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_with_a_sampler_every_row_is_real(drop_last: bool) -> None:
+    loader = Loader(Sharded(20), 3, sampler=range(20), drop_last=drop_last, num_workers=0)
+    assert [(len(batch.ids), batch.valid) for batch in loader] == [(3, 3)] * 6 + [(2, 2)] * (not drop_last)
