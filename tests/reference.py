@@ -28,8 +28,25 @@ def _words(seed: int, epoch: int, low: int, high: int, stream: int) -> tuple[int
 
 def order(n: int, seed: int, epoch: int) -> list[int]:
     """The samples of an epoch, shuffled: a Feistel network of 8 bits or more, walked on where it leaves the range."""
-    bits = max(8, (n - 1).bit_length())
-    keys = [word for block in range(3) for word in _words(seed, epoch, block, 0, STREAM_OF_ORDERS)][:ROUNDS]
+    return _permutation(n, 8, seed, epoch, 0)
+
+
+def lanes(counts: list[int], number: int, seed: int, epoch: int) -> list[int]:
+    """The samples of an epoch in so many lanes: the row of all shards, cut into lanes, which are dealt from in turn."""
+    row = []
+    for shard in order(len(counts), seed, epoch):
+        first = sum(counts[:shard])
+        row += [first + place for place in _permutation(counts[shard], 4, seed, epoch, 1 + shard)]
+    cut = []
+    for lane in range(number):
+        length = len(row) // number + (lane < len(row) % number)
+        cut.append(row[sum(map(len, cut)) :][:length])
+    return [lane[step] for step in range(len(cut[0])) for lane in cut if step < len(lane)]
+
+
+def _permutation(n: int, least_bits: int, seed: int, epoch: int, stream: int) -> list[int]:
+    bits = max(least_bits, max(n - 1, 0).bit_length())
+    keys = [word for block in range(3) for word in _words(seed, epoch, block, stream, STREAM_OF_ORDERS)][:ROUNDS]
     network = _network(bits, keys).tolist()
     found = []
     for place in range(n):

@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def data(job: dict[str, Any]) -> tuple[Any, Any]:
         return Stream() if kind == "stream" else Counted(), DataLoader(Noisy(), 20)
     store, size = job["store"], {"global_batch_size": job["together"]} if "together" in job else {"batch_size": 5}
     dataset, device = LMDBDataset(store, crop=RandomCrop(24), hflip=0.5), job.get("device")
-    train: Any = Loader(dataset, shuffle=True, num_workers=workers, seed=3, device=device, **size)
+    order = job.get("order")
+    train: Any = Loader(dataset, shuffle=True, order=order, num_workers=workers, seed=3, device=device, **size)
     train = Prefetcher(train, "cpu") if job.get("ahead") else train
     return train, Loader(LMDBDataset(store, crop=CenterCrop(24)), 20, num_workers=0)
 
@@ -133,11 +135,14 @@ def trainer(job: dict[str, Any]) -> Trainer:
 
 
 def after_step(job: dict[str, Any], made: Trainer) -> None:
-    """Signals and accidents that a job asks for: {"at": update, "do": what, "rank": which}."""
-    mine = made.world.rank == job.get("rank", made.world.rank)
+    """Signals and accidents that a job asks for: {"at": update, "do": what, "rank": which, or "agent": which of torchrun's}."""
+    mine = made.world.rank == job.get("rank", made.world.rank) and os.environ.get("AGENT") == job.get("agent")
     if job.get("at") == made.update and mine and not Path(job["dir"], "done").exists():
         Path(job["dir"], "done").touch()
         if job["do"] == "crash":
+            os._exit(3)
+        if job["do"] == "end agent":  # as if its machine were gone
+            os.kill(os.getppid(), signal.SIGKILL)
             os._exit(3)
         os.kill(os.getpid(), signal.SIGTERM)
         if job["do"] == "twice":
@@ -146,6 +151,9 @@ def after_step(job: dict[str, Any], made: Trainer) -> None:
 
 def fit(job: dict[str, Any]) -> int:
     """Run a job: {"dir", "data", ...}; with "die", by SIGKILL, right after so many saves. Returns how many saves there were."""
+    if "AGENT" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+        # gloo may wait in vain for a rank whose port another took; then torchrun begins again
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
     made, (train, val), saves = trainer(job), data(job), 0
     save, add = made.save, step_of(made).add
 
@@ -160,7 +168,7 @@ def fit(job: dict[str, Any]) -> int:
 
     def logged(batch: Any, **options: Any) -> None:
         with Path(job["log"]).open("a") as file:
-            file.write(f"{made.update} {made.world.rank} {batch.ids[: options['valid']].tolist()}\n")
+            file.write(f"{made.update} {made.world.rank} {made.world.size} {batch.ids[: options['valid']].tolist()}\n")
         add(batch, **options)
 
     made.save = counted  # type: ignore[method-assign]

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +259,24 @@ def wait_for_checkpoint(run: Any) -> None:
     """Until what a Trainer saves in the background is on disk. Its next save would do so too; whether it failed is told then."""
     if (written := run._checkpoints._written) is not None:
         written.exception()
+
+
+@contextmanager
+def small_shards(samples: int, text_bytes: int = 1000) -> Iterator[None]:
+    """Plan shards of so few samples or rows, and so little text, that a small store has many."""
+    from fastdata.prepare import plan
+    from fastdata.tables import planning
+    from fastdata.text import listing
+
+    places = [(plan, "SHARD_SAMPLES", samples), (planning, "SHARD_ROWS", samples), (listing, "LEAST_BYTES", text_bytes)]
+    before = [getattr(module, name) for module, name, _ in places]
+    for module, name, value in places:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(places, before, strict=True):
+            setattr(module, name, value)
 
 
 def forget_kind(name: str) -> None:

@@ -267,7 +267,7 @@ def test_wrong_arguments():
     wrong("give batch_size .* or global_batch_size .*, one of them")
     wrong("one of them", batch_size=8, global_batch_size=8)
     wrong("batch_size is 0, but must be positive", batch_size=0)
-    wrong("global_batch_size is 10, but must be a positive multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3)
+    wrong("global_batch_size is 2, but must be at least 3, one sample for each rank", global_batch_size=2, rank=0, world_size=3)
     wrong("multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3, sampler=range(42))
     wrong("seed is -1, but must be from 0", batch_size=8, seed=-1)
     wrong(r"2\^64 - 1", batch_size=8, seed=2**64)

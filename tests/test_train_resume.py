@@ -133,7 +133,7 @@ def seen(log: Path) -> dict[int, list[int]]:
     """The ids of each global batch."""
     batches: dict[int, list[int]] = defaultdict(list)
     for line in log.read_text().splitlines():
-        update, _, ids = line.split(" ", 2)
+        update, _, _, ids = line.split(" ", 3)
         batches[int(update)] += json.loads(ids)
     return {update: sorted(ids) for update, ids in sorted(batches.items())}
 
@@ -143,7 +143,7 @@ def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
     begun = {**SHARED, "dropout": 0, "dir": str(root / "begun"), "max_steps": 3}
     assert ranks(2, begun) == 0
     jobs = {}
-    for count in (1, 2, 3):
+    for count in (1, 2, 5):  # 5 do not divide 12
         jobs[count] = {**begun, "dir": str(root / f"on {count}"), "max_steps": None, "log": str(root / f"{count}.log")}
         shutil.copytree(root / "begun", root / f"on {count}")
     with ThreadPoolExecutor(2) as pool:

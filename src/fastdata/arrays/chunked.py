@@ -70,6 +70,10 @@ class StoreArrays:
             self._names = self.store.names()
         return self._names[index]
 
+    def shards_of(self, rows: Array) -> Array:
+        """Return the shard that each array lies in, int64."""
+        return self.store.shards_of(rows)
+
     def shape(self, row: int, sides: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a box with these sides, channels included."""
         return (*(() if self.channels is None else (int(self.channels[row]),)), *sides)

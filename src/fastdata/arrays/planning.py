@@ -43,6 +43,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         key=options.key or "",
         max_bytes=options.max_bytes,
         mask_bits=options.mask_bits,
+        order=options.order or "listed",
     )
     masks = options.masks
     found = list_arrays(source, options, masks=masks, mask_suffix=options.mask_suffix, key=options.key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fastdata.arrays.chunks import MAX_AXES
@@ -31,6 +31,7 @@ class ArrayRecipe:
         max_bytes: larger arrays are rejected before they are read.
         mask_bits: 8 or 16, bits of the classes of masks; 0: there are no masks.
         libraries: packages that read the files.
+        order: "listed" or "shuffled", of the arrays in the store.
     """
 
     kind: ClassVar[str] = "arrays"
@@ -44,6 +45,7 @@ class ArrayRecipe:
     max_bytes: int
     mask_bits: int
     libraries: tuple[str, ...] = ()
+    order: str = field(default="listed", metadata={"newer": True})
 
     def __post_init__(self) -> None:
         if self.dtype not in NUMBERS:

@@ -41,15 +41,20 @@ class Labelled(Protocol):
     def name(self, index: int) -> str:
         """Return where a sample came from."""
 
+    def shards_of(self, rows: Array) -> Array:
+        """Return the shard that each row lies in, int64."""
+
 
 class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     """A dataset whose batches a Loader's workers write into shared memory.
 
     Attributes:
         has_columns: whether samples have columns, which `split` may stratify by.
+        remote: whether the shards come from elsewhere through a cache; a Loader then shuffles by lanes.
     """
 
     has_columns: ClassVar[bool] = False
+    remote: bool = False
 
     def __init__(self) -> None:
         self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
@@ -124,6 +129,14 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         indices = np.asarray(indices, np.int64)
         chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
         return chosen
+
+    def shards_of(self, indices: Any) -> Array:
+        """Return the shard that each sample lies in, int64: of the store, or of all stores of a sum one after another.
+
+        Raises:
+            StoreError: the samples lie in no store.
+        """
+        return self._all.shards_of(self.rows(indices))
 
     @property
     def classes(self) -> list[str]:

@@ -124,6 +124,20 @@ class ConcatImages:
         images, local = self._find(index)
         return images.name(local)
 
+    @property
+    def num_shards(self) -> int:
+        return sum(images.num_shards for images, _ in self._parts)
+
+    def shards_of(self, rows: Array) -> Array:
+        shards = np.empty(len(rows), np.int64)
+        part = np.searchsorted(self._starts, rows, "right") - 1
+        before = np.cumsum([0, *(images.num_shards for images, _ in self._parts)])
+        for k in np.unique(part).tolist():
+            images, chosen = self._parts[k]
+            local = rows[part == k] - self._starts[k]
+            shards[part == k] = before[k] + images.shards_of(local if chosen is None else chosen.array[local])
+        return shards
+
     def with_size(self, size: int | None) -> ConcatImages:
         return ConcatImages([(images.with_size(size), rows) for images, rows in self._parts])
 

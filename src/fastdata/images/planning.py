@@ -52,6 +52,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         max_pixels=options.max_pixels,
         mask=mask,
         images=tuple(image for image, _ in images),
+        order=options.order or "listed",
     )
     others = tuple[Path, ...]()
     if images:

@@ -35,6 +35,7 @@ class ImageRecipe:
     Attributes:
         sizes: one variant each; None keeps the image's own size.
         images: the images of a sample, if it has several. The first has the codec, bits and gray of the recipe.
+        order: "listed" or "shuffled", of the samples in the store.
     """
 
     kind: ClassVar[str] = "images"
@@ -51,6 +52,7 @@ class ImageRecipe:
     max_pixels: int = 1 << 28
     mask: MaskRecipe | None = None
     images: tuple[NamedImage, ...] = field(default=(), metadata={"newer": True})
+    order: str = field(default="listed", metadata={"newer": True})
 
     def __post_init__(self) -> None:
         sizes = self.sizes

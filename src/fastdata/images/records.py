@@ -89,6 +89,13 @@ class Images(Protocol):
     def name(self, index: int) -> str:
         """Return the path or name that an image came from."""
 
+    @property
+    def num_shards(self) -> int:
+        """The number of shards that the images lie in."""
+
+    def shards_of(self, rows: Array) -> Array:
+        """Return the shard that each image lies in, int64. Image files lie in none, which is an error."""
+
     def with_size(self, size: int | None) -> Images:
         """Return the same images in another stored size."""
 
@@ -206,6 +213,13 @@ class StoreImages(_Holdable):
             self._names = self.store.names()
         return self._names[index]
 
+    @property
+    def num_shards(self) -> int:
+        return len(self.store.manifest.shard_samples)
+
+    def shards_of(self, rows: Array) -> Array:
+        return self.store.shards_of(rows)
+
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
             return StoreImages(self.store.path, size, mask=self.mask, image=self.image)
@@ -296,6 +310,11 @@ class FileImages(_Holdable):
 
     def name(self, index: int) -> str:
         return self.paths[index]
+
+    num_shards = 0
+
+    def shards_of(self, rows: Array) -> NoReturn:
+        raise StoreError("order is 'lanes', which follows the shards of a store, but image files have none: leave order out")
 
     def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")

@@ -55,8 +55,11 @@ class Loader:
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
             datasets are turned into fastdata's own, which are faster.
         batch_size: samples per batch and rank, as in torch.
-        global_batch_size: samples per batch over all ranks, instead of `batch_size`; use it to resume on another number of ranks.
+        global_batch_size: samples per batch over all ranks, instead of `batch_size`, to resume on another number of ranks. If they
+            do not divide it, some ranks repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
+        order: "full" shuffles all samples together. "lanes" uses few shards of the store at a time (docs/lanes.md), for stores on
+            slow disks and behind a cache. None: "lanes" for a store behind a cache, else "full".
         sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and seeds torch's
             default generator by (seed, epoch) for it; a generator of its own is left alone. Its list is drawn when a pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler or a sampler that groups by length;
@@ -96,6 +99,7 @@ class Loader:
         *,
         global_batch_size: int | None = None,
         shuffle: bool = False,
+        order: str | None = None,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -114,8 +118,6 @@ class Loader:
     ) -> None:
         if device_prefetch < 1:
             raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
-        if not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
         if (num_workers or 0) < 0 or prefetch_factor < 1:
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
         self._watched = WatchedDataset(dataset, collate_fn)
@@ -139,10 +141,12 @@ class Loader:
             batch_sampler=batch_sampler,
             seed=seed,
             shuffle=shuffle,
+            order=order,
             drop_last=drop_last,
             rank=rank,
             world_size=world_size,
         )
+        self.order = self._planner.order
         self.backend, self.backend_reason = requested_backend(backend, dataset, resident=self.resident)
         self._sizes = Sizes.of(schedule).check(dataset)
         if self.resident:
@@ -257,18 +261,15 @@ class Loader:
             "epoch": epoch,
             "consumed": consumed,
             "sizes": self._sizes.state(),
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "num_samples": self.num_samples,
-            "global_batch_size": self.global_batch_size,
-            "sampler": "batch_sampler" if self._planner.batch_sampler is not None else self._planner.sampler is not None,
+            **self._planner.state(self._planned()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a state was taken. The number of workers and ranks may differ; what determines the order may not.
+        """Continue where a state was taken. The numbers of workers and ranks may differ; what determines the order may not. The
+        batches over all ranks stay the same if `global_batch_size` does.
 
         Raises:
-            ValueError: seed, shuffle, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
+            ValueError: seed, shuffle, order, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
         """
         self._planner.check_state(state, self.state_dict())
         self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})

@@ -13,6 +13,7 @@ import numpy as np
 from fastdata.data.random import lent_generators, loose_seeds, occurrences
 from fastdata.errors import LoaderError
 from fastdata.loader.fetch import Request
+from fastdata.loader.lanes import LaneOrder
 from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.slots import Slots
@@ -59,7 +60,7 @@ class Requests:
 
     def __init__(
         self,
-        order: EpochOrder,
+        order: EpochOrder | LaneOrder,
         part: Part,
         global_batch_size: int,
         stop: int,
@@ -126,12 +127,11 @@ class Requests:
             self._ready.append(self._drawn_request())
             return
         epoch, start, batch = self._epoch, self._start, self._batch
-        rows = batch if self._sampler is not None else batch // self._part.world_size
+        rows = batch if self._sampler is not None else -(-batch // self._part.world_size)
         full = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
         stop = self._start = start + full * batch if full else self._stop
         indices, repeats, valid = self._samples(start, stop)
         size = self.sizes.at(epoch)
-        valid = rows if full else valid
         for k, first in enumerate(range(start, stop, batch)):
             part = slice(k * rows, (k + 1) * rows)
             last = min(first + batch, stop)
@@ -161,14 +161,15 @@ class Requests:
         return self._drawn_batches
 
     def _samples(self, start: int, stop: int) -> tuple[Array, Array | None, int]:
-        """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many are real."""
+        """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many of a
+        batch are real."""
         if self._sampler is None:
-            places, valid = self._part.places(start, stop, self._batch)
+            places, valid = self._part.places(start, stop, self._batch, getattr(self._order, "lanes", 0))
             return self._order.at(self._epoch, places), None, valid
         if self._drawn is None:
             self._drawn = self._draw()
         indices, repeats = self._drawn[:, start:stop]
-        return indices, repeats, stop - start
+        return indices, repeats, min(self._batch, stop - start)
 
     def _draw(self) -> Array:
         """Return the sampler's indices of an epoch, and how often each came before in it: int64 [2, n]."""

@@ -15,6 +15,7 @@ from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Part, Source, SourceList
+from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
 from fastdata.store.format import Form, Labels, parse_column
 from fastdata.tokenizer import LIBRARIES
@@ -132,7 +133,7 @@ def make_plan(
     columns: tuple[Column, ...] = (),
     files: dict[str, bytes] | None = None,
 ) -> Plan:
-    """Make a plan from a list of inputs.
+    """Make a plan from a list of inputs. An attribute `order` of the options, "listed" or "shuffled", orders them.
 
     Args:
         limit: keep only so many, evenly spaced, so that all classes occur.
@@ -143,6 +144,8 @@ def make_plan(
     sources = tuple(found.sources)
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
+    if getattr(options, "order", "listed") == "shuffled":
+        sources = shuffled(sources)
     return freeze(options, found.labels, sources, _bounds(sources, *least), files, files, columns, found.parts)
 
 

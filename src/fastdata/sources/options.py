@@ -10,6 +10,7 @@ from fastdata.options import option
 __all__ = ["NO_LABELS", "LabelOptions", "PairOptions", "StrPath"]
 
 NO_LABELS = "none"  # as the name of a label column
+ORDERS = ("listed", "shuffled")
 StrPath = str | os.PathLike[str]
 
 
@@ -36,6 +37,11 @@ class LabelOptions:
     )
     root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
     split: str | None = option("Take only the rows of a CSV with this value in column `split`.", metavar="NAME", group="Labels")
+    order: str | None = option(
+        "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples "
+        "of all classes. Default: listed.",
+        choices=ORDERS,
+    )
 
     def __post_init__(self) -> None:
         if self.label_from is not None and (self.labels is not None or self.label_column):

@@ -110,6 +110,10 @@ class Store:
         found = ", ".join("the images' own" if v.size is None else str(v.size) for v in variants)
         raise StoreError(f"{self.path} has no size {size}; it has {found}")
 
+    def shards_of(self, rows: Array) -> Array:
+        """Return the shard that each row lies in, int64."""
+        return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")
+
     def reader(self, variant: Variant) -> ShardReader:
         """Open the records of a variant."""
         paths = [self.path / shard_file(variant.name, k) for k in range(len(variant.shards))]

@@ -73,6 +73,7 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         self._path = store.path
         self._labels = store.manifest.labels
         self._count = len(store)
+        self._shard_ends = np.cumsum(store.manifest.shard_samples)
         self.columns = {c.name: c for c in table.columns if c.name not in table.targets}
         self._layout = Layout(table, self._labels.kind)
         need, free = self._layout.row.itemsize * self._count, free_memory()
@@ -152,6 +153,10 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         indices = np.asarray(indices, np.int64)
         chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
         return chosen
+
+    def shards_of(self, indices: Any) -> Array:
+        """Return the shard of the store that each row lies in, int64."""
+        return np.searchsorted(self._shard_ends, self._rows(indices), "right")
 
     def subset(self, indices: Any) -> TableDataset:
         """Return the rows at `indices` in that order, or those where a mask of booleans is True, without a copy of the table."""

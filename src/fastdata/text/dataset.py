@@ -196,6 +196,15 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
             ends = np.full(len(ids), self.num_tokens)
         return starts, np.minimum(ends - starts, block + 1)
 
+    def shards_of(self, indices: Any) -> Array:
+        """Return the shard of the store in which each row begins, int64. Not for mode "random", where it begins anywhere."""
+        starts, _ = self._spans(np.asarray(indices, np.int64), None)
+        if self._chosen is not None:
+            document = np.searchsorted(self._bounds, starts, "right") - 1
+            starts = self._ends.array[self._chosen.array[document]] + starts - self._bounds[document]
+        ends = np.cumsum(self._section.counts)
+        return np.searchsorted(ends[:-1], starts, "right")
+
     def _runs(self) -> Runs:
         """Return the stream of this dataset in this process's memory."""
         if self._stream is None or self._stream[0] != os.getpid():

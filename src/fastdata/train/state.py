@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastdata.checkpoint.states import load_states, random_state, restore_random, states
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
 from fastdata.train.options import Options
 from fastdata.train.training import Training
 
@@ -65,7 +65,19 @@ def restore(trainer: Training, state: Mapping[str, Any], *, scaler: Any, options
     trainer.results = dict(state["results"])
     trainer.best.load_state_dict(state["best"])
     if len(state["ranks"]) != trainer.world.size:
-        return state["ranks"][0]["place"]
+        return _place_of_others(state["ranks"], trainer.world.size)
     mine = state["ranks"][trainer.world.rank]
     restore_random(mine["random"])
     return mine["place"]
+
+
+def _place_of_others(ranks: Sequence[Mapping[str, Any]], size: int) -> Any:
+    """Return where to continue in an epoch that another number of ranks began. Only a Loader's place is that of all ranks."""
+    place = ranks[0]["place"]
+    if place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
+        warn_user(
+            f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {size}, and this loader "
+            "cannot divide the rest of the epoch among them: some samples will repeat in it, others be left out. fastdata.Loader "
+            "can, with global_batch_size="
+        )
+    return place

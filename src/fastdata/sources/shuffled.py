@@ -1,0 +1,35 @@
+"""The order of inputs for `--order shuffled`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xxhash
+
+from fastdata.errors import PrepError
+from fastdata.sources.inputs import Source
+
+__all__ = ["shuffled"]
+
+SEED = 0  # it determines the bytes of a store, so it must never change
+UNPACKED_WHOLE = ("parquet", "cifar")  # kinds of archives that are unpacked a row group or a batch at a time
+
+
+def shuffled(sources: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
+
+    Raises:
+        PrepError: they lie in archives of which much has to be unpacked to read one input.
+    """
+    for source in sources:
+        if isinstance(source, Source) and source.place and _is_unpacked(source):
+            raise PrepError(
+                f"--order is shuffled, but {source.place[1]} is unpacked in large pieces, and would be so once for each input: "
+                "prepare it with --order listed, export the store (fastdata export), and prepare that with --order shuffled"
+            )
+    keys = [xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources))]
+    return tuple(sources[k] for k in sorted(range(len(sources)), key=keys.__getitem__))
+
+
+def _is_unpacked(source: Source) -> bool:
+    return source.place[0] in UNPACKED_WHOLE or str(source.place[1]).endswith(".gz")

@@ -1,0 +1,273 @@
+"""A run goes on with another number of ranks, and its global batches stay the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
+
+import fastdata
+import reference
+import runs
+import stores
+from fastdata import Loader, Trainer
+from fastdata.store.store import Store
+from support import Array, children, small_shards
+
+UNEVEN = pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide evenly")
+
+
+class Sharded(TensorDataset):
+    """n samples in shards of 7."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(torch.arange(n))
+
+    def shards_of(self, indices: Array) -> Array:
+        return indices // 7
+
+
+@lru_cache
+def order_of(n: int, order: str, seed: int, epoch: int) -> list[int]:
+    """The documented order of `Sharded(n)`."""
+    if order == "full":
+        return reference.order(n, seed, epoch)
+    counts = np.bincount(np.arange(n) // 7).tolist()
+    return reference.lanes(counts, min(8, n), seed, epoch)
+
+
+def ranks_of(world: int, n: int, batch: int, order: str, *, drop_last: bool) -> list[Loader]:
+    options = {"shuffle": True, "order": order, "seed": 11, "num_workers": 0, "drop_last": drop_last, "world_size": world}
+    return [Loader(Sharded(n), global_batch_size=batch, rank=rank, **options) for rank in range(world)]
+
+
+@UNEVEN
+@given(
+    st.integers(16, 300),
+    st.integers(16, 40),
+    st.lists(st.tuples(st.integers(1, 16), st.integers(0, 12)), min_size=1, max_size=5),
+    st.sampled_from(["full", "lanes"]),
+    st.booleans(),
+)
+@settings(max_examples=50, deadline=None)
+def test_global_batches_are_the_same_whatever_the_ranks(
+    n: int, batch: int, lives: list[tuple[int, int]], order: str, drop_last: bool
+) -> None:
+    """Each life of the run has so many ranks, and ends after so many batches of the loader."""
+    batch = min(batch, n)
+    stop = n - n % batch if drop_last else n
+    state: dict[str, Any] | None = None
+    epoch, start = 0, 0
+    for world, count in lives:
+        loaders = ranks_of(world, n, batch, order, drop_last=drop_last)
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        if start == stop:
+            epoch, start = epoch + 1, 0  # a state at the end of an epoch is at the beginning of the next one
+        passes = [iter(loader) for loader in loaders]
+        for _ in range(count):
+            if start == stop:
+                epoch, start = epoch + 1, 0
+                assert [next(one, None) for one in passes] == [None] * world
+                passes = [iter(loader) for loader in loaders]
+            parts = [next(one) for one in passes]
+            end = min(start + batch, stop)
+            rows = -(-(end - start) // world)
+            assert {len(part.ids) for part in parts} == {rows}, "ranks of unequal rows cannot meet in collective operations"
+            assert {tuple(part.position) for part in parts} == {(epoch, end)}
+            dealt = [int(part.ids[k]) for k in range(rows) for part in parts if k < part.valid]
+            whole = order_of(n, order, 11, epoch)[start:end]
+            assert dealt == whole if order == "full" else sorted(dealt) == sorted(whole)  # ranks of lanes do not take turns
+            repeated = [k for part in parts for k in part.ids[part.valid :].tolist()]
+            assert len(repeated) < world and set(repeated) <= set(dealt)
+            assert all(part[0].tolist() == part.ids.tolist() for part in parts)
+            start = end
+        states = [loader.state_dict() for loader in loaders]
+        assert all(one == states[0] for one in states), "any rank may save the state"
+        state = states[-1]
+
+
+@pytest.mark.parametrize("order", ["full", "lanes"])
+def test_workers_and_batches_of_a_few_rows(order: str) -> None:
+    with pytest.warns(UserWarning, match=r"global_batch_size is 8, which 3 ranks do not divide evenly: each gets batches of 3"):
+        loaders = ranks_of(3, 30, 8, order, drop_last=False)
+    made = []
+    for rank in range(3):
+        with (
+            Loader(Sharded(30), global_batch_size=8, shuffle=True, order=order, seed=11, num_workers=2, rank=2 - rank, world_size=3)
+            if rank < 2
+            else loaders[0] as loader
+        ):
+            made.append([(batch.ids.tolist(), batch.valid) for batch in loader])
+    whole = order_of(30, order, 11, 0)
+    for k in range(4):
+        parts = [made[2 - rank][k] for rank in range(3)]
+        assert sorted(valid for _, valid in parts) == ([2, 3, 3] if k < 3 else [2, 2, 2])
+        dealt = [ids[j] for j in range(len(parts[0][0])) for ids, valid in parts if j < valid]
+        assert sorted(dealt) == sorted(whole[8 * k : 8 * k + 8])
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_too_few_samples_for_the_ranks_are_refused() -> None:
+    with pytest.raises(ValueError, match="global_batch_size is 12, but must be at least 16, one sample for each rank"):
+        ranks_of(16, 100, 12, "full", drop_last=False)
+
+
+def test_another_size_of_the_batch_is_said() -> None:
+    """batch_size counts for each rank, so with other ranks the batches differ; each sample still comes once."""
+
+    def loader(rank: int, world: int) -> Loader:
+        return Loader(Sharded(60), 4, shuffle=True, num_workers=0, seed=11, rank=rank, world_size=world)
+
+    before = loader(0, 2)
+    batches = iter(before)
+    next(batches), next(batches)
+    seen = order_of(60, "full", 11, 0)[:16]
+    for rank in range(3):
+        after = loader(rank, 3)
+        with pytest.warns(
+            UserWarning, match="with 8 samples in a batch over all ranks, this loader has 12: give global_batch_size=8"
+        ):
+            after.load_state_dict(before.state_dict())
+        seen += [k for batch in after for k in batch.ids[: batch.valid].tolist()]
+    assert sorted(seen) == [*range(60)]
+
+
+def test_a_sampler_has_the_list_of_one_rank() -> None:
+    def loader(rank: int, world: int, *, batches: bool) -> Loader:
+        sampler = DistributedSampler(Sharded(20), world, rank)
+        if batches:
+            return Loader(Sharded(20), batch_sampler=BatchSampler(sampler, 2, drop_last=True), num_workers=0)
+        return Loader(Sharded(20), 2, sampler=sampler, num_workers=0, rank=rank, world_size=world)
+
+    for kind in (True, False):
+        before = loader(0, 2, batches=kind)
+        if not kind:
+            next(iter(before))
+            state = {**before.state_dict(), "num_samples": 7}  # as 3 ranks have
+            with pytest.raises(ValueError, match="in the middle of an epoch with 2 ranks, this loader has 3: a sampler gives each"):
+                loader(0, 3, batches=kind).load_state_dict(state)
+        with pytest.raises(ValueError, match=r"num_samples \d+, this loader has \d+"):
+            loader(0, 3, batches=kind).load_state_dict(before.state_dict())
+
+
+def test_a_trainer_says_what_other_loaders_cannot_do() -> None:
+    """The place of a DataLoader is that of one rank among so many."""
+
+    def trainer() -> Trainer:
+        model = torch.nn.Linear(1, 2)
+
+        def loss(model: Any, batch: Any) -> Any:
+            return torch.nn.functional.cross_entropy(model(batch[0].float()[:, None]), batch[0] % 2, reduction="none")
+
+        return Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), progress=False)
+
+    def state(train: Any) -> dict[str, Any]:
+        run = trainer()
+        steps = run.steps(train)
+        next(steps)
+        found = run.state_dict()
+        steps.close()
+        return {**found, "ranks": found["ranks"] * 2}  # as two ranks save it
+
+    data = TensorDataset(torch.arange(12))
+    with pytest.warns(UserWarning, match="in the middle of an epoch by 2 ranks, now there are 1, and this loader cannot divide"):
+        trainer().load_state_dict(state(DataLoader(data, 4)))
+    trainer().load_state_dict(state(Loader(data, global_batch_size=4, num_workers=0)))
+
+
+# ------------------------------------------------------------------------------------------------------------ torchrun
+
+
+@cache
+def store() -> Path:
+    """42 images of 32 x 32 in shards of 3."""
+    out = stores.folder() / "many shards.fds"
+    with small_shards(3):
+        fastdata.prep(stores.sources(), out, size=32, resize="crop", codec="rgb", workers=1)
+    return out
+
+
+def agents(folder: Path, job: dict[str, Any], count: int) -> list[int]:
+    """Run a job under so many agents of torchrun, each with a rank of its own; return their exit codes."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    paths = os.pathsep.join(filter(None, (str(Path(runs.__file__).parent), os.environ.get("PYTHONPATH"))))
+    timing = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+    started = []
+    for agent in range(count):
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=1:{count}", "--nproc-per-node=1", "--max-restarts=9"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic", "--monitor-interval=0.2"]
+        command += [f"--rdzv-conf={timing},is_host={int(agent == 0)}", "--local-addr=127.0.0.1"]
+        own = {**os.environ, "PYTHONPATH": paths, "AGENT": str(agent), "OMP_NUM_THREADS": "1"}
+        log = (folder / f"agent-{agent}.log").open("wb")
+        command += [runs.__file__, "one", json.dumps(job)]
+        started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log))
+        log.close()
+    try:
+        return [process.wait(200) for process in started]
+    finally:
+        for process in started:
+            for rank in children(process.pid):
+                os.kill(rank, signal.SIGKILL)
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_torchrun_goes_on_with_fewer_ranks_after_one_is_lost(tmp_path: Path) -> None:
+    """Three agents of torchrun have a rank each; one is killed with its rank, and the others begin again as two. 3 do not divide
+    10 samples, so ranks repeat some, which do not count.
+    """
+    job = {"data": "loader", "store": str(store()), "together": 10, "accumulate": 2, "order": "lanes", "dropout": 0, "epochs": 3}
+    lost = {**job, "dir": str(tmp_path / "run"), "log": str(tmp_path / "log"), "at": 4, "do": "end agent", "agent": "2"}
+    alone = {**job, "dir": str(tmp_path / "alone")}
+    assert agents(tmp_path, alone, 1) == [0]
+    assert agents(tmp_path, lost, 3) == [0, 0, -9], (tmp_path / "agent-0.log").read_text()[-3000:]
+    found: dict[tuple[int, int], dict[int, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
+    for line in (tmp_path / "log").read_text().splitlines():
+        update, rank, size, ids = line.split(" ", 3)
+        found[int(update), int(size)][int(rank)].append(json.loads(ids))
+    counts = list(Store(store()).manifest.shard_samples)
+    expected = {}  # 5 batches an epoch: 3 updates, the last of one batch
+    for epoch in range(3):
+        whole = reference.lanes(counts, 8, 3, epoch)
+        batches = [whole[start : start + 10] for start in range(0, 42, 10)]
+        expected |= {3 * epoch + k: batches[2 * k : 2 * k + 2] for k in range(3)}
+    assert {size for _, size in found} == {2, 3}
+    complete = defaultdict(list)
+    for (update, size), ranks in found.items():
+        if len(ranks) == size and {len(batches) for batches in ranks.values()} == {len(expected[update])}:
+            for k, batch in enumerate(expected[update]):
+                parts = [ranks[rank][k] for rank in range(size)]
+                assert sorted(sample for part in parts for sample in part) == sorted(batch), (update, size)
+            complete[size].append(update)
+    assert complete[3][:4] == [0, 1, 2, 3] and complete[2][-1] == 8
+    assert {*complete[3], *complete[2]} == {*range(9)}
+    states = [torch.load(runs.newest(one), weights_only=True) for one in (lost, alone)]
+    assert states[0]["update"] == states[1]["update"] == 9
+    for name, weight in states[1]["model"].items():
+        torch.testing.assert_close(states[0]["model"][name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_with_a_sampler_every_row_is_real(drop_last: bool) -> None:
+    loader = Loader(Sharded(20), 3, sampler=range(20), drop_last=drop_last, num_workers=0)
+    assert [(len(batch.ids), batch.valid) for batch in loader] == [(3, 3)] * 6 + [(2, 2)] * (not drop_last)

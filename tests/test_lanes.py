@@ -1,0 +1,397 @@
+"""The order by lanes: every sample once, at any place at once, from few shards at a time, and for every kind of store."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+import fastdata
+import reference
+from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
+from fastdata.loader.lanes import LaneOrder, number_of_lanes
+from fastdata.loader.order import Part
+from fastdata.store.store import Store
+from stores import folder
+from support import Array, encode, picture, small_shards
+
+counts_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=25).filter(any)
+
+
+def whole(order: LaneOrder, epoch: int) -> Array:
+    return order.at(epoch, np.arange(order.n))
+
+
+# ------------------------------------------------------------------------------------------------------------ the order
+
+
+@given(counts_of_shards, st.integers(1, 30), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_order_is_the_documented_one_at_any_place(
+    counts: list[int], lanes: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    order = LaneOrder(np.array(counts), seed, min(lanes, sum(counts)))
+    expected = reference.lanes(counts, order.lanes, seed, epoch)
+    assert sorted(expected) == [*range(sum(counts))]
+    assert whole(order, epoch).dtype == np.int64
+    assert whole(order, epoch).tolist() == expected
+    places = data.draw(st.lists(st.integers(0, order.n - 1), max_size=20))
+    assert order.at(epoch, np.array(places, np.int64)).tolist() == [expected[place] for place in places]
+    ends = np.cumsum(counts)
+    assert order.shards_at(epoch, np.arange(order.n)).tolist() == np.searchsorted(ends, expected, "right").tolist()
+
+
+@pytest.mark.parametrize("counts", [[1], [3], [1] * 500, [2**k + d for k in range(1, 14) for d in (-1, 0, 1)], [10_000] * 33])
+def test_an_epoch_has_every_sample_once(counts: list[int]) -> None:
+    order = LaneOrder(np.array(counts), 3)
+    np.testing.assert_array_equal(np.sort(whole(order, 5)), np.arange(sum(counts)))
+
+
+@given(counts_of_shards, st.integers(1, 30), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_the_pieces_say_what_each_lane_reads_and_when(counts: list[int], lanes: int, epoch: int) -> None:
+    order = LaneOrder(np.array(counts), 7, min(lanes, sum(counts)))
+    pieces = order.pieces(epoch)
+    assert len(pieces.shard) <= len(counts) + order.lanes
+    shards = order.shards_at(epoch, np.arange(order.n))
+    found = np.full(order.n, -1)
+    for lane, shard, first, last in zip(*map(np.ndarray.tolist, pieces), strict=True):
+        assert first % order.lanes == last % order.lanes == lane
+        assert (found[first : last + 1 : order.lanes] == -1).all()
+        found[first : last + 1 : order.lanes] = shard
+    np.testing.assert_array_equal(found, shards)
+
+
+def test_few_shards_are_in_use_at_a_time_and_lanes_read_different_ones() -> None:
+    order = LaneOrder(np.full(400, 50), 1)
+    lanes = order.shards_at(0, np.arange(order.n - order.n % order.lanes)).reshape(-1, order.lanes)
+    assert order.lanes == 48 and len(lanes) == 416
+    assert max(len(np.unique(step)) for step in lanes) == 48
+    assert [len(np.unique(lane)) for lane in lanes.T] == pytest.approx([416 / 50 + 1] * 48, abs=1)  # its share, and cut ones
+    assert min(len(np.unique(step)) for step in lanes) > 36  # neighbours share a shard now and then
+    first, last = order.pieces(0).first, order.pieces(0).last
+    in_use = [((first <= place) & (place <= last)).sum() for place in range(0, order.n, 997)]
+    assert max(in_use) <= 2 * 48
+
+
+def test_epochs_and_seeds_differ() -> None:
+    orders = [whole(LaneOrder(np.full(100, 40), seed), epoch) for seed, epoch in [(0, 0), (1, 0), (0, 1), (2**63, 0), (0, 2**31)]]
+    for k, a in enumerate(orders):
+        for b in orders[k + 1 :]:
+            assert (a == b).sum() < 12  # one by chance
+            assert (a // 40 == b // 40).sum() < 400  # 40 by chance, in whole shards: these come in another order too
+
+
+def test_each_shard_has_a_permutation_of_its_own() -> None:
+    order = LaneOrder(np.full(50, 100), 1, 1)
+    inside = [tuple(row % 100) for row in whole(order, 0).reshape(50, 100)]
+    assert len(set(inside)) == 50
+    assert abs(np.mean([np.corrcoef(np.arange(100), row)[0, 1] for row in inside])) < 4 / math.sqrt(5000)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_all_orders_of_a_small_shard_are_equally_likely(n: int) -> None:
+    trials, cells = 4000, math.factorial(n)
+    order = LaneOrder(np.full(trials, n), 5, 1)
+    found = Counter(tuple(row % n) for row in whole(order, 0).reshape(trials, n).tolist() for row in [np.array(row)])
+    expected = trials / cells
+    chi2 = sum((count - expected) ** 2 / expected for count in found.values()) + (cells - len(found)) * expected
+    assert chi2 < (cells - 1) + 4 * math.sqrt(2 * (cells - 1))
+
+
+def test_the_order_stays_what_it_is() -> None:
+    """A checkpoint of an older version resumes in the same order: a change here needs a note for the users."""
+    assert whole(LaneOrder(np.array([3, 4, 5]), 0, 2), 0).tolist() == [9, 0, 7, 2, 8, 3, 11, 4, 10, 5, 1, 6]
+    assert [number_of_lanes(shards) for shards in (1, 63, 128, 191, 192, 383, 384, 1300, 7680, 10**6)] == [
+        8,
+        8,
+        16,
+        16,
+        24,
+        24,
+        48,
+        96,
+        960,
+        960,
+    ]
+
+
+@example([1] * 3, 0)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12).filter(any), st.integers(0, 5))
+@settings(max_examples=50, deadline=None)
+def test_the_number_of_lanes_follows_from_the_shards_with_samples(counts: list[int], empty: int) -> None:
+    assert LaneOrder(np.array(counts + [0] * empty * 100), 1).lanes == min(8, sum(counts))
+
+
+def test_lanes_out_of_range_are_an_error() -> None:
+    for lanes in (0, 4):
+        with pytest.raises(ValueError, match=f"lanes is {lanes}, but must be from 1 to the number of samples, 3"):
+            LaneOrder(np.array([3]), 1, lanes)
+
+
+# ---------------------------------------------------------------------------------------------------------------- ranks
+
+
+@given(st.integers(1, 60), st.integers(1, 16), st.integers(1, 90), st.integers(0, 200))
+@settings(max_examples=200, deadline=None)
+def test_each_rank_takes_neighbours_of_a_batch_that_is_sorted_by_lane(lanes: int, world: int, batch: int, n: int) -> None:
+    batch = max(batch, world)
+    for start, stop in ((0, n - n % batch), (n - n % batch, n)):
+        parts = [Part(rank, world).places(start, stop, batch, lanes) for rank in range(world)] if start < stop else []
+        for k, begin in enumerate(range(start, stop, min(batch, max(stop - start, 1)))):
+            size = min(batch, stop - begin)
+            rows = -(-size // world)
+            batches = [(places[k * rows : (k + 1) * rows].tolist(), valid) for places, valid in parts]
+            real = [places[:valid] for places, valid in batches]
+            if lanes % world or batch % world:
+                by_lane = sorted(range(begin, begin + size), key=lambda place: (place % lanes, place))
+                assert real == [by_lane[rank * size // world : (rank + 1) * size // world] for rank in range(world)]
+            else:
+                assert real == [[*range(begin + rank, begin + size, world)] for rank in range(world)]
+            for places, _ in batches:
+                assert len(places) == rows and begin <= min(places) <= max(places) < begin + size
+
+
+@pytest.mark.parametrize(("world", "most"), [(8, 6), (16, 3), (5, 11), (7, 8), (10, 6), (11, 6), (64, 2), (128, 2)])
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_rank_reads_its_share_of_the_lanes_and_few_more(world: int, most: int, times: int) -> None:
+    """If a batch has the same number of samples of each lane, as here: its share, and parts of two others at most."""
+    batch = 48 * times * -(-world // 48)
+    for rank in range(world):
+        places, _ = Part(rank, world).places(0, 20 * batch, batch, 48)
+        assert len(np.unique(places % 48)) <= most
+
+
+# --------------------------------------------------------------------------------------------------- datasets of stores
+
+
+@cache
+def images() -> Any:
+    """61 images in shards of 2 or 3, with the labels 0 to 3."""
+    root = folder()
+    for k in range(61):
+        path = root / "in" / f"class{k % 4}" / f"{k:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(picture(k, 16, 16), ".png"))
+    with small_shards(3):
+        return fastdata.prep(root / "in", root / "o.fds", codec="rgb", size=16, workers=1).out
+
+
+@cache
+def arrays() -> Any:
+    root = folder()
+    (root / "in").mkdir()
+    for k in range(25):
+        np.save(root / "in" / f"{k:02d}.npy", np.full((2, 3), k, np.int16))
+    with small_shards(2):
+        return fastdata.prep(root / "in", root / "o.fds", workers=1).out
+
+
+@cache
+def table() -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    root = folder()
+    pq.write_table(pa.table({"x": np.arange(53), "y": np.arange(53) % 2}), root / "t.parquet", row_group_size=4)
+    with small_shards(4):
+        return fastdata.prep(root / "t.parquet", root / "o.fds", target="y", workers=1).out
+
+
+@cache
+def tokens() -> Any:
+    """The ids 0 to 40, 40 to 80 and so on: a document for each, in shards of about 600 bytes."""
+    root = folder()
+    (root / "t.txt").write_text("".join(chr(97 + k % 26) * (1 + k % 50) + "\n" for k in range(300)))
+    with small_shards(3, 600):
+        return fastdata.prep(root / "t.txt", root / "o.fds", tokenizer="bytes", split_lines=True, workers=1).out
+
+
+def shards_of_rows(path: Any, kind: str) -> Array:
+    """In which shard each row of a store lies, by counting."""
+    counts = Store(path, kind).manifest.shard_samples
+    return np.array([shard for shard, count in enumerate(counts) for _ in range(count)])
+
+
+KINDS = {
+    "images": lambda: (LMDBDataset(images()), shards_of_rows(images(), "images")),
+    "images in memory": lambda: (RAMDataset(images()), shards_of_rows(images(), "images")),
+    "arrays": lambda: (ArrayDataset(arrays()), shards_of_rows(arrays(), "arrays")),
+    "arrays in memory": lambda: (RAMDataset(arrays()), shards_of_rows(arrays(), "arrays")),
+    "table": lambda: (TableDataset(table()), shards_of_rows(table(), "table")),
+    "documents": lambda: (TokenDataset(tokens(), 8, mode="document"), shards_of_rows(tokens(), "tokens")),
+}
+
+
+def delivered(loader: Loader) -> list[int]:
+    with loader:
+        return [k for batch in loader for k in batch.ids.tolist()]
+
+
+def lanes_of(dataset: Any, **options: Any) -> Loader:
+    return Loader(dataset, 7, shuffle=True, order="lanes", num_workers=0, seed=5, **options)
+
+
+def expected(shards: Array, epoch: int = 0, seed: int = 5) -> list[int]:
+    """What a Loader delivers of samples that lie in these shards: by the documented order of samples sorted by shard."""
+    by_shard = [[k for k, own in enumerate(shards.tolist()) if own == shard] for shard in range(max(shards) + 1)]
+    counts = [*map(len, by_shard)]
+    number = min(8, len(shards))
+    assert number_of_lanes(sum(map(bool, counts))) == 8
+    samples = [k for own in by_shard for k in own]
+    return [samples[k] for k in reference.lanes(counts, number, seed, epoch)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store(kind: str) -> None:
+    dataset, shards = KINDS[kind]()
+    assert max(shards) > 8
+    assert dataset.shards_of(np.arange(len(dataset))).tolist() == shards.tolist()
+    loader = lanes_of(dataset)
+    assert loader.order == "lanes"
+    assert delivered(loader) == expected(shards)
+    assert delivered(loader) == expected(shards, epoch=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subsets_and_splits_count_their_own_samples_of_each_shard(kind: str) -> None:
+    dataset, shards = KINDS[kind]()
+    if kind == "documents":
+        first, _ = dataset.split(0.5, seed=3)
+        chosen = [k for k in range(len(dataset)) if k in set(first._chosen.array.tolist())]
+        assert delivered(lanes_of(first)) == expected(shards[chosen])
+        return
+    mixed = np.random.default_rng(1).permutation(len(dataset))[:20].tolist()
+    for rows in (mixed, [*range(3, 20)], mixed + mixed[:5]):
+        assert delivered(lanes_of(dataset.subset(rows))) == expected(shards[rows])
+
+
+def test_parts_chosen_by_columns_and_by_torch() -> None:
+    dataset, shards = KINDS["images"]()
+    chosen = dataset.where(lambda columns: columns["label"] == 2)
+    rows = np.flatnonzero(dataset.targets == 2)
+    assert delivered(lanes_of(chosen)) == expected(shards[rows])
+    assert delivered(lanes_of(Subset(dataset, [30, 2, 40]))) == expected(shards[[30, 2, 40]])
+
+
+def test_the_shards_of_a_sum_are_those_of_its_parts() -> None:
+    dataset, shards = KINDS["images"]()
+    rows = [50, 3, 4]
+    both = np.concatenate([shards[rows], shards + max(shards) + 1])
+    assert delivered(lanes_of(dataset.subset(rows) + dataset)) == expected(both)
+    assert delivered(lanes_of(ConcatDataset([dataset.subset(rows), dataset]))) == expected(both)
+    chosen = [1, 5, 0, 60, 2]
+    assert delivered(lanes_of((dataset.subset(rows) + dataset).subset(chosen))) == expected(both[chosen])
+
+
+@pytest.mark.parametrize("documents", ["join", "mask", "align"])
+def test_rows_of_tokens_belong_to_the_shard_that_they_begin_in(documents: str) -> None:
+    dataset = TokenDataset(tokens(), 16, mode="sequential", documents=documents)
+    counts = Store(tokens(), "tokens").manifest.section("tokens").counts
+    of_token = np.repeat(np.arange(len(counts)), counts)
+    if documents == "align":
+        ends = Store(tokens(), "tokens").samples
+        pairs = zip(ends["start"].tolist(), ends["tokens"].tolist(), strict=True)
+        starts = np.array([start + 16 * k for start, length in pairs for k in range(-(-(length - 1) // 16))])
+    else:
+        starts = np.arange(0, len(of_token) - 1, 16)
+    assert len(starts) == len(dataset)
+    assert delivered(lanes_of(dataset)) == expected(of_token[starts])
+
+
+def test_workers_deliver_the_same() -> None:
+    dataset, shards = KINDS["images"]()
+    dataset.crop = CenterCrop(8)
+    with Loader(dataset, 7, shuffle=True, order="lanes", num_workers=2, seed=5) as loader:
+        assert [k for batch in loader for k in batch.ids.tolist()] == expected(shards)
+
+
+def test_a_store_behind_a_cache_is_shuffled_by_lanes() -> None:
+    class Remote(LMDBDataset):
+        remote = True
+
+    dataset = Remote(images())
+    assert Loader(dataset, 7, shuffle=True, num_workers=0).order == "lanes"
+    assert Loader(dataset, 7, num_workers=0).order == "full" and delivered(Loader(dataset, 7, num_workers=0)) == [*range(61)]
+    assert Loader(dataset, 7, shuffle=True, order="full", num_workers=0).order == "full"
+    assert Loader(dataset, 7, sampler=range(61), num_workers=0).order == "full"
+    assert Loader(LMDBDataset(images()), 7, shuffle=True, num_workers=0).order == "full"
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"order": "lane", "shuffle": True}, "order is 'lane', but must be one of full, lanes"),
+        ({"order": "lanes"}, "order is 'lanes', a way to shuffle, but shuffle is False"),
+        ({"order": "lanes", "sampler": range(5)}, "order is 'lanes', but a sampler decides the order"),
+        ({"order": "full", "batch_sampler": [[1, 2]], "batch_size": None}, "order is 'full', but a sampler decides the order"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Loader(LMDBDataset(images()), **{"batch_size": 4, **options})
+
+
+def test_datasets_without_shards_are_refused() -> None:
+    with pytest.raises(ValueError, match="follows the shards of a store, but a TensorDataset has none: leave order out"):
+        lanes_of(TensorDataset(torch.arange(9)))
+    with pytest.raises(ValueError, match=r"each row of this dataset begins anywhere in the store \(mode='random'\)"):
+        lanes_of(TokenDataset(tokens(), 8))
+    path = folder() / "a.png"
+    path.write_bytes(encode(picture(1, 16, 16), ".png"))
+    with pytest.raises(StoreError, match="image files have none: leave order out"):
+        lanes_of(RAMDataset([path, path]))
+    with pytest.raises(ValueError, match="the dataset has 0 samples"):
+        lanes_of(LMDBDataset(images()).subset([]))
+
+
+def test_a_state_of_another_order_is_refused() -> None:
+    dataset, _ = KINDS["images"]()
+    lanes, full = lanes_of(dataset), Loader(dataset, 7, shuffle=True, num_workers=0, seed=5)
+    assert lanes.state_dict()["order"] == "lanes" and lanes.state_dict()["lanes"] == 8 and full.state_dict()["order"] == "full"
+    with pytest.raises(ValueError, match="taken with order lanes, this loader has full"):
+        full.load_state_dict(lanes.state_dict())
+    with pytest.raises(ValueError, match="taken with order full, this loader has lanes"):
+        lanes.load_state_dict(full.state_dict())
+    with pytest.raises(ValueError, match="taken with lanes 16, this loader has 8"):
+        lanes.load_state_dict({**lanes.state_dict(), "lanes": 16})
+
+
+def test_a_state_of_other_shards_is_refused() -> None:
+    """Another store of the same images, but with other shards, has as many samples in another order."""
+    with small_shards(5):
+        other = fastdata.prep(images().parent / "in", images().parent / "other.fds", codec="rgb", size=16, workers=1).out
+    state = lanes_of(LMDBDataset(other)).state_dict()
+    with pytest.raises(ValueError, match="taken with other shards, so their samples come in another order"):
+        lanes_of(LMDBDataset(images())).load_state_dict(state)
+
+
+def test_states_from_before_lanes_are_of_the_full_order() -> None:
+    dataset, _ = KINDS["images"]()
+    full = Loader(dataset, 7, shuffle=True, num_workers=0, seed=5)
+    state = {name: value for name, value in full.state_dict().items() if name not in ("order", "ranks")}
+    full.load_state_dict(state)
+    with pytest.raises(ValueError, match="taken with order full, this loader has lanes"):
+        lanes_of(dataset).load_state_dict(state)
+
+
+def test_it_continues_anywhere_by_arithmetic() -> None:
+    dataset, shards = KINDS["images"]()
+    for stop in range(9):
+        loader = lanes_of(dataset)
+        batches = iter(loader)
+        before = [k for _ in range(stop) for k in next(batches).ids.tolist()]
+        again = lanes_of(dataset)
+        again.load_state_dict(loader.state_dict())
+        assert before + delivered(again) == expected(shards)

@@ -1,0 +1,123 @@
+"""`--order shuffled`: the same samples in an order that is drawn once, by the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastdata
+import stores
+from fastdata import ArrayDataset, LMDBDataset
+from fastdata.errors import PrepError
+from fastdata.prepare.build_plan import build_plan
+from fastdata.store.store import Store
+from support import MAIN, PREP, encode, picture, run, tree
+
+
+def prepared(out: Path, **options: object) -> Path:
+    return fastdata.prep(stores.sources(), out, size=32, codec="rgb", workers=1, **options).out
+
+
+def test_the_same_samples_in_another_order(tmp_path: Path) -> None:
+    listed, shuffled = prepared(tmp_path / "a.fds"), prepared(tmp_path / "b.fds", order="shuffled")
+    first, second = LMDBDataset(listed), LMDBDataset(shuffled)
+    names = [first.name(k) for k in range(42)], [second.name(k) for k in range(42)]
+    assert names[0] == sorted(names[0]) and names[1] != names[0] and sorted(names[1]) == names[0]
+    for k, name in enumerate(names[1]):
+        pixels, label = first[names[0].index(name)]
+        assert second[k][1] == label and bool((second[k][0] == pixels).all())
+    assert first.classes == second.classes
+    runs = (np.diff(second.targets) != 0).sum()
+    assert runs > 20, "neighbours have different classes: 27 changes by chance, 2 as listed"
+    assert run(*MAIN, "verify", shuffled).returncode == 0
+
+
+def test_the_default_changes_nothing(tmp_path: Path) -> None:
+    """Plans and bytes of stores are what they were before there was an order."""
+    default, listed = prepared(tmp_path / "a.fds"), prepared(tmp_path / "b.fds", order="listed")
+    assert tree(default) == tree(listed)
+    assert "order" not in json.loads((default / "manifest.json").read_bytes())["options"]
+    assert (
+        build_plan(stores.sources(), tmp_path / "c.fds").plan.sources
+        == build_plan(stores.sources(), tmp_path / "d.fds").plan.sources
+    )
+
+
+def test_it_is_part_of_the_plan(tmp_path: Path) -> None:
+    out = prepared(tmp_path / "a.fds", order="shuffled")
+    assert json.loads((out / "manifest.json").read_bytes())["options"]["order"] == "shuffled"
+    assert tree(prepared(tmp_path / "again.fds", order="shuffled")) == tree(out)
+    with pytest.raises(PrepError, match="order shuffled, now none"):
+        prepared(out)
+
+
+def test_the_order_stays_what_it_is(tmp_path: Path) -> None:
+    """A run that is continued by a newer version has the same plan."""
+    names = [s.name for s in build_plan(stores.sources(), tmp_path / "a.fds", order="shuffled", limit=6).plan.sources]
+    assert names == [f"{stores.CLASSES[k % 3]}/{k:03d}.png" for k in [1, 21, 22, 23, 0, 2]]
+
+
+def test_a_limit_takes_the_same_inputs(tmp_path: Path) -> None:
+    chosen = [
+        {s.name for s in build_plan(stores.sources(), tmp_path / "a.fds", order=order, limit=9).plan.sources}
+        for order in ("listed", "shuffled")
+    ]
+    assert chosen[0] == chosen[1] and len(chosen[0]) == 9
+
+
+def test_masks_and_labels_stay_with_their_images(tmp_path: Path) -> None:
+    for k in range(12):
+        for name, pixels in (("in", picture(k, 20, 24)), ("masks", np.full((20, 24), k, np.uint8))):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{k:02d}.png").write_bytes(encode(pixels, ".png"))
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", order="shuffled", workers=1).out
+    dataset = fastdata.MaskDataset(out)
+    places = [int(Path(dataset.name(k)).stem) for k in range(12)]
+    assert places != sorted(places)
+    assert [int(dataset[k][1].max()) for k in range(12)] == places
+
+
+def test_arrays(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for k in range(12):
+        np.save(tmp_path / "in" / f"{k:02d}.npy", np.full((2, 3), k, np.int16))
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", order="shuffled", workers=1).out
+    dataset = ArrayDataset(out)
+    values = [int(dataset[k][0][0, 0]) for k in range(12)]
+    assert values != sorted(values) and sorted(values) == [*range(12)]
+    assert [f"{k:02d}.npy" for k in values] == Store(out, "arrays").names()
+
+
+def test_rejects_name_their_inputs(tmp_path: Path) -> None:
+    for k in range(12):
+        (tmp_path / f"{k:02d}.png").write_bytes(encode(picture(k, 20, 24), ".png")[: None if k % 5 else 100])
+    summary = fastdata.prep(tmp_path, tmp_path.parent / "rejects.fds", order="shuffled", workers=1)
+    assert sorted(reject["name"] for reject in Store(summary.out).rejects()) == ["00.png", "05.png", "10.png"]
+    assert summary.first_reject.split(":")[0] in ("00.png", "05.png", "10.png")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    done = run(*PREP, stores.sources(), tmp_path / "a.fds", "--size", 32, "--codec", "rgb", "--order", "shuffled", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path / "a.fds") == tree(prepared(tmp_path / "b.fds", order="shuffled"))
+    wrong = run(*PREP, stores.sources(), tmp_path / "c.fds", "--order", "random")
+    assert wrong.returncode == 2 and "--order" in wrong.stderr
+
+
+def test_what_is_read_forward_or_lies_in_memory_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    images = [{"bytes": encode(picture(k, 20, 24), ".png"), "path": f"{k}.png"} for k in range(3)]
+    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
+    with pytest.raises(PrepError, match=r"order is shuffled, but images.parquet is unpacked in large pieces"):
+        fastdata.prep(tmp_path / "images.parquet", tmp_path / "a.fds", order="shuffled", workers=1)
+    (tmp_path / "t.csv").write_text("x,y\n1,0\n2,1\n")
+    with pytest.raises(ValueError, match="order is about"):
+        fastdata.prep(tmp_path / "t.csv", tmp_path / "b.fds", target="y", order="shuffled", workers=1)
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    with pytest.raises(ValueError, match="order is about"):
+        fastdata.prep(tmp_path / "t.txt", tmp_path / "c.fds", tokenizer="bytes", order="shuffled", workers=1)
