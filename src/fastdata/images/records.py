@@ -169,7 +169,7 @@ class StoreImages(_Holdable):
 
     @property
     def place(self) -> str:
-        return shown(self.store.path)
+        return shown(self.store.place)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -208,7 +208,7 @@ class StoreImages(_Holdable):
 
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
-            return StoreImages(self.store.path, size, mask=self.mask, image=self.image)
+            return StoreImages(self.store.place, size, mask=self.mask, image=self.image)
         stored = self.store.variant(size).size
         if stored not in self.by_size:
             known = [str(size) for size in self.by_size if size is not None]
@@ -220,7 +220,7 @@ class StoreImages(_Holdable):
 
     def __getstate__(self) -> tuple[Any, ...]:
         held = self.records, self.decoded, self.jpegs, self.indexed, self.by_size
-        return self.store.path, self.size, self.mask, self.image, self.store.manifest.fingerprint, held
+        return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, held
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         path, size, mask, image, fingerprint, held = state

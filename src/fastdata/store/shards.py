@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import FileSum, file_sum
 
 __all__ = ["ShardReader", "ShardWriter", "key"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change
 COMMIT_BYTES = 32 << 20  # held in memory by one transaction. It determines the bytes of the file, so it must never change
@@ -205,6 +208,10 @@ class ShardReader:
         if record is None:
             raise FormatError(f"{self._paths[shard]} has no record {index - self._starts[shard]}; run fastdata verify")
         return record
+
+    def lengths(self) -> Array:
+        """Return the bytes of each record, int64 [n]."""
+        return np.array([len(self.get(k)) for k in range(len(self))], np.int64)
 
     def count(self, shard: int) -> int:
         """Return the number of records that LMDB finds in a shard."""

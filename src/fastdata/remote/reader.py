@@ -1,0 +1,182 @@
+"""Records of a remote store, read from shards in a cache or in memory."""
+
+from __future__ import annotations
+
+import bisect
+import fcntl
+import mmap
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import FormatError, StoreError
+from fastdata.remote.cache import Turn, place_bytes, shard_name
+from fastdata.remote.client import ask
+from fastdata.store.files import offsets_file
+from fastdata.store.format import Manifest, Variant
+from fastdata.store.place import Place
+
+__all__ = ["CachedReader", "Mirror"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TRIES = 20  # to map a shard before it is evicted again
+IN_MEMORY = 4  # shards that a reader keeps which are not in a cache
+
+
+@dataclass(frozen=True)
+class Mirror(Place):
+    """A remote store, of which a cache holds all but the shards, and shards when they are needed.
+
+    Attributes:
+        url: of the store.
+        storage: options of the client.
+        cache: the folder.
+        limit: bytes of all shards in the cache; None: what the disk has.
+        in_memory: shards are not written to the cache.
+        root: the folder of the store's other files.
+    """
+
+    url: str
+    storage: dict[str, Any]
+    cache: Path
+    limit: int | None
+    in_memory: bool
+    root: Path
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.root)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __repr__(self) -> str:
+        return f"Mirror({self.url!r})"  # without secrets
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def reader(self, manifest: Manifest, variant: Variant) -> CachedReader:
+        return CachedReader(self, manifest, variant)
+
+    def ask(self, what: str, **more: Any) -> Any:
+        """Ask the fetcher about this store."""
+        own = {
+            "url": self.url,
+            "storage": self.storage,
+            "limit": self.limit,
+            "memory": self.in_memory,
+            "root": os.fspath(self.root),
+        }
+        return ask(self.cache, {"ask": what, **own, **more})
+
+
+class _Shard:
+    """A shard that this process maps. Its views keep the mapping, so one can let go of it at any time."""
+
+    def __init__(self, descriptor: int, size: int, records: int) -> None:
+        mapped = mmap.mmap(
+            descriptor, place_bytes(size, records), prot=mmap.PROT_READ
+        )  # has a descriptor, and its lock, of its own
+        mapped.madvise(mmap.MADV_RANDOM)
+        self.view = memoryview(mapped)
+        table = np.frombuffer(mapped, "<u8", 2 * records, place_bytes(size, 0)).reshape(-1, 2)
+        self.starts: Array = table[:, 0]
+        self.lengths: Array = table[:, 1]
+
+    def get(self, record: int) -> memoryview:
+        start = int(self.starts[record])
+        return self.view[start : start + int(self.lengths[record])]
+
+
+class CachedReader:
+    """Random access to the records of one variant of a remote store. Pickling keeps only where they are.
+
+    A shard that is not in the cache is fetched when it is first read.
+    """
+
+    def __init__(self, mirror: Mirror, manifest: Manifest, variant: Variant) -> None:
+        self._mirror = mirror
+        self._variant = variant.name
+        self._sums = [(total.bytes, total.xxh3_128) for total in variant.shards]
+        self._counts = list(manifest.shard_records(variant))
+        self._starts = [0, *accumulate(self._counts)]
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._opened = OrderedDict[int, _Shard]()
+        self._turn = Turn(self._mirror.cache).value
+        self._seen = self._turn[0]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def get(self, index: int) -> memoryview:
+        """Return the bytes of a record, which stay valid for as long as they are held."""
+        if self._turn[0] != self._seen or self._process != os.getpid():
+            self._reset()  # lets go of all shards, so that the fetcher can evict some
+        shard = bisect.bisect_right(self._starts, index) - 1
+        opened = self._opened.get(shard)
+        if opened is None:
+            opened = self._open(shard)
+        return opened.get(index - self._starts[shard])
+
+    def lengths(self) -> Array:
+        """Return the bytes of each record, int64 [n]."""
+        table = self._mirror.root / offsets_file(self._variant)
+        if table.is_file():
+            return np.asarray(np.load(table)[:, 1], np.int64)
+        return np.array([len(self.get(k)) for k in range(len(self))], np.int64)
+
+    def _open(self, shard: int) -> _Shard:
+        if not 0 <= shard < len(self._sums):
+            raise IndexError(f"the index is not from 0 to {len(self) - 1}")
+        descriptor = self._in_memory(shard) if self._mirror.in_memory else self._in_cache(shard)
+        try:
+            opened = _Shard(descriptor, self._sums[shard][0], self._counts[shard])
+        finally:
+            os.close(descriptor)
+        self._opened[shard] = opened
+        while self._mirror.in_memory and len(self._opened) > IN_MEMORY:
+            self._opened.popitem(last=False)
+        return opened
+
+    def _in_memory(self, shard: int) -> int:
+        found: int = self._mirror.ask("take", variant=self._variant, shard=shard).descriptor
+        return found
+
+    def _in_cache(self, shard: int) -> int:
+        """Return the descriptor of a shard in the cache, with a shared lock."""
+        size, xxh3 = self._sums[shard]
+        path = self._mirror.root.parent / self._variant / shard_name(shard, xxh3)
+        for _ in range(TRIES):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._mirror.ask("take", variant=self._variant, shard=shard)
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            info = os.fstat(descriptor)
+            if info.st_nlink and info.st_size == place_bytes(size, self._counts[shard]):
+                os.utime(descriptor)
+                return descriptor
+            os.close(descriptor)
+            if info.st_nlink:
+                raise FormatError(f"{path} has {info.st_size} bytes, which do not fit: delete it, and it is fetched again")
+        raise StoreError(
+            f"{self._mirror.url}: shard {shard} of {self._variant} was evicted {TRIES} times before it was read: "
+            "make cache_size larger"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("_mirror", "_variant", "_sums", "_counts", "_starts")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
