@@ -27,7 +27,7 @@ ARROWS = {
     "shared_memory": {"errors"},
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
-    "remote": {"_version", "errors", "store", "words"},
+    "remote": {"_version", "errors", "shared_memory", "store", "words"},
     "sources": {"errors", "options", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "machine", "options", "sources", "store", "tokenizer", "words"},
     "data": {"errors", "gpu", "kinds", "machine", "remote", "shared_memory", "store", "torch_private"},
@@ -59,7 +59,7 @@ ARROWS = {
         "images",
     },  # labels, masks and crops as images
     "tables": {"errors", "kinds", "machine", "options", "words", "shared_memory", "remote", "store", "sources", "prepare", "data"},
-    "loader": {"errors", "machine", "shared_memory", "torch_private", "data", "images", "text", "tables", "gpu"},
+    "loader": {"errors", "machine", "remote", "shared_memory", "torch_private", "data", "images", "text", "tables", "gpu"},
     "gpu": {"torch_private"},
     "optim": {"errors", "torch_private"},
     "parallel": {"errors", "gpu", "optim"},

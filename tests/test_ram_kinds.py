@@ -248,13 +248,18 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             r"hflip is not an argument for .*, which holds arrays: it takes crop, flips",
         ),
         ("RAMArrays", {"ignore_index": 999}, ValueError, r"ignore_index is 999, but a uint8 mask holds 0 to 255"),
-        ("RAMTable", {"max_bytes": 9}, TypeError, r"max_bytes is not an argument for .*, which holds a table: it takes no other"),
+        (
+            "RAMTable",
+            {"max_bytes": 9},
+            TypeError,
+            r"max_bytes is not an argument for .*, which holds a table: it takes cache, cache_size, storage",
+        ),
         ("RAMTable", {"targets": [1]}, ValueError, "targets go with"),
         (
             "RAMImages",
             {"block_size": 9},
             TypeError,
-            r"block_size is not an argument for .*, which holds images: it takes crop",
+            r"block_size is not an argument for .*, which holds images: it takes cache, cache_size, crop",
         ),
     ],
 )

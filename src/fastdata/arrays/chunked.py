@@ -14,6 +14,7 @@ from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.place import Place
 from fastdata.store.store import Store
+from fastdata.store.uses import Use
 
 __all__ = ["StoreArrays", "copy_to_memory"]
 
@@ -35,6 +36,7 @@ class StoreArrays:
         self.store = Store(path, "arrays")
         self.mask = mask
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
+        self._variant = variant
         self._chunk = arrays.chunk
         self._reader = self.store.reader(variant)
         self.axes = len(arrays.chunk)
@@ -65,6 +67,10 @@ class StoreArrays:
         if self.records is not None and chunk < len(self.records):
             return self.records.get(chunk)
         return self._reader.get(chunk)
+
+    def uses(self, rows: Array) -> list[Use]:
+        """Return which shards of a remote store arrays lie in."""
+        return self.store.uses(self._variant, rows) if self.records is None else []
 
     def name(self, index: int) -> str:
         if self._names is None:

@@ -22,6 +22,7 @@ from fastdata.images.crops import Crop
 from fastdata.images.masks import by_class, class_outside
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
+from fastdata.store.uses import Use
 
 __all__ = ["ArrayDataset", "RAMArrays"]
 
@@ -137,6 +138,10 @@ class ArrayDataset(SlotDataset):
             return values, torch.from_numpy(_read(self._masks, rows, boxes, self.ignore_index, np.empty)[0])
         target = self._arrays.targets[rows[0]]
         return values, int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
+
+    def uses(self, indices: Array) -> list[Use]:
+        rows = self.rows(indices)
+        return [use for one in (self._arrays, self._masks) if one is not None for use in one.uses(rows)]
 
     def read_batch(
         self,

@@ -20,6 +20,7 @@ from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
 from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
+from fastdata.store.uses import Use
 
 __all__ = ["Labelled", "SlotDataset"]
 
@@ -79,6 +80,15 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
             timing: gets the time added.
         """
         raise NotImplementedError
+
+    def uses(self, indices: Array) -> list[Use]:
+        """Return which shards of remote stores these samples lie in; empty if nothing is remote."""
+        return []
+
+    @property
+    def remote(self) -> bool:
+        """Whether a sample lies in a remote store."""
+        return bool(self.uses(np.zeros(min(len(self._all), 1), np.int64)))
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         """Return a batch as the Loader delivers it, (samples, targets).

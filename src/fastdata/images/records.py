@@ -23,6 +23,7 @@ from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
+from fastdata.store.uses import Use
 
 __all__ = ["FileImages", "Images", "StoreImages", "hold"]
 
@@ -88,6 +89,12 @@ class Images(Protocol):
 
     def name(self, index: int) -> str:
         """Return the path or name that an image came from."""
+
+    def uses(self, ids: Array) -> list[Use]:
+        """Return which shards of remote stores images lie in."""
+
+    def expect(self, ids: Array) -> None:
+        """Prepare for reading images, if they are remote."""
 
     def with_size(self, size: int | None) -> Images:
         """Return the same images in another stored size."""
@@ -206,6 +213,14 @@ class StoreImages(_Holdable):
             self._names = self.store.names()
         return self._names[index]
 
+    def uses(self, ids: Array) -> list[Use]:
+        held = 0 if self.records is None else len(self.records)
+        return self.store.uses(self.variant, ids, held)
+
+    def expect(self, ids: Array) -> None:
+        held = 0 if self.records is None else len(self.records)
+        self._reader.expect(ids[ids >= held])
+
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
             return StoreImages(self.store.place, size, mask=self.mask, image=self.image)
@@ -296,6 +311,12 @@ class FileImages(_Holdable):
 
     def name(self, index: int) -> str:
         return self.paths[index]
+
+    def uses(self, ids: Array) -> list[Use]:
+        return []
+
+    def expect(self, ids: Array) -> None:
+        pass
 
     def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")

@@ -102,6 +102,7 @@ class Planner:
         self._warn_of_plain_samplers(part)
         order = EpochOrder(counts.num_samples, self._seed, self._shuffle)
         requests = Requests(order, part, counts.global_batch_size, counts.epoch_stop, self.sampler, self.batch_sampler)
+        requests.announce(self._dataset)
         return Plan(part, counts, requests)
 
     def _counts(self, part: Part) -> Counts:

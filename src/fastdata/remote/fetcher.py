@@ -1,7 +1,7 @@
 """The process that fetches for all readers of a cache on this machine. It alone uses object storage.
 
-Readers ask it over a Unix socket; a thread answers each connection. It begins with the first reader and ends with the last one, even
-if that is killed. What is asked for is fetched first; the other threads fetch what schedules say will be needed.
+Readers ask it over a Unix socket; a thread answers each connection. It begins with the first reader and ends with the last one, even if
+that is killed. What is asked for is fetched first; the other threads fetch what schedules say will be needed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ __all__ = ["main"]
 
 REQUESTS = 16  # in flight
 DOWNLOADS = 4  # shards at once
+SHARE = 0.01  # of a store that is read by ranges at most
+LEAST = 32 << 20  # bytes that may be read by ranges of any store
 FIRST_S = 30.0  # for the first reader to come
 GRACE_S = 2.0  # without readers
 POLL_S = 0.25
@@ -44,6 +46,8 @@ class Fetcher:
         self._pool = ThreadPoolExecutor(REQUESTS)
         self._schedules = Schedules()
         self._downloads = Downloads(self._cache, self._schedules, self._pool, DOWNLOADS)
+        self._singles = ThreadPoolExecutor(REQUESTS)
+        self._ranges = _Ranges()
         self._stores: dict[str, RemoteStore] = {}
         self._lock = threading.Lock()
         self._answers: dict[str, Callable[[int, dict[str, Any]], Message]] = {
@@ -51,7 +55,6 @@ class Fetcher:
             "take": self._take,
             "records": self._records,
             "schedule": self._schedule,
-            "now": self._now,
         }
 
     def answer(self, reader: int, asked: dict[str, Any]) -> Message:
@@ -77,7 +80,7 @@ class Fetcher:
 
     def _open(self, reader: int, asked: dict[str, Any]) -> Message:
         bucket = Bucket(asked["url"], asked["storage"])
-        root = mirror(bucket, self._cache.folder, self._pool)
+        root = mirror(bucket, self._cache.folder, self._pool, self._singles)
         with self._lock:
             self._stores[os.fspath(root)] = RemoteStore(bucket, root)
         return Message({"root": os.fspath(root)})
@@ -103,23 +106,42 @@ class Fetcher:
         )
 
     def _records(self, reader: int, asked: dict[str, Any]) -> Message:
+        """Return single records of shards that are not in the cache: a first batch need not wait for whole shards."""
         store = self._store(asked)
-        if not store.has_ranges(asked["variant"]):
+        variant, wanted = asked["variant"], asked["records"]
+        if not store.has_ranges(variant) or not self._ranges.take(store, variant, wanted):
             return Message({"lengths": None})
-        found = store.records(asked["variant"], asked["shard"], asked["records"])
-        self._downloads.want(Key(store, asked["variant"], asked["shard"], asked["memory"]))
-        return Message({"lengths": [len(record) for record in found]}, b"".join(found))
+        found = list(self._singles.map(lambda one: store.records(variant, *one), wanted))
+        return Message(
+            {"lengths": [list(map(len, records)) for records in found]}, b"".join(b"".join(records) for records in found)
+        )
 
     def _schedule(self, reader: int, asked: dict[str, Any]) -> Message:
         store = self._store(asked)
-        self._schedules.extend(reader, store, asked["variants"], asked["uses"], restart=asked["restart"])
+        what = store, asked["variant"]
+        self._schedules.extend(reader, asked["clock"], *what, asked["uses"], restart=asked["restart"])
+        self._schedules.check_room(asked["clock"], *what, asked["most"], self._cache.limit)
         self._downloads.wake()
         return Message({})
 
-    def _now(self, reader: int, asked: dict[str, Any]) -> Message:
-        self._schedules.advance(reader, asked["now"])
-        self._downloads.wake()
-        return Message({})
+
+class _Ranges:
+    """Limits what is read by ranges: each such byte comes twice, once in its shard."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[Path, str], int] = {}
+        self._lock = threading.Lock()
+
+    def take(self, store: RemoteStore, variant: str, wanted: list[tuple[int, list[int]]]) -> bool:
+        """Return whether these records may be read, given as (shard, records)."""
+        total = sum(shard.bytes for shard in store.variants[variant].shards)
+        size = sum(store.lengths(variant, shard, records) for shard, records in wanted)
+        with self._lock:
+            read = self._read.get((store.root, variant), 0) + size
+            if read > max(total * SHARE, LEAST):
+                return False
+            self._read[store.root, variant] = read
+            return True
 
 
 class _Readers:

@@ -6,6 +6,7 @@ import bisect
 import fcntl
 import mmap
 import os
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import accumulate
@@ -76,6 +77,18 @@ class Mirror(Place):
         return ask(self.cache, {"ask": what, **own, **more})
 
 
+_readers = weakref.WeakSet["CachedReader"]()
+
+
+def _after_fork() -> None:
+    """Let go of what a child inherits: the lock of a mapping lives as long as any process has it."""
+    for reader in list(_readers):
+        reader.let_go()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class _Shard:
     """A shard that this process maps. Its views keep the mapping, so one can let go of it at any time."""
 
@@ -109,23 +122,56 @@ class CachedReader:
         self._reset()
 
     def _reset(self) -> None:
-        self._process = os.getpid()
-        self._opened = OrderedDict[int, _Shard]()
+        self.let_go()
         self._turn = Turn(self._mirror.cache).value
         self._seen = self._turn[0]
+        self._single: dict[int, memoryview] = {}
+
+        _readers.add(self)
+
+    def let_go(self) -> None:
+        """Unmap all shards; those of which there are views stay until these are gone."""
+        self._opened = OrderedDict[int, _Shard]()
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     def get(self, index: int) -> memoryview:
         """Return the bytes of a record, which stay valid for as long as they are held."""
-        if self._turn[0] != self._seen or self._process != os.getpid():
-            self._reset()  # lets go of all shards, so that the fetcher can evict some
+        if self._turn[0] != self._seen:
+            self._seen = self._turn[0]
+            self.let_go()  # so that the fetcher can evict some
+        if (single := self._single.get(index)) is not None:
+            return single
         shard = bisect.bisect_right(self._starts, index) - 1
         opened = self._opened.get(shard)
         if opened is None:
             opened = self._open(shard)
         return opened.get(index - self._starts[shard])
+
+    def expect(self, indices: Array) -> None:
+        """Fetch those of some records whose shards are not in the cache: the first batches need not wait for whole shards."""
+        self._single = {}
+        if self._mirror.in_memory:
+            return
+        shards = np.searchsorted(self._starts, indices, "right") - 1
+        missing = [shard for shard in np.unique(shards).tolist() if shard not in self._opened and not self._file(shard).exists()]
+        if not missing:
+            return
+        wanted = [(shard, np.unique(indices[shards == shard]).tolist()) for shard in missing]
+        local = [(shard, [index - self._starts[shard] for index in some]) for shard, some in wanted]
+        found = self._mirror.ask("records", variant=self._variant, records=local)
+        if found.body["lengths"] is None:
+            return
+        data, start = memoryview(found.data), 0
+        for (_, some), lengths in zip(wanted, found.body["lengths"], strict=True):
+            for index, length in zip(some, lengths, strict=True):
+                self._single[index] = data[start : start + length]
+                start += length
+
+    def _file(self, shard: int) -> Path:
+        """Return where a shard lies in the cache."""
+        return self._mirror.root.parent / self._variant / shard_name(shard, self._sums[shard][1])
 
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
@@ -153,8 +199,8 @@ class CachedReader:
 
     def _in_cache(self, shard: int) -> int:
         """Return the descriptor of a shard in the cache, with a shared lock."""
-        size, xxh3 = self._sums[shard]
-        path = self._mirror.root.parent / self._variant / shard_name(shard, xxh3)
+        size, _ = self._sums[shard]
+        path = self._file(shard)
         for _ in range(TRIES):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

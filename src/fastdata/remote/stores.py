@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -31,8 +32,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 TRIES = 4  # to get bytes with the right checksum
 
 
-def mirror(bucket: Bucket, folder: Path, pool: Executor) -> Path:
-    """Copy all of a store but its shards into a cache, unless it is there; return the folder of the copy."""
+def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Path:
+    """Copy all of a store but its shards into a cache, unless it is there; return the folder of the copy.
+
+    pool, files: threads for requests, and for files.
+    """
     try:
         raw = bucket.read(MANIFEST)
     except RemoteError as error:
@@ -51,11 +55,8 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor) -> Path:
     ):
         raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
     root = folder / fingerprint / xxhash.xxh3_64_hexdigest(raw)
-    for name, total in sums.items():
-        path = root / name
-        if not path.is_file() or path.stat().st_size != total.bytes:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _fetch_file(bucket, name, total, path, pool)
+    missing = [name for name, total in sums.items() if not (root / name).is_file() or (root / name).stat().st_size != total.bytes]
+    list(files.map(lambda name: _fetch_file(bucket, name, sums[name], root / name, pool), missing))
     if not (root / MANIFEST).is_file():
         root.mkdir(parents=True, exist_ok=True)
         write_atomic(root / MANIFEST, raw, durable=False)
@@ -64,7 +65,8 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor) -> Path:
 
 
 def _fetch_file(bucket: Bucket, name: str, total: FileSum, path: Path, pool: Executor) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         fetch(bucket, name, total, descriptor, pool)
@@ -137,16 +139,22 @@ class RemoteStore:
         own = f"{variant}/xxh3" in (self.store.samples.dtype.names or ()) or bool(found.image)
         return own and found.records is None and offsets_file(variant) in self.manifest.files
 
+    def _places(self, variant: str, shard: int, wanted: Sequence[int]) -> tuple[Array, Array]:
+        """Return the rows of some records, and the start and the length of each, int64 [n] and [n, 2]."""
+        rows = sum(self.manifest.shard_samples[:shard]) + np.asarray(wanted, np.int64)
+        return rows, np.load(self.root / offsets_file(variant), mmap_mode="r")[rows].astype(np.int64)
+
+    def lengths(self, variant: str, shard: int, wanted: Sequence[int]) -> int:
+        """Return the bytes of some records."""
+        return int(self._places(variant, shard, wanted)[1][:, 1].sum())
+
     def records(self, variant: str, shard: int, wanted: Sequence[int]) -> list[bytes]:
         """Fetch single records of a shard, given by their numbers in it.
 
         Raises:
             RemoteError: they cannot be fetched, or a checksum stays wrong.
         """
-        counts = self.manifest.shard_samples
-        first = sum(counts[:shard])
-        rows = first + np.asarray(wanted, np.int64)
-        places = np.load(self.root / offsets_file(variant), mmap_mode="r")[rows].astype(np.int64)
+        rows, places = self._places(variant, shard, wanted)
         sums = self.store.field(self.variants[variant], "xxh3")[rows]
         name = shard_file(variant, shard)
         found: list[bytes | None] = [None] * len(rows)

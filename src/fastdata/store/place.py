@@ -25,6 +25,9 @@ class Records(Protocol):
     def get(self, index: int) -> memoryview:
         """Return the bytes of a record: decode or copy them at once."""
 
+    def expect(self, indices: Array) -> None:
+        """Prepare for reading these records."""
+
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
 

@@ -209,6 +209,9 @@ class ShardReader:
             raise FormatError(f"{self._paths[shard]} has no record {index - self._starts[shard]}; run fastdata verify")
         return record
 
+    def expect(self, indices: Array) -> None:
+        """Do nothing: LMDB reads records when they are needed."""
+
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
         return np.array([len(self.get(k)) for k in range(len(self))], np.int64)

@@ -15,6 +15,7 @@ from fastdata.store.files import IMAGES, NAMES, REJECTS, SAMPLES, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest, variant_columns
 from fastdata.store.place import Place, Records
 from fastdata.store.shards import ShardReader, check_size
+from fastdata.store.uses import Use
 
 __all__ = ["Store"]
 
@@ -112,6 +113,14 @@ class Store:
                 return variant
         found = ", ".join("the images' own" if v.size is None else str(v.size) for v in variants)
         raise StoreError(f"{self.path} has no size {size}; it has {found}")
+
+    def uses(self, variant: Variant, rows: Array, held: int = 0) -> list[Use]:
+        """Return which shards of a variant samples lie in, if the store is remote. held: the first samples, which are in memory."""
+        samples = np.flatnonzero(rows >= held)
+        if not isinstance(self.place, Place) or not len(samples):
+            return []
+        ends = np.cumsum(self.manifest.shard_samples)
+        return [Use(self.place, variant.name, samples, np.searchsorted(ends, rows[samples], "right"))]
 
     def reader(self, variant: Variant) -> Records:
         """Open the records of a variant."""
