@@ -75,6 +75,7 @@ class FaultServer:
         except OSError:
             pass
         finally:
+            file.close()
             connection.close()
 
     def _choose(self, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -101,7 +102,8 @@ class Requests:
     def announce(self, dataset: Any) -> None:
         """Tell where a remote dataset comes from which of its shards will be read."""
         if self._batch_sampler is None and isinstance(dataset, SlotDataset) and dataset.remote:
-            self._ahead = Ahead(lambda epoch, ids: sized(dataset, self.sizes.at(epoch)).uses(ids), self._chunk)
+            own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
+            self._ahead = Ahead(lambda epoch, ids: sized(dataset, own.sizes.at(epoch)).uses(ids), lambda *at: own._chunk(*at))
             self._ahead.restart(self._epoch, self._start)
 
     def _chunk(self, epoch: int, start: int) -> tuple[Array, int, int]:

@@ -25,7 +25,7 @@ __all__ = ["RANGE", "Bucket"]
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 AHEAD = 4  # requests of one download in flight
 PART = 16 << 20  # of a multipart upload
-TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=10), "connect_timeout": timedelta(seconds=5)}
+TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
 
 CAUSES = (  # what a server or a library says, in lower case, and what it means
@@ -33,6 +33,7 @@ CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("expiredtoken", "the credentials have expired: renew them"),
     ("tokenrefreshrequired", "the credentials have expired: renew them"),
     ("expired", "the credentials have expired: renew them"),
+    ("unable to canonicalize", "there is no such folder"),
     ("nosuchbucket", "there is no such bucket"),
     ("containernotfound", "there is no such container"),
     ("invalidaccesskeyid", "the server does not know the access key"),
@@ -58,20 +59,21 @@ class Bucket:
         url: such as s3://bucket/folder; also gs, az, https, http and file.
         storage: endpoint, region, anonymous, or any option of obstore's client for this service. What is missing comes from the
             environment.
+        create: make the folder of a file:// URL.
 
     Raises:
         MissingExtraError: obstore is not installed.
         RemoteError: the URL or an option is wrong.
     """
 
-    def __init__(self, url: str, storage: Storage | None = None) -> None:
+    def __init__(self, url: str, storage: Storage | None = None, *, create: bool = False) -> None:
         with needs("obstore"):
             import obstore
             from obstore.store import from_url
         self.url = url.rstrip("/")
         self._api = obstore
         with self._explained(""):
-            self._store: Any = from_url(self.url, **_options(self.url, storage or {}))
+            self._store: Any = from_url(self.url, **_options(self.url, storage or {}, create=create))
 
     def size(self, path: str) -> int:
         """Return the size of an object in bytes."""
@@ -203,11 +205,11 @@ def _cause(error: Exception, known: Any) -> str:
     return f"{found} ({text[:300]})" if found else text[:500] or type(error).__name__
 
 
-def _options(url: str, storage: Mapping[str, Any]) -> dict[str, Any]:
+def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str, Any]:
     """Return the arguments for obstore's client."""
     kind = scheme(url)
     if kind == "file":
-        return {}
+        return {"mkdir": create}
     config = {key: value for key, value in storage.items() if key != "anonymous"}
     if storage.get("anonymous"):
         config["skip_signature"] = True

@@ -30,8 +30,9 @@ MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
 TURN = "turn"
 LOCK = "lock"
-WAIT_S = 30.0  # that readers have to let go of shards
 POLL_S = 0.02
+
+OWN = (TURN, LOCK, "fetcher.log")  # which a process may write again in a folder that was emptied
 
 NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
 
@@ -86,7 +87,7 @@ class Cache:
             raise StoreError(f"the cache {folder} cannot be used: {error.strerror}") from None
 
     def _mark(self) -> None:
-        others = [path.name for path in self.folder.iterdir() if not path.name.startswith(MARK)]
+        others = [path.name for path in self.folder.iterdir() if not path.name.startswith((MARK, *OWN))]
         if others and not (self.folder / MARK).exists():
             raise StoreError(
                 f"cache={os.fspath(self.folder)!r} holds other files ({', '.join(sorted(others)[:3])}): "
@@ -106,7 +107,7 @@ class Cache:
 
     @contextmanager
     def reserved(
-        self, path: Path, size: int, next_use: NextUse, before: float = -1.0, wait_s: float = WAIT_S
+        self, path: Path, size: int, next_use: NextUse, before: float = -1.0, wait_s: float = 30.0
     ) -> Iterator[int | None]:
         """Make room for a shard, and yield the descriptor of a file of this size that becomes `path` when the body has ended.
 
@@ -169,7 +170,7 @@ class Cache:
                 if missing <= 0:
                     os.ftruncate(descriptor, size)
                     return
-            if before >= 0 or time.monotonic() >= end:
+            if time.monotonic() >= end:
                 raise CacheFullError(self._full(size))
             self._turn.advance()
             time.sleep(POLL_S)

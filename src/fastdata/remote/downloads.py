@@ -16,6 +16,8 @@ from fastdata.remote.stores import RemoteStore
 
 __all__ = ["Downloads", "Key", "Memory"]
 
+WAIT_S = 30.0  # for room in the cache, while a reader waits
+AHEAD_WAIT_S = 0.1  # for room, while none does
 IDLE_S = 0.5  # between two looks at the schedules
 
 
@@ -139,10 +141,10 @@ class Downloads:
     def _file(self, key: Key, asked: bool) -> None:
         path, _ = key.name
         size = key.store.file_bytes(key.variant, key.shard)
-        before = -1.0 if asked else self._schedules.next_use(path)
+        before, wait_s = (-1.0, WAIT_S) if asked else (self._schedules.next_use(path), AHEAD_WAIT_S)
         for last in (False, True):
             try:
-                with self._cache.reserved(path, size, self._schedules.next_use, before) as descriptor:
+                with self._cache.reserved(path, size, self._schedules.next_use, before, wait_s) as descriptor:
                     if descriptor is not None:
                         key.store.fill(key.variant, key.shard, descriptor, self._pool)
                 return

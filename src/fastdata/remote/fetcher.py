@@ -1,7 +1,7 @@
 """The process that fetches for all readers of a cache on this machine. It alone uses object storage.
 
-Readers ask it over a Unix socket; a thread answers each connection. It begins with the first reader and ends with the last one, even if
-that is killed. What is asked for is fetched first; the other threads fetch what schedules say will be needed.
+Readers ask it over a Unix socket; a thread answers each connection. It begins with the first reader and ends with the last one,
+even if that is killed. What is asked for is fetched first; the other threads fetch what schedules say will be needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ __all__ = ["main"]
 REQUESTS = 16  # in flight
 DOWNLOADS = 4  # shards at once
 SHARE = 0.01  # of a store that is read by ranges at most
-LEAST = 32 << 20  # bytes that may be read by ranges of any store
+LEAST = 32 << 20  # bytes that may be read by ranges of any store, if they are not a tenth of it
+WORTH = 4  # how many times as large as the records their shards must be
 FIRST_S = 30.0  # for the first reader to come
 GRACE_S = 2.0  # without readers
 POLL_S = 0.25
@@ -136,9 +137,11 @@ class _Ranges:
         """Return whether these records may be read, given as (shard, records)."""
         total = sum(shard.bytes for shard in store.variants[variant].shards)
         size = sum(store.lengths(variant, shard, records) for shard, records in wanted)
+        if sum(store.file_bytes(variant, shard) for shard, _ in wanted) < WORTH * size:
+            return False
         with self._lock:
             read = self._read.get((store.root, variant), 0) + size
-            if read > max(total * SHARE, LEAST):
+            if read > max(total * SHARE, min(LEAST, total / 10)):
                 return False
             self._read[store.root, variant] = read
             return True

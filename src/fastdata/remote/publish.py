@@ -86,7 +86,7 @@ def _say(**words: Any) -> None:
 
 def _publish(root: Path, url: str, storage: Mapping[str, Any]) -> None:
     manifest = read_manifest(root)
-    bucket = Bucket(url, storage)
+    bucket = Bucket(url, storage, create=True)
     with ThreadPoolExecutor(REQUESTS) as pool:
         files = [(shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
         for total in pool.map(lambda each: _put_file(bucket, root, *each), [*files, *manifest.files.items()]):

@@ -205,6 +205,8 @@ class CachedReader:
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
+                for reader in list(_readers):
+                    reader.let_go()  # or the cache may have no room, while this process waits
                 self._mirror.ask("take", variant=self._variant, shard=shard)
                 continue
             fcntl.flock(descriptor, fcntl.LOCK_SH)

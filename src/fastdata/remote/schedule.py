@@ -16,7 +16,7 @@ from fastdata.shared_memory import SharedArray
 
 __all__ = ["Schedules"]
 
-AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
+AGAIN_S = 0.5  # until a shard that could not be fetched ahead is tried again
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Schedules:
         with self._lock:
             self._readers[tuple(clock)].most[store.root, variant] = sum(sorted(sizes)[-most - 1 :])
             together: dict[tuple[Path, str], int] = {}
-            for reader in self._readers.values():
+            for reader in self._alive():
                 for what, need in reader.most.items():
                     together[what] = max(together.get(what, 0), need)
         need = sum(together.values())
@@ -107,6 +107,13 @@ class Schedules:
                 f"cache_size is {limit}, but the shards that this order reads at once take {need} bytes: give cache_size={need} or "
                 "more, or read fewer batches ahead (num_workers, prefetch_factor)"
             )
+
+    def _alive(self) -> list[_Reader]:
+        """Return the readers whose Loaders exist."""
+        for name in [name for name in self._readers if not _exists(*name)]:
+            self._owners.pop(name, None)
+            del self._readers[name]
+        return list(self._readers.values())
 
     def drop(self, owner: int) -> None:
         """Forget the schedules of a connection that has ended."""
@@ -122,17 +129,25 @@ class Schedules:
     def next_use(self, path: Path) -> float:
         """Return when a shard is used next by any reader; inf: no schedule has it."""
         with self._lock:
-            return min((reader.next_use(path) for reader in self._readers.values()), default=float("inf"))
+            return min((reader.next_use(path) for reader in self._alive()), default=float("inf"))
 
     def coming(self) -> Iterator[tuple[RemoteStore, str, int]]:
         """Yield all shards that are scheduled, the next ones first."""
         with self._lock:
             now = time.monotonic()
             found = []
-            for reader in self._readers.values():
+            for reader in self._alive():
                 for path, shard in reader.shards.items():
                     use = reader.next_use(path)
                     if use != float("inf") and self._failed.get(path, 0.0) <= now:
                         found.append((use, shard))
         for _, shard in sorted(found, key=lambda each: each[0]):
             yield shard
+
+
+def _exists(process: int, descriptor: int, inode: int) -> bool:
+    """Return whether a process has this shared memory open."""
+    try:
+        return Path(f"/proc/{process}/fd/{descriptor}").stat().st_ino == inode
+    except OSError:
+        return False
