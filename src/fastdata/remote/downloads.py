@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import StoreError
-from fastdata.remote.cache import Cache
+from fastdata.remote.cache import Cache, CacheFullError
 from fastdata.remote.schedule import Schedules
 from fastdata.remote.stores import RemoteStore
 
@@ -18,7 +19,8 @@ __all__ = ["Downloads", "Key", "Memory"]
 
 WAIT_S = 30.0  # for room in the cache, while a reader waits
 AHEAD_WAIT_S = 0.1  # for room, while none does
-IDLE_S = 0.5  # between two looks at the schedules
+PAUSE_S = 0.05  # until shards are fetched ahead again, if there was no room
+IDLE_S = 0.1  # between two looks at the schedules
 
 
 class Key(NamedTuple):
@@ -61,7 +63,8 @@ class Downloads:
         self._pool = pool
         self._change = threading.Condition()
         self._asked: dict[tuple[Path, bool], tuple[Key, Future[Memory | None]]] = {}  # in the order of asking
-        self._fetching: dict[tuple[Path, bool], Future[Memory | None]] = {}
+        self._fetching: dict[tuple[Path, bool], tuple[Future[Memory | None], bool]] = {}  # and whether it is ahead of need
+        self._resume = 0.0  # when shards are fetched ahead again
         for _ in range(threads):
             threading.Thread(target=self._run, daemon=True).start()
 
@@ -71,20 +74,26 @@ class Downloads:
         Raises:
             FastDataError: it cannot be fetched, or there is no room.
         """
-        return self.want(key).result()
+        while True:
+            future, ahead = self._want(key)
+            try:
+                return future.result()
+            except CacheFullError:
+                if not ahead:  # what is fetched ahead does not wait for room
+                    raise
 
-    def want(self, key: Key) -> Future[Memory | None]:
-        """Fetch a shard before those that are only scheduled."""
+    def _want(self, key: Key) -> tuple[Future[Memory | None], bool]:
+        """Fetch a shard before those that are only scheduled. Return whether it is being fetched ahead already."""
         with self._change:
-            found = self._fetching.get(key.name)
-            if found is None:
-                if not key.in_memory and key.name[0].exists():
-                    done = Future[Memory | None]()
-                    done.set_result(None)
-                    return done
-                _, found = self._asked.setdefault(key.name, (key, Future()))
-                self._change.notify()
-            return found
+            if key.name in self._fetching:
+                return self._fetching[key.name]
+            if not key.in_memory and key.name[0].exists():
+                done = Future[Memory | None]()
+                done.set_result(None)
+                return done, False
+            _, future = self._asked.setdefault(key.name, (key, Future()))
+            self._change.notify()
+            return future, False
 
     def wake(self) -> None:
         """Look at the schedules again."""
@@ -102,7 +111,9 @@ class Downloads:
                     future.set_result(None)
             except Exception as error:  # noqa: BLE001  whoever waits gets it
                 future.set_exception(error)
-                if not asked:
+                if isinstance(error, CacheFullError):
+                    self._resume = time.monotonic() + PAUSE_S  # later shards would take the room that this one needs
+                elif not asked:
                     self._schedules.failed(key.name[0])
             finally:
                 with self._change:
@@ -116,7 +127,7 @@ class Downloads:
             while True:
                 found = self._asked_next() or self._scheduled_next()
                 if found is not None:
-                    self._fetching[found[0].name] = found[1]
+                    self._fetching[found[0].name] = found[1], not found[2]
                     return found
                 self._change.wait(IDLE_S)
 
@@ -127,6 +138,8 @@ class Downloads:
         return *self._asked.pop(name), True
 
     def _scheduled_next(self) -> tuple[Key, Future[Memory | None], bool] | None:
+        if time.monotonic() < self._resume:
+            return None
         for store, variant, shard in self._schedules.coming():
             key = Key(store, variant, shard, False)
             if key.name not in self._fetching and not key.name[0].exists():

@@ -16,7 +16,7 @@ from fastdata.shared_memory import SharedArray
 
 __all__ = ["Schedules"]
 
-AGAIN_S = 0.5  # until a shard that could not be fetched ahead is tried again
+AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
 
 
 @dataclass
