@@ -8,9 +8,10 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 FAULTS = ("500", "503", "reset", "cut", "stall", "flip")
 STALL_S = 20.0  # longer than the client waits for bytes
@@ -25,6 +26,7 @@ class FaultServer:
         always: the answer to each GET of a path with this text in it: a fault, "403" or "404".
         delay_s: before each answer.
         rate: bytes a second of each connection; 0: as fast as possible.
+        slow_from: answers of so many bytes or more come a thousand times as slowly as one would wait.
         requests, nbytes: GETs and bytes of each path.
         made: the faults that were made.
     """
@@ -37,21 +39,40 @@ class FaultServer:
         self.always: dict[str, str] = {}
         self.delay_s = 0.0
         self.rate = 0
+        self.slow_from = 1 << 60
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._connections = set[socket.socket]()
+        self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._begin(self._accept)
+
+    def _begin(self, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
+        """End all connections and threads."""
+        self._closed.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
 
     def _accept(self) -> None:
         while True:
@@ -59,10 +80,12 @@ class FaultServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._begin(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         file = connection.makefile("rb")
+        with self._lock:
+            self._connections.add(connection)
         try:
             while line := file.readline().decode():
                 headers = {}
@@ -75,6 +98,8 @@ class FaultServer:
         except OSError:
             pass
         finally:
+            with self._lock:
+                self._connections.discard(connection)
             file.close()
             connection.close()
 
@@ -126,11 +151,13 @@ class FaultServer:
         if fault in ("cut", "stall"):
             body = body[: len(body) // 2]
         connection.sendall(head.encode())
+        if len(body) >= self.slow_from:
+            self._closed.wait(STALL_S)
         self._send(connection, body)
         with self._lock:
             self.nbytes[path] += len(body)
         if fault == "stall":
-            time.sleep(STALL_S)
+            self._closed.wait(STALL_S)
         return fault not in ("cut", "stall")
 
     def _send(self, connection: socket.socket, body: bytearray) -> None:

@@ -195,7 +195,7 @@ def _cause(error: Exception, known: Any) -> str:
     low = str(error).lower()
     found = next((meaning for sign, meaning in CAUSES if sign in low), "")
     if _is_missing(error, known):
-        return found or "there is no such object (404)"
+        return found if found.startswith("there is no such") else "there is no such object (404)"
     if isinstance(error, known.PermissionDeniedError):
         return found or "access is denied (403): check the credentials and the bucket's policy"
     if isinstance(error, known.UnauthenticatedError):

@@ -78,6 +78,7 @@ class Cache:
         self.folder = folder
         self.limit = limit
         self._writing = set[Path]()
+        self._disk_is_full = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -183,9 +184,8 @@ class Cache:
     def _full(self, size: int) -> str:
         assert self.limit is not None
         used, limit = human_bytes(self.used()), human_bytes(self.limit)
-        return (
-            f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the {used} in it; "
-            f"cache_size is {limit}: make it larger"
+        return f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the {used} in it; " + (
+            "the disk is full" if self._disk_is_full else f"cache_size is {limit}: make it larger"
         )
 
     def _evict(self, missing: int, next_use: NextUse, before: float) -> int:
@@ -222,11 +222,12 @@ class Cache:
         finally:
             os.close(descriptor)
 
-    def free(self, size: int, next_use: NextUse) -> bool:
-        """Evict shards of so many bytes; return whether there were as many that nobody maps."""
-        self._turn.advance()
+    def shrink(self) -> None:
+        """Take what the cache has now for its limit: the disk is full."""
         with self._locked():
-            return self._evict(size, next_use, -1.0) >= size
+            written = sum(_size(path, written=True) for path in self.files())
+        self.limit = written if self.limit is None else min(written, self.limit)
+        self._disk_is_full = True
 
     def drop_dead(self) -> None:
         """Remove files that killed processes have not finished."""
@@ -254,9 +255,10 @@ class CacheFullError(StoreError):
     """There is no room in a cache, and none can be made."""
 
 
-def _size(path: Path) -> int:
+def _size(path: Path, *, written: bool = False) -> int:
+    """Return the size of a file, or how much of it is written, in bytes."""
     try:
-        return path.stat().st_size
+        return path.stat().st_blocks * 512 if written else path.stat().st_size
     except FileNotFoundError:
         return 0
 

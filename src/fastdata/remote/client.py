@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import subprocess
@@ -25,6 +26,13 @@ START_S = 30.0
 TRIES = 4  # how often a fetcher may die while it answers one question
 
 _connections = threading.local()
+
+
+class _Connection(socket.socket):
+    """A socket that is closed with its last user: a thread, or the process that a child was forked from."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def ask(folder: Path, body: dict[str, Any]) -> Message:
@@ -79,7 +87,7 @@ def _connect(folder: Path) -> socket.socket:
     end = time.monotonic() + START_S
     process: subprocess.Popen[bytes] | None = None
     while time.monotonic() < end:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = _Connection(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(address)
         except OSError:
@@ -116,4 +124,14 @@ def _start(folder: Path, address: str) -> subprocess.Popen[bytes]:
     return process
 
 
-_started = list[subprocess.Popen[bytes]]()  # so that Python does not warn of a process that is still running
+_started = list[subprocess.Popen[bytes]]()
+
+
+def _leave_running() -> None:
+    """Keep Python from warning of a fetcher that runs for other processes."""
+    for process in _started:
+        if process.poll() is None:
+            process.returncode = 0
+
+
+atexit.register(_leave_running)

@@ -19,6 +19,7 @@ __all__ = ["Downloads", "Key", "Memory"]
 
 WAIT_S = 30.0  # for room in the cache, while a reader waits
 AHEAD_WAIT_S = 0.1  # for room, while none does
+TRIES = 5  # to write to a disk that is full: each makes the cache smaller
 PAUSE_S = 0.05  # until shards are fetched ahead again, if there was no room
 IDLE_S = 0.1  # between two looks at the schedules
 
@@ -155,15 +156,16 @@ class Downloads:
         path, _ = key.name
         size = key.store.file_bytes(key.variant, key.shard)
         before, wait_s = (-1.0, WAIT_S) if asked else (self._schedules.next_use(path), AHEAD_WAIT_S)
-        for last in (False, True):
+        for attempt in range(TRIES):
             try:
                 with self._cache.reserved(path, size, self._schedules.next_use, before, wait_s) as descriptor:
                     if descriptor is not None:
                         key.store.fill(key.variant, key.shard, descriptor, self._pool)
                 return
             except OSError as error:
-                if error.errno != errno.ENOSPC or (last or not self._cache.free(size, self._schedules.next_use)):
+                if error.errno != errno.ENOSPC or attempt == TRIES - 1:
                     raise StoreError(
                         f"{key.store.bucket.url}: shard {key.shard} of {key.variant} cannot be written to the cache "
                         f"{self._cache.folder}: {error.strerror}"
                     ) from None
+                self._cache.shrink()

@@ -87,6 +87,7 @@ def _say(**words: Any) -> None:
 def _publish(root: Path, url: str, storage: Mapping[str, Any]) -> None:
     manifest = read_manifest(root)
     bucket = Bucket(url, storage, create=True)
+    _check_free(bucket, manifest)
     with ThreadPoolExecutor(REQUESTS) as pool:
         files = [(shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
         for total in pool.map(lambda each: _put_file(bucket, root, *each), [*files, *manifest.files.items()]):
@@ -96,6 +97,20 @@ def _publish(root: Path, url: str, storage: Mapping[str, Any]) -> None:
     body["version"] = WITH_MORE
     body["files"] |= {name: {"bytes": total.bytes, "xxh3_128": total.xxh3_128} for name, total in tables.items()}
     _put(bucket, MANIFEST, json.dumps(body, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _check_free(bucket: Bucket, manifest: Manifest) -> None:
+    """Raise an error if another store is there."""
+    try:
+        found = json.loads(bucket.read(MANIFEST)).get("fingerprint")
+    except RemoteError as error:
+        if error.missing:
+            return
+        raise
+    except (ValueError, AttributeError):
+        found = None
+    if found != manifest.fingerprint:
+        raise RemoteError(f"{bucket.url} holds another store: give a URL where nothing is, or delete what is there")
 
 
 def _put_file(bucket: Bucket, root: Path, name: str, total: FileSum) -> FileSum:
