@@ -201,7 +201,7 @@ def test_chaos(seed: int, many: Path, published: Path, tmp_path: Path) -> None:
 ERRORS = {
     "403": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: .*(denied|expired)"),
     "404": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: there is no such object \(404\)"),
-    "flip": (RemoteError, r"many.fds/128/shard-00003.mdb came 4 times with another checksum than the manifest says"),
+    "flip": (RemoteError, r"many.fds/128/shard-00003.mdb came 4 times with another checksum"),
 }
 
 
@@ -219,7 +219,7 @@ def test_no_store_no_server_no_cache(server: FaultServer, moto: str, tmp_path: P
     cache = tmp_path / "cache"
     with pytest.raises(RemoteError, match=r"no store at http://127.0.0.1:\d+/none.fds: .*\(404\)"):
         LMDBDataset(server.url + "/none.fds", cache=cache)
-    with pytest.raises(RemoteError, match=r"no store at file:///.*/none.fds: .*there is no such folder"):
+    with pytest.raises(RemoteError, match=r"file:///.*/none.fds: there is no such folder"):
         LMDBDataset(f"file://{tmp_path}/none.fds", cache=cache)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -324,6 +324,7 @@ def test_a_damaged_file_in_the_cache_is_named(many: Path, server: FaultServer, t
         LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("mount"), reason="mounting a small disk needs root")
 def test_a_full_disk(many: Path, server: FaultServer, tmp_path: Path) -> None:
     disk = tmp_path / "disk"

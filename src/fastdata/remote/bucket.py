@@ -182,7 +182,8 @@ class Bucket:
             yield
         except (known.BaseError, OSError, ValueError) as error:
             where = f"{self.url}/{path}" if path else self.url
-            raise RemoteError(f"{where}: {_cause(error, known)}", missing=_is_missing(error, known)) from None
+            cause = _cause(error, known)
+            raise RemoteError(f"{where}: {cause}", missing=cause.startswith("there is no such")) from None
 
 
 def _is_missing(error: Exception, known: Any) -> bool:

@@ -43,6 +43,8 @@ def ask(folder: Path, body: dict[str, Any]) -> Message:
         RemoteError: there is no fetcher, and none can be started.
         MissingExtraError: obstore is not installed.
     """
+    if body["ask"] == "open":
+        _forget(folder)  # the environment may name other credentials now, and so another fetcher
     for attempt in range(TRIES):
         connection = _connected(folder)
         try:
