@@ -79,7 +79,8 @@ def test_a_shard_that_a_reader_maps_stays(tmp_path: Path) -> None:
     assert names(cache) == {"d"}
 
 
-def test_many_writers_at_once_keep_the_limit_and_fetch_each_shard_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trial", range(5))
+def test_many_writers_at_once_keep_the_limit_and_fetch_each_shard_once(trial: int, tmp_path: Path) -> None:
     caches = [Cache(tmp_path / "c", 1500) for _ in range(6)]
     written, most = [], []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -143,6 +144,7 @@ def start(code: str, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_eight_ranks_of_a_node_fetch_each_shard_once(many: Path, server: FaultServer, tmp_path: Path) -> None:
     ranks = [start(RANK, server.url + "/many.fds", tmp_path / "cache", rank, 8) for rank in range(8)]
     found = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
@@ -338,3 +340,24 @@ def test_a_full_disk(many: Path, server: FaultServer, tmp_path: Path) -> None:
     finally:
         del dataset
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "remote.md"
+
+
+def test_the_docs_run(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "ENDPOINT_URL": moto, "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(stores.store(), "photos.fds")
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["bash", "python"]
+    for kind, code in blocks:
+        if kind == "bash":
+            done = subprocess.run([sys.executable, "-m", *code.split()], capture_output=True, text=True, check=False)
+            assert done.returncode == 0 and "s3://bucket/photos.fds" in done.stdout, done.stderr
+        else:
+            names: dict[str, Any] = {}
+            exec(code, names)
+            assert len(names["train"]) == len(names["val"]) == 42
+            assert len(names["images"]) == 42 % 8

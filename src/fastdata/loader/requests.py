@@ -120,9 +120,13 @@ class Requests:
 
     def _handed_out(self, request: Request) -> Request:
         if self._ahead is not None:
-            batches = 0 if self.slots is None else self.slots.count
-            self._ahead.draw(len(request.indices), batches * len(request.indices))
+            self._ahead.draw(len(request.indices), self._in_flight * len(request.indices))
         return request
+
+    @property
+    def _in_flight(self) -> int:
+        """How many batches workers may have yet to make."""
+        return 0 if self.slots is None else self.slots.count
 
     def rewind(self) -> None:
         """Continue from where the last restart began."""
@@ -168,6 +172,8 @@ class Requests:
             last = min(first + batch, stop)
             repeat = None if repeats is None else repeats[part]
             self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
+        if self._ahead is not None:
+            self._ahead.begin((self._in_flight + 1) * rows)
 
     def _drawn_request(self) -> Request:
         """Return the request for the batch sampler's next batch."""

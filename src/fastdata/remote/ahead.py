@@ -41,21 +41,24 @@ class Ahead:
         self._fresh = True
 
     def restart(self, epoch: int, start: int) -> None:
-        """Begin a new schedule at a place of an epoch; it is sent when the first batch is drawn."""
+        """Begin a new schedule at a place of an epoch; `begin` sends it."""
         self._at = epoch, start
         self._scheduled = self._drawn = 0
         self._fresh = True
 
-    def draw(self, samples: int, in_flight: int) -> None:
-        """Say that a batch of so many samples is handed to the workers, who have yet to read the last `in_flight` ones.
+    def begin(self, at_once: int) -> None:
+        """Send the beginning of a new schedule. at_once: how many samples are read at once, those of all workers.
 
         Raises:
             StoreError: the cache is too small for this order.
         """
         if self._fresh:
             self._read.array[0] = 0
-            self._extend(AT_START, in_flight + samples)
-        elif self._scheduled - self._drawn < MOST and self._drawn // CHUNK != (self._drawn + samples) // CHUNK:
+            self._extend(AT_START, at_once)
+
+    def draw(self, samples: int, in_flight: int) -> None:
+        """Say that a batch of so many samples is handed to the workers, who have yet to read the last `in_flight` ones."""
+        if self._scheduled - self._drawn < MOST and self._drawn // CHUNK != (self._drawn + samples) // CHUNK:
             self._extend(MORE, 0)
         self._drawn += samples
         self._read.array[0] = max(self._drawn - in_flight - samples, 0)

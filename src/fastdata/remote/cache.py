@@ -151,14 +151,15 @@ class Cache:
 
     def _own(self, temporary: Path, path: Path) -> int | None:
         """Return the descriptor of the temporary file, locked; None: the shard is there. Waits for another process that fetches."""
-        while True:
-            if path.exists():
-                return None
+        while not path.exists():
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_at(descriptor, temporary):
-                return descriptor
+                if not path.exists():
+                    return descriptor
+                temporary.unlink()  # the other process was done before this file was made
             os.close(descriptor)  # the other process has renamed or removed it
+        return None
 
     def _make_room(self, descriptor: int, size: int, next_use: NextUse, before: float, wait_s: float) -> None:
         """Give a file its size once there is room for it."""
