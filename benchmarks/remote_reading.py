@@ -18,8 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "scale"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "scale"))
 
 import cv2
 import numpy as np

@@ -27,7 +27,7 @@ ARROWS = {
     "shared_memory": {"errors"},
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
-    "remote": {"_version", "errors", "shared_memory", "store", "words"},
+    "remote": {"_version", "errors", "machine", "shared_memory", "store", "words"},
     "sources": {"errors", "options", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "machine", "options", "sources", "store", "tokenizer", "words"},
     "data": {"errors", "gpu", "kinds", "machine", "remote", "shared_memory", "store", "torch_private"},

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 
 import cv2
@@ -93,3 +99,43 @@ def moto() -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Options of a client of azurite (npm install azurite), Microsoft's emulator of Azure, with a container called bucket."""
+    program = shutil.which("azurite-blob") or os.environ.get("AZURITE_BLOB")
+    if program is None:
+        pytest.skip("azurite is not installed: npm install azurite, then AZURITE_BLOB=node_modules/.bin/azurite-blob")
+    port = free_port()
+    options = ["--blobPort", str(port), "--skipApiVersionCheck", "--disableTelemetry", "--silent", "--location"]
+    process = subprocess.Popen([program, *options, str(tmp_path_factory.mktemp("azurite"))], stdout=subprocess.DEVNULL)
+    storage = {
+        "account_name": "devstoreaccount1",
+        "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",  # public
+        "endpoint": f"http://127.0.0.1:{port}/devstoreaccount1",
+    }
+    try:
+        _make_container(port, storage["account_key"])
+        yield storage
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _make_container(port: int, key: str) -> None:
+    """PUT a container, signed as Azure wants it (Shared Key)."""
+    date = formatdate(usegmt=True)
+    headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
+    text = "PUT" + "\n" * 12 + headers + "/devstoreaccount1/devstoreaccount1/bucket\nrestype:container"
+    digest = base64.b64encode(hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()).decode()
+    signed = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Authorization": f"SharedKey devstoreaccount1:{digest}"}
+    url = f"http://127.0.0.1:{port}/devstoreaccount1/bucket?restype=container"
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=signed), timeout=5):
+                return
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(error.read()) from error
+        except OSError:
+            time.sleep(0.1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = ("500", "503", "reset", "cut", "stall", "flip")
+LATE_S = 3.0  # shorter than that
 STALL_S = 20.0  # longer than the client waits for bytes
 ERRORS = {"500": "InternalError", "503": "SlowDown", "403": "ExpiredToken", "404": "NoSuchKey"}
 
@@ -23,7 +24,7 @@ class FaultServer:
 
     Attributes:
         chance: the probability of each fault of `faults`, for each GET of something whose path has `of` in it.
-        always: the answer to each GET of a path with this text in it: a fault, "403" or "404".
+        always: the answer to each GET of a path with this text in it: a fault, "403", "404" or "late".
         delay_s: before each answer.
         rate: bytes a second of each connection; 0: as fast as possible.
         slow_from: answers of so many bytes or more come a thousand times as slowly as one would wait.
@@ -151,6 +152,8 @@ class FaultServer:
         if fault in ("cut", "stall"):
             body = body[: len(body) // 2]
         connection.sendall(head.encode())
+        if fault == "late":
+            self._closed.wait(LATE_S)
         if len(body) >= self.slow_from:
             self._closed.wait(STALL_S)
         self._send(connection, body)

@@ -83,6 +83,37 @@ def test_every_kind_through_a_cache_and_in_memory(kind: str, tmp_path: Path) -> 
     assert batches(fastdata.open(url, **options)) == expected  # without a cache file:// is the folder
 
 
+def test_tokens_need_room_for_all_of_them(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket/x.fds"
+    fastdata.publish(stores.tokens(), url)
+    with pytest.raises(StoreError, match=r"cache_size is 100, but .*x.fds is read as a whole and takes \d+ bytes"):
+        fastdata.open(url, cache=tmp_path / "cache", cache_size=100, block_size=16)
+    fastdata.publish(stores.store(), f"{url}2")
+    dataset = LMDBDataset(f"{url}2", cache=tmp_path / "other", cache_size=100)
+    with pytest.raises(StoreError, match=r"cache_size is 100, but one shard takes \d+ bytes"):
+        dataset[0]
+
+
+CTRL_C = """
+import os, signal, sys, threading, time
+from fastdata import LMDBDataset
+dataset = LMDBDataset(sys.argv[1], cache=sys.argv[2])
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    dataset[0]
+except KeyboardInterrupt:
+    print("interrupted")
+print(dataset[100][0].sum().item(), dataset[0][0].sum().item())
+"""
+
+
+def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    server.always = {"shard-00000": "late"}
+    out, _ = start(CTRL_C, server.url + "/many.fds", tmp_path / "cache").communicate(timeout=60)
+    local = LMDBDataset(many)
+    assert out.split() == ["interrupted", str(local[100][0].sum().item()), str(local[0][0].sum().item())]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, options = KINDS[kind]
@@ -101,6 +132,14 @@ def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     other = stores.tokens() if kind != "tokens" else stores.table()
     with pytest.raises(RemoteError, match=r"s3://bucket/.*.fds holds another store"):
         fastdata.publish(other, url, storage=storage)
+
+
+def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
+    fastdata.publish(many, "az://bucket/folder/many.fds", storage=azurite)
+    dataset = LMDBDataset("az://bucket/folder/many.fds", cache=tmp_path / "cache", storage=azurite)
+    assert hashes(dataset, shuffle=True) == hashes(LMDBDataset(many), shuffle=True)
+    with pytest.raises(RemoteError, match=r"az://bucket/folder/many.fds holds another store"):
+        fastdata.publish(stores.table(), "az://bucket/folder/many.fds", storage=azurite)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -163,6 +163,8 @@ class Cache:
 
     def _make_room(self, descriptor: int, size: int, next_use: NextUse, before: float, wait_s: float) -> None:
         """Give a file its size once there is room for it."""
+        if self.limit is not None and size > self.limit and not self._disk_is_full:
+            raise CacheFullError(f"cache_size is {self.limit}, but one shard takes {size} bytes: make cache_size larger")
         end = time.monotonic() + wait_s
         while True:
             with self._locked():

@@ -54,6 +54,9 @@ def ask(folder: Path, body: dict[str, Any]) -> Message:
             _forget(folder)
             time.sleep(0.1 * attempt)
             continue
+        except BaseException:
+            _forget(folder)  # Ctrl-C, for instance: the answer would be taken for that of the next question
+            raise
         if "error" in found.body:
             raise getattr(errors, found.body["error"], StoreError)(found.body["message"])
         return found

@@ -25,6 +25,7 @@ from fastdata.remote.downloads import Downloads, Key
 from fastdata.remote.schedule import Schedules
 from fastdata.remote.stores import RemoteStore, mirror
 from fastdata.remote.wire import Message, is_own, receive, send
+from fastdata.store.shards import allow_files
 
 __all__ = ["main"]
 
@@ -196,6 +197,7 @@ def main(address: str, folder: str) -> None:
         listener.bind(f"\0{address}")
     except OSError:
         return  # another one was faster
+    allow_files(1 << 16)
     fetcher = Fetcher(Path(folder))
     readers = _Readers(fetcher)
     signal.signal(signal.SIGTERM, lambda *_: _end(fetcher))

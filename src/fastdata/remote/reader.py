@@ -16,18 +16,20 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError, StoreError
+from fastdata.machine import available_cores
 from fastdata.remote.cache import Turn, place_bytes, shard_name
 from fastdata.remote.client import ask
 from fastdata.store.files import offsets_file
 from fastdata.store.format import Manifest, Variant
 from fastdata.store.place import Place
+from fastdata.store.shards import allow_files
 
 __all__ = ["CachedReader", "Mirror"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TRIES = 20  # to map a shard before it is evicted again
-IN_MEMORY = 4  # shards that a reader keeps which are not in a cache
+AT_ONCE = 64  # records that each core may read at a time into memory
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,15 @@ class Mirror(Place):
 
     def reader(self, manifest: Manifest, variant: Variant) -> CachedReader:
         return CachedReader(self, manifest, variant)
+
+    def require(self, manifest: Manifest, variant: Variant) -> None:
+        sizes = zip(variant.shards, manifest.shard_records(variant), strict=True)
+        need = sum(place_bytes(total.bytes, records) for total, records in sizes)
+        if self.limit is not None and need > self.limit:
+            raise StoreError(
+                f"cache_size is {self.limit}, but {self.url} is read as a whole and takes {need} bytes: "
+                f"give cache_size={need} or more"
+            )
 
     def ask(self, what: str, **more: Any) -> Any:
         """Ask the fetcher about this store."""
@@ -183,13 +194,15 @@ class CachedReader:
     def _open(self, shard: int) -> _Shard:
         if not 0 <= shard < len(self._sums):
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
+        allow_files(len(self._opened))
         descriptor = self._in_memory(shard) if self._mirror.in_memory else self._in_cache(shard)
         try:
             opened = _Shard(descriptor, self._sums[shard][0], self._counts[shard])
         finally:
             os.close(descriptor)
         self._opened[shard] = opened
-        while self._mirror.in_memory and len(self._opened) > IN_MEMORY:
+        most = 3 + AT_ONCE * available_cores() // max(min(self._counts), 1)
+        while self._mirror.in_memory and len(self._opened) > most:
             self._opened.popitem(last=False)
         return opened
 

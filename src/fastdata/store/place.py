@@ -36,5 +36,9 @@ class Place(os.PathLike[str]):
     """Where a store is, if its shards are elsewhere: the path is that of a folder with all its other files."""
 
     @abstractmethod
+    def require(self, manifest: Manifest, variant: Variant) -> None:
+        """Raise a StoreError if there cannot be room for all shards of a variant at once."""
+
+    @abstractmethod
     def reader(self, manifest: Manifest, variant: Variant) -> Records:
         """Open the records of a variant."""

@@ -26,7 +26,7 @@ import numpy as np
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import FileSum, file_sum
 
-__all__ = ["ShardReader", "ShardWriter", "key"]
+__all__ = ["ShardReader", "ShardWriter", "allow_files", "key"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -125,7 +125,7 @@ def _open(path: Path) -> tuple[tuple[int, int], _Env]:
         _close_released()
         if where not in _envs:
             try:
-                _allow_files(len(_envs))
+                allow_files(len(_envs))
                 env = lmdb.open(
                     os.fsencode(path), subdir=False, readonly=True, create=False, lock=False, readahead=False, lib_version=0
                 )
@@ -136,7 +136,7 @@ def _open(path: Path) -> tuple[tuple[int, int], _Env]:
         return where, _envs[where]
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
     """Raise the limit of open files: each open shard needs one, and the usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count + 64 > soft != hard:

@@ -20,6 +20,7 @@ import torch
 from fastdata.data.in_memory import how_many
 from fastdata.errors import FormatError
 from fastdata.shared_memory import SharedArray
+from fastdata.store.place import Place
 from fastdata.store.store import Store
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
@@ -115,6 +116,8 @@ class TokenMemory:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
         self.counts = store.manifest.section("tokens").counts
+        if isinstance(store.place, Place):
+            store.place.require(store.manifest, variant)
         self._reader = store.reader(variant)
         self._records = store.manifest.shard_records(variant)
         self._copied: SharedArray | None = None
