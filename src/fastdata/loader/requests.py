@@ -113,8 +113,7 @@ class Requests:
         if self._sampler is not None:
             own = self._drawn is not None and epoch == self._epoch
             return (self._drawn[0, start:] if own and self._drawn is not None else np.zeros(0, np.int64)), epoch, self._stop
-        rows = self._batch // self._part.world_size
-        full = min(max(AHEAD // rows, 1), (self._stop - start) // self._batch)
+        full = min(max(AHEAD * self._part.world_size // self._batch, 1), (self._stop - start) // self._batch)
         stop = start + full * self._batch if full else self._stop
         return self._order.at(epoch, self._part.places(start, stop, self._batch)[0]), epoch, stop
 
