@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -400,3 +401,30 @@ def test_the_docs_run(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             exec(code, names)
             assert len(names["train"]) == len(names["val"]) == 42
             assert len(names["images"]) == 42 % 8
+
+
+def test_a_forked_child_holds_no_lock_of_its_parent(server: FaultServer, tmp_path: Path) -> None:
+    dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    dataset[0]
+    (path,) = (tmp_path / "cache").glob("*/*/shard-00000.*.mdb")
+
+    def evictable() -> bool:
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    assert not evictable()  # this process maps it
+    context = multiprocessing.get_context("fork")
+    ready, end = context.Event(), context.Event()
+    child = context.Process(target=lambda: (ready.set(), end.wait(60)))
+    child.start()
+    try:
+        assert ready.wait(30)
+        del dataset
+        assert evictable()
+    finally:
+        end.set()
+        child.join()
