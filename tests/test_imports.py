@@ -27,9 +27,10 @@ ARROWS = {
     "shared_memory": {"errors"},
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
+    "remote": {"_version", "errors", "machine", "shared_memory", "store", "words"},
     "sources": {"errors", "options", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "machine", "options", "sources", "store", "tokenizer", "words"},
-    "data": {"errors", "gpu", "kinds", "machine", "shared_memory", "store", "torch_private"},
+    "data": {"errors", "gpu", "kinds", "machine", "remote", "shared_memory", "store", "torch_private"},
     "images": {
         "errors",
         "kinds",
@@ -39,15 +40,26 @@ ARROWS = {
         "shared_memory",
         "tokenizer",
         "torch_private",
+        "remote",
         "store",
         "sources",
         "prepare",
         "data",
     },
-    "text": {"errors", "kinds", "options", "words", "shared_memory", "tokenizer", "store", "sources", "prepare", "data"},
-    "arrays": {"errors", "kinds", "options", "store", "sources", "prepare", "data", "images"},  # labels, masks and crops as images
-    "tables": {"errors", "kinds", "machine", "options", "words", "shared_memory", "store", "sources", "prepare", "data"},
-    "loader": {"errors", "machine", "shared_memory", "torch_private", "data", "images", "text", "tables", "gpu"},
+    "text": {"errors", "kinds", "options", "words", "shared_memory", "tokenizer", "remote", "store", "sources", "prepare", "data"},
+    "arrays": {
+        "errors",
+        "kinds",
+        "options",
+        "remote",
+        "store",
+        "sources",
+        "prepare",
+        "data",
+        "images",
+    },  # labels, masks and crops as images
+    "tables": {"errors", "kinds", "machine", "options", "words", "shared_memory", "remote", "store", "sources", "prepare", "data"},
+    "loader": {"errors", "machine", "remote", "shared_memory", "torch_private", "data", "images", "text", "tables", "gpu"},
     "gpu": {"torch_private"},
     "optim": {"errors", "torch_private"},
     "parallel": {"errors", "gpu", "optim"},
@@ -55,14 +67,14 @@ ARROWS = {
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
-    "cli": {"_version", "errors", "kinds", "options", "prepare", "store", "bench", "words"},
+    "cli": {"_version", "errors", "kinds", "options", "prepare", "remote", "store", "bench", "words"},
     "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
 OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
-OPTIONAL |= {"accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
+OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
 
 
 def _room(path: Path) -> str:

@@ -26,12 +26,16 @@ def test_each_kind_opens_as_its_dataset() -> None:
 
 def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
     with pytest.raises(
-        TypeError, match=r"block_size is not an argument for .*, which holds images: it takes crop, .*hflip, .*size"
+        TypeError, match=r"block_size is not an argument for .*, which holds images: it takes .*crop, .*hflip, .*size"
     ):
         fastdata.open(stores.store(), block_size=8)
-    with pytest.raises(TypeError, match=r"hflip is not an argument for .*, which holds a table: it takes no other"):
+    with pytest.raises(
+        TypeError, match=r"hflip is not an argument for .*, which holds a table: it takes cache, cache_size, storage"
+    ):
         fastdata.open(stores.table(), hflip=0.5)
-    with pytest.raises(TypeError, match=r"hflip is not an argument for .*, which holds arrays: it takes crop, flips, ignore_index"):
+    with pytest.raises(
+        TypeError, match=r"hflip is not an argument for .*, which holds arrays: it takes .*crop, flips, ignore_index"
+    ):
         fastdata.open(stores.arrays(), hflip=0.5)
     with pytest.raises(TypeError, match=r"decoded is not an argument for .*, which holds images with masks: "):
         fastdata.open(stores.masked(), decoded=True)

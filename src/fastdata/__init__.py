@@ -39,12 +39,14 @@ _HOMES = {
     "open": "data.opening",
     "prep": "prepare",
     "profile": "bench.profile",
+    "publish": "remote.publish",
     "CodecError": "errors",
     "FastDataError": "errors",
     "FormatError": "errors",
     "LoaderError": "errors",
     "MissingExtraError": "errors",
     "PrepError": "errors",
+    "RemoteError": "errors",
     "StoreError": "errors",
 }
 
@@ -71,6 +73,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "Ragged",
     "RandomCrop",
     "RandomResizedCrop",
+    "RemoteError",
     "Resize",
     "StoreError",
     "Summary",
@@ -81,6 +84,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "largest_batch",
     "prep",
     "profile",
+    "publish",
 ]
 
 if TYPE_CHECKING:
@@ -89,7 +93,16 @@ if TYPE_CHECKING:
     from fastdata.bench.profile import profile
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
-    from fastdata.errors import CodecError, FastDataError, FormatError, LoaderError, MissingExtraError, PrepError, StoreError
+    from fastdata.errors import (
+        CodecError,
+        FastDataError,
+        FormatError,
+        LoaderError,
+        MissingExtraError,
+        PrepError,
+        RemoteError,
+        StoreError,
+    )
     from fastdata.gpu.augment import Augment
     from fastdata.gpu.batch import Batch
     from fastdata.gpu.bias import drop_dead_bias
@@ -101,6 +114,7 @@ if TYPE_CHECKING:
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
     from fastdata.prepare import Summary, prep
+    from fastdata.remote.publish import publish
     from fastdata.tables.dataset import TableDataset
     from fastdata.text.dataset import TokenDataset
     from fastdata.train.trainer import Trainer

@@ -302,6 +302,20 @@ def verify(store: str, quick: bool) -> None:
 
 @cli.command()
 @STORE
+@click.argument("url")
+def publish(store: str, url: str) -> None:
+    """Copy STORE to a URL, such as s3://bucket/photos.fds, from which datasets read it through a cache."""
+    from tqdm import tqdm
+
+    from fastdata.remote.publish import publish
+
+    with tqdm(unit="B", unit_scale=True, disable=None) as bar:
+        publish(store, url, tick=bar.update)
+    click.echo(f"{url} is a copy of {store}")
+
+
+@cli.command()
+@STORE
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
     "--to",

@@ -4,7 +4,8 @@
     ├── CodecError          bytes are not a readable image; `.reason` is one word for a report
     ├── PrepError           preparing cannot start or continue
     ├── StoreError          a store cannot be opened, read or written
-    │   └── FormatError     its files violate format 1
+    │   ├── FormatError     its files violate format 1
+    │   └── RemoteError     object storage does not give or take an object
     ├── LoaderError         batches cannot be made from these samples
     └── MissingExtraError   an optional package is not installed (also an ImportError)
 
@@ -25,6 +26,7 @@ __all__ = [
     "LoaderError",
     "MissingExtraError",
     "PrepError",
+    "RemoteError",
     "StoreError",
     "needs",
     "warn_user",
@@ -53,6 +55,14 @@ class StoreError(FastDataError):
 
 class FormatError(StoreError):
     """The files of a store violate its format."""
+
+
+class RemoteError(StoreError):
+    """Object storage does not give or take an object. `missing`: there is no such object."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class LoaderError(FastDataError):

@@ -12,7 +12,9 @@ import numpy as np
 from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.place import Place
 from fastdata.store.store import Store
+from fastdata.store.uses import Use
 
 __all__ = ["StoreArrays", "copy_to_memory"]
 
@@ -34,6 +36,7 @@ class StoreArrays:
         self.store = Store(path, "arrays")
         self.mask = mask
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
+        self._variant = variant
         self._chunk = arrays.chunk
         self._reader = self.store.reader(variant)
         self.axes = len(arrays.chunk)
@@ -54,7 +57,7 @@ class StoreArrays:
 
     def sizes(self) -> Array:
         """Return the bytes of each chunk, int64 [chunks]."""
-        return np.array([len(self._reader.get(k)) for k in range(len(self._reader))], np.int64)
+        return self._reader.lengths()
 
     def copy_to_memory(self, sizes: Array) -> None:
         """Copy the first chunks, which have these sizes, into shared memory."""
@@ -64,6 +67,10 @@ class StoreArrays:
         if self.records is not None and chunk < len(self.records):
             return self.records.get(chunk)
         return self._reader.get(chunk)
+
+    def uses(self, rows: Array) -> list[Use]:
+        """Return which shards of a remote store arrays lie in."""
+        return self.store.uses(self._variant, rows) if self.records is None else []
 
     def name(self, index: int) -> str:
         if self._names is None:
@@ -117,10 +124,10 @@ class StoreArrays:
                 ) from None
             part[every + target] = values[every + wanted]
 
-    def __getstate__(self) -> tuple[Path, bool, str, InMemoryRecords | None]:
-        return self.store.path, self.mask, self.store.manifest.fingerprint, self.records
+    def __getstate__(self) -> tuple[Path | Place, bool, str, InMemoryRecords | None]:
+        return self.store.place, self.mask, self.store.manifest.fingerprint, self.records
 
-    def __setstate__(self, state: tuple[Path, bool, str, InMemoryRecords | None]) -> None:
+    def __setstate__(self, state: tuple[Path | Place, bool, str, InMemoryRecords | None]) -> None:
         path, mask, fingerprint, in_memory = state
         self.__init__(path, mask=mask)  # type: ignore[misc]
         self.records = in_memory

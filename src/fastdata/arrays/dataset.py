@@ -20,6 +20,9 @@ from fastdata.data.timing import Allocate, Timing
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.masks import by_class, class_outside
+from fastdata.remote.locate import locate
+from fastdata.remote.url import Storage
+from fastdata.store.uses import Use
 
 __all__ = ["ArrayDataset", "RAMArrays"]
 
@@ -37,11 +40,12 @@ class ArrayDataset(SlotDataset):
     Random crops and flips draw from torch's default generator; under `fastdata.Loader` they depend on (seed, epoch, sample).
 
     Args:
-        path: a store made by `fastdata-prep`.
+        path: a store made by `fastdata-prep`; a folder, or a URL.
         crop: RandomCrop or CenterCrop with a side for each axis except channels, such as RandomCrop((64, 64, 64)); None: no crop.
         flips: probability of a flip along each axis, or one for all axes. Each axis is flipped independently.
         ignore_index: the class of mask values outside of the array, where a crop is padded. Default: 255, or 65535 for uint16
             masks. If voxels have that class already, pass it to ignore them too, or another class, as for MaskDataset.
+        cache, cache_size, storage: as for LMDBDataset.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets.
@@ -62,8 +66,12 @@ class ArrayDataset(SlotDataset):
         crop: Crop | None = None,
         flips: float | Sequence[float] = 0.0,
         ignore_index: int | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
         super().__init__()
+        path = locate(path, cache, cache_size, storage)
         self._arrays = StoreArrays(path)
         masked = self._arrays.store.manifest.section("masks") is not None
         self._masks = StoreArrays(path, mask=True) if masked else None
@@ -131,6 +139,10 @@ class ArrayDataset(SlotDataset):
         target = self._arrays.targets[rows[0]]
         return values, int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
+    def uses(self, indices: Array) -> list[Use]:
+        rows = self.rows(indices)
+        return [use for one in (self._arrays, self._masks) if one is not None for use in one.uses(rows)]
+
     def read_batch(
         self,
         indices: Array,
@@ -178,7 +190,7 @@ class ArrayDataset(SlotDataset):
         classes = f"{len(self.classes)} classes" if self._arrays.labels.kind == "class" else ""
         masks = "masks" if self._masks is not None else ""
         crop = "" if self.crop is None else repr(self.crop)
-        return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.path))
+        return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.place))
 
 
 class RAMArrays(RAMDataset, ArrayDataset):
@@ -192,7 +204,11 @@ class RAMArrays(RAMDataset, ArrayDataset):
         flips: float | Sequence[float] = 0.0,
         ignore_index: int | None = None,
         max_bytes: int | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
         copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes)
 

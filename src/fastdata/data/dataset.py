@@ -20,6 +20,7 @@ from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
 from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
+from fastdata.store.uses import Use
 
 __all__ = ["Labelled", "SlotDataset"]
 
@@ -50,11 +51,9 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
 
     Attributes:
         has_columns: whether samples have columns, which `split` may stratify by.
-        remote: whether the shards come from elsewhere through a cache; a Loader then shuffles by lanes.
     """
 
     has_columns: ClassVar[bool] = False
-    remote: bool = False
 
     def __init__(self) -> None:
         self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
@@ -84,6 +83,15 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
             timing: gets the time added.
         """
         raise NotImplementedError
+
+    def uses(self, indices: Array) -> list[Use]:
+        """Return which shards of remote stores these samples lie in; empty if nothing is remote."""
+        return []
+
+    @property
+    def remote(self) -> bool:
+        """Whether the last sample lies in a remote store and is not in memory. A Loader then shuffles by lanes."""
+        return len(self) > 0 and bool(self.uses(np.array([len(self) - 1])))
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         """Return a batch as the Loader delivers it, (samples, targets).

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import kinds
+from fastdata.remote.locate import locate
 from fastdata.store.format import Manifest, read_manifest
 
 __all__ = ["check_arguments", "described", "open"]
+
+
+CACHED = "cache", "cache_size", "storage"
 
 
 def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
@@ -21,7 +25,7 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
     TableDataset. To keep a store in memory, use RAMDataset.
 
     Args:
-        path: a store made by `fastdata-prep`.
+        path: a store made by `fastdata-prep`; a folder, or a URL, with `cache=`.
         arguments: keyword arguments of the dataset, such as `crop=`, `hflip=` and `size=` for images, `block_size=` for tokens.
 
     Raises:
@@ -30,10 +34,11 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
         TypeError: the dataset does not take an argument, or needs one that is missing.
         ValueError: an argument has a wrong value.
     """
-    manifest = read_manifest(Path(path))
+    found = locate(path, *(arguments.pop(name, None) for name in CACHED))
+    manifest = read_manifest(Path(found))
     dataset = kinds.find(manifest.kind).dataset(manifest)
     check_arguments(dataset, arguments, described(path, manifest))
-    return dataset(path, **arguments)
+    return dataset(found, **arguments)
 
 
 def described(path: str | os.PathLike[str], manifest: Manifest) -> str:

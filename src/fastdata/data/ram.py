@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import kinds
-from fastdata.data.opening import check_arguments, described
+from fastdata.data.opening import CACHED, check_arguments, described
+from fastdata.remote.locate import locate
 from fastdata.store.format import read_manifest
 
 __all__ = ["RAMDataset", "StrPath"]
@@ -24,7 +25,7 @@ class RAMDataset:
     RAMTokens, RAMArrays or RAMTable, depending on the store. These are subclasses of RAMDataset; derive from one of them.
 
     Args:
-        source: a store, or a list of image files of any format (read as RGB, upright).
+        source: a store (a folder, or a URL), or a list of image files of any format (read as RGB, upright).
         targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
         size: for images: the stored size; None: the largest. Several sizes are all kept: this dataset reads the first, and
             `with_size`, and a Loader's `schedule` and `set_size`, choose among the others.
@@ -37,6 +38,7 @@ class RAMDataset:
         crop, flips: for arrays, as for ArrayDataset.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same. Not for
             tables, whose rows are made in memory.
+        cache, cache_size, storage: for a URL, as for LMDBDataset. Without a cache, shards never touch the disk.
 
     Raises:
         StoreError: there is no such store, or it does not fit into free memory (a container's limit included).
@@ -51,7 +53,8 @@ class RAMDataset:
         if not isinstance(source, str | os.PathLike):
             kind, what = kinds.find("images"), "a list of files"
         else:
-            manifest = read_manifest(Path(source))
+            place = locate(source, *(options.get(name) for name in CACHED), in_memory=True)
+            manifest = read_manifest(Path(place))
             kind, what = kinds.find(manifest.kind), described(source, manifest)
             if targets is not None:
                 raise ValueError("targets go with a list of files; a store has its own")

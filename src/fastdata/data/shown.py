@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fastdata.store.place import Place
+
 __all__ = ["counted_of", "in_one_line", "shown"]
 
 
@@ -19,8 +21,10 @@ def counted_of(count: int, whole: int, what: str) -> str:
     return f"{count:,} {what}" if count == whole else f"{count:,} of {whole:,} {what}"
 
 
-def shown(path: Path) -> str:
-    """Return a path relative to the working folder if it lies inside."""
+def shown(path: Path | Place) -> str:
+    """Return a path relative to the working folder if it lies inside, or a URL."""
+    if isinstance(path, Place):
+        return str(path)
     try:
         here = Path.cwd()
     except OSError:  # the folder is gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from fastdata.images.jpeg_cut import Cut
 from fastdata.images.pixels import Window
 from fastdata.images.records import Images, Regions, Scratch
 from fastdata.shared_memory import SharedArray
+from fastdata.store.uses import Use
 
 __all__ = ["ConcatImages"]
 
@@ -88,6 +89,23 @@ class ConcatImages:
             local = ids[part == k] - self._starts[k]
             heights[part == k], widths[part == k] = images.sides(local if rows is None else rows.array[local])
         return heights, widths
+
+    def _parts_of(self, ids: Array) -> Iterator[tuple[Images, Array, Array]]:
+        """Yield the sources that have some of these images, which of them, and their numbers there."""
+        part = np.searchsorted(self._starts, ids, "right") - 1
+        for k in np.unique(part).tolist():
+            images, rows = self._parts[k]
+            places = np.flatnonzero(part == k)
+            local = ids[places] - self._starts[k]
+            yield images, places, local if rows is None else rows.array[local]
+
+    def uses(self, ids: Array) -> list[Use]:
+        found = [(places, use) for images, places, local in self._parts_of(ids) for use in images.uses(local)]
+        return [use._replace(samples=places[use.samples]) for places, use in found]
+
+    def expect(self, ids: Array) -> None:
+        for images, _, local in self._parts_of(ids):
+            images.expect(local)
 
     def _find(self, index: int) -> tuple[Images, int]:
         k = bisect.bisect_right(self._starts, index) - 1

@@ -26,6 +26,7 @@ from fastdata.images.several import Several
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.images.view_checks import check_views
 from fastdata.shared_memory import SharedArray
+from fastdata.store.uses import Use
 
 __all__ = ["ImageDataset"]
 
@@ -141,6 +142,11 @@ class ImageDataset(ColumnsDataset):
             return self._fields.item(self._images.columns, int(row), label, lambda: self._images.placement(row[None]).then(plan))
         return label if self._masks is None else torch.from_numpy(np.array(self._read_targets(row[None], plan, np.empty, None)[0]))
 
+    def uses(self, indices: Array) -> list[Use]:
+        rows = self.rows(indices)
+        sources = (*self._sources, self._masks.source) if self._masks else self._sources
+        return [use for source in sources for use in source.uses(rows)]
+
     def read_batch(
         self,
         indices: Array,
@@ -160,6 +166,8 @@ class ImageDataset(ColumnsDataset):
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
+        for source in (*self._sources, self._masks.source) if self._masks else self._sources:
+            source.expect(rows)
         if self.views.transform is None:
             images = [b for one in self._sources for b in render_batch(one, self.views.each, rows, plans, allocate, timing)]
         else:

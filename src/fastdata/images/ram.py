@@ -14,6 +14,8 @@ from fastdata.images.masks import Masks
 from fastdata.images.records import FileImages, StoreImages, hold
 from fastdata.images.several import Several, open_images
 from fastdata.images.view import Transform, Views
+from fastdata.remote.locate import locate
+from fastdata.remote.url import Storage
 
 __all__ = ["RAMImages"]
 
@@ -38,12 +40,16 @@ class RAMImages(RAMDataset, ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
         found: Masks | None = None
         several = Several()
         first: StoreImages | FileImages
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
+            source = locate(source, cache, cache_size, storage, in_memory=True)
             sizes = _check_sizes(size)
             opened = [open_images(source, one, images) for one in sizes]
             first, several = opened[0]

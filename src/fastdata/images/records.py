@@ -23,6 +23,7 @@ from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
+from fastdata.store.uses import Use
 
 __all__ = ["FileImages", "Images", "StoreImages", "hold"]
 
@@ -95,6 +96,12 @@ class Images(Protocol):
 
     def shards_of(self, rows: Array) -> Array:
         """Return the shard that each image lies in, int64. Image files lie in none, which is an error."""
+
+    def uses(self, ids: Array) -> list[Use]:
+        """Return which shards of remote stores images lie in."""
+
+    def expect(self, ids: Array) -> None:
+        """Prepare for reading images, if they are remote."""
 
     def with_size(self, size: int | None) -> Images:
         """Return the same images in another stored size."""
@@ -176,7 +183,7 @@ class StoreImages(_Holdable):
 
     @property
     def place(self) -> str:
-        return shown(self.store.path)
+        return shown(self.store.place)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -220,9 +227,17 @@ class StoreImages(_Holdable):
     def shards_of(self, rows: Array) -> Array:
         return self.store.shards_of(rows)
 
+    def uses(self, ids: Array) -> list[Use]:
+        held = 0 if self.records is None else len(self.records)
+        return self.store.uses(self.variant, ids, held)
+
+    def expect(self, ids: Array) -> None:
+        held = 0 if self.records is None else len(self.records)
+        self._reader.expect(ids[ids >= held])
+
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
-            return StoreImages(self.store.path, size, mask=self.mask, image=self.image)
+            return StoreImages(self.store.place, size, mask=self.mask, image=self.image)
         stored = self.store.variant(size).size
         if stored not in self.by_size:
             known = [str(size) for size in self.by_size if size is not None]
@@ -234,7 +249,7 @@ class StoreImages(_Holdable):
 
     def __getstate__(self) -> tuple[Any, ...]:
         held = self.records, self.decoded, self.jpegs, self.indexed, self.by_size
-        return self.store.path, self.size, self.mask, self.image, self.store.manifest.fingerprint, held
+        return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, held
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         path, size, mask, image, fingerprint, held = state
@@ -315,6 +330,12 @@ class FileImages(_Holdable):
 
     def shards_of(self, rows: Array) -> NoReturn:
         raise StoreError("order is 'lanes', which follows the shards of a store, but image files have none: leave order out")
+
+    def uses(self, ids: Array) -> list[Use]:
+        return []
+
+    def expect(self, ids: Array) -> None:
+        pass
 
     def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")

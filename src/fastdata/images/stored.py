@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
+from fastdata.data.ram import StrPath
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
@@ -13,6 +13,8 @@ from fastdata.images.masks import Masks
 from fastdata.images.records import StoreImages
 from fastdata.images.several import open_images
 from fastdata.images.view import Transform, Views
+from fastdata.remote.locate import locate
+from fastdata.remote.url import Storage
 
 __all__ = ["LMDBDataset", "MaskDataset"]
 
@@ -21,7 +23,7 @@ class LMDBDataset(ImageDataset):
     """The images of a store, read from disk through LMDB.
 
     Args:
-        path: a store made by `fastdata-prep`.
+        path: a store made by `fastdata-prep`; a folder, or a URL.
         size: the stored size to read; None: the largest.
         crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image. A list of crops, or a
             MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of its own
@@ -43,6 +45,8 @@ class LMDBDataset(ImageDataset):
             describe them.
         images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
             all of them, as a dict.
+        cache, cache_size, storage: for a URL, such as s3://bucket/photos.fds: the folder for shards on a local disk, the most bytes
+            in it, such as "200GB", and options of the client: see docs/remote.md.
 
     Raises:
         StoreError: if the store does not exist, is not finished, lacks this size, or has masks and no labels.
@@ -51,7 +55,7 @@ class LMDBDataset(ImageDataset):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         *,
         size: int | None = None,
         crop: Crop | Sequence[Crop] | None = None,
@@ -61,7 +65,11 @@ class LMDBDataset(ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        path = locate(path, cache, cache_size, storage)
         first, several = open_images(path, size, images)
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
@@ -79,7 +87,7 @@ class MaskDataset(ImageDataset):
     centre. A `Loader` delivers masks as [B, H, W].
 
     Args:
-        path: the store.
+        path: the store; a folder, or a URL.
         size: the stored size to read; None: the largest.
         crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image.
         hflip, vflip: probability of a flip.
@@ -87,6 +95,7 @@ class MaskDataset(ImageDataset):
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
         images: as for LMDBDataset.
+        cache, cache_size, storage: as for LMDBDataset.
 
     Raises:
         StoreError: if the store does not exist, is not finished, or lacks this size or masks.
@@ -96,7 +105,7 @@ class MaskDataset(ImageDataset):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         *,
         size: int | None = None,
         crop: Crop | None = None,
@@ -104,7 +113,11 @@ class MaskDataset(ImageDataset):
         vflip: float = 0.0,
         ignore_index: int | None = None,
         images: str | Sequence[str] | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        path = locate(path, cache, cache_size, storage)
         first, several = open_images(path, size, images)
         masks = Masks.of(first, StoreImages(path, size, mask=True), ignore_index)
         super().__init__(first, Views(crop, hflip, vflip), masks, several=several)

@@ -125,6 +125,7 @@ class Planner:
             self._lanes = LaneOrder.of(self._dataset, self._seed)
         order = self._lanes or EpochOrder(counts.num_samples, self._seed, self._shuffle)
         requests = Requests(order, part, counts.global_batch_size, counts.epoch_stop, self.sampler, self.batch_sampler)
+        requests.announce(self._dataset)
         return Plan(part, counts, order, requests)
 
     def _counts(self, part: Part) -> Counts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fastdata.data.dataset import SlotDataset
 from fastdata.data.random import lent_generators, loose_seeds, occurrences
 from fastdata.errors import LoaderError
 from fastdata.loader.fetch import Request
 from fastdata.loader.lanes import LaneOrder
 from fastdata.loader.order import EpochOrder, Part
-from fastdata.loader.sizes import Sizes
+from fastdata.loader.sizes import Sizes, sized
 from fastdata.loader.slots import Slots
+from fastdata.remote.ahead import Ahead
 
 __all__ = ["Requests", "Source"]
 
@@ -74,6 +77,7 @@ class Requests:
         self._sampler: Any = sampler
         self._batch_sampler: Any = batch_sampler
         self.slots: Slots | None = None
+        self._ahead: Ahead | None = None
         self.generation = 0
         self.restart(0, 0, Sizes.of(None))
 
@@ -93,6 +97,36 @@ class Requests:
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
         self._drawn_batches: list[Any] | None = None
+        if self._ahead is not None:
+            self._ahead.restart(epoch, start)
+
+    def announce(self, dataset: Any) -> None:
+        """Tell where a remote dataset comes from which of its shards will be read."""
+        if self._batch_sampler is None and isinstance(dataset, SlotDataset) and dataset.remote:
+            own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
+            self._ahead = Ahead(lambda epoch, ids: sized(dataset, own.sizes.at(epoch)).uses(ids), lambda *at: own._chunk(*at))
+            self._ahead.restart(self._epoch, self._start)
+
+    def _chunk(self, epoch: int, start: int) -> tuple[Array, int, int]:
+        """Return some thousand of this rank's samples of an epoch, and the epoch and the place after them."""
+        if start >= self._stop:
+            epoch, start = epoch + 1, 0
+        if self._sampler is not None:
+            own = self._drawn is not None and epoch == self._epoch
+            return (self._drawn[0, start:] if own and self._drawn is not None else np.zeros(0, np.int64)), epoch, self._stop
+        full = min(max(AHEAD * self._part.world_size // self._batch, 1), (self._stop - start) // self._batch)
+        stop = start + full * self._batch if full else self._stop
+        return self._order.at(epoch, self._part.places(start, stop, self._batch)[0]), epoch, stop
+
+    def _handed_out(self, request: Request) -> Request:
+        if self._ahead is not None:
+            self._ahead.draw(len(request.indices), self._in_flight * len(request.indices))
+        return request
+
+    @property
+    def _in_flight(self) -> int:
+        """How many batches workers may have yet to make."""
+        return 0 if self.slots is None else self.slots.count
 
     def rewind(self) -> None:
         """Continue from where the last restart began."""
@@ -101,7 +135,7 @@ class Requests:
     def __iter__(self) -> Iterator[Request]:
         while True:
             self.fill()
-            request = self._ready.popleft()
+            request = self._handed_out(self._ready.popleft())
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
     def number(self, request: Request) -> int:
@@ -111,7 +145,7 @@ class Requests:
     def take(self) -> list[Request]:
         """Return the next requests, one or more of one epoch, without slots."""
         self.fill()
-        taken = list(self._ready)
+        taken = list(map(self._handed_out, self._ready))
         self._ready.clear()
         return taken
 
@@ -137,6 +171,8 @@ class Requests:
             last = min(first + batch, stop)
             repeat = None if repeats is None else repeats[part]
             self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
+        if self._ahead is not None:
+            self._ahead.begin((self._in_flight + 1) * rows)
 
     def _drawn_request(self) -> Request:
         """Return the request for the batch sampler's next batch."""

@@ -25,6 +25,7 @@ __all__ = [
     "has_foreign",
     "is_store",
     "is_variant",
+    "offsets_file",
     "own_files",
     "own_folders",
     "shard_file",
@@ -54,6 +55,11 @@ def shard_file(variant: str, shard: int) -> str:
     return f"{variant}/shard-{shard:05d}.mdb"
 
 
+def offsets_file(variant: str) -> str:
+    """Return the path inside its store of the table of where the records of a variant lie in their shards."""
+    return f"{variant}/offsets.npy"
+
+
 def file_sum(path: Path) -> FileSum:
     """Compute the size and xxh3-128 of a file, reading it in blocks."""
     digest, size = xxhash.xxh3_128(), 0
@@ -81,7 +87,8 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     found = [kinds.find(name) for name in known]
     variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
-    files = rf"{_COMMON}{_COLUMNS}{extra})(\.[0-9]+\.tmp)?|work/({variant})-[0-9]+\.[0-9]+\.tmp|({variant})/shard-[0-9]+\.mdb"
+    own = rf"work/({variant})-[0-9]+\.[0-9]+\.tmp|({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
+    files = rf"{_COMMON}{_COLUMNS}{extra})(\.[0-9]+\.tmp)?|{own}"
     return re.compile(variant), re.compile(files)
 
 

@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import FileSum, file_sum
 
-__all__ = ["ShardReader", "ShardWriter", "key"]
+__all__ = ["ShardReader", "ShardWriter", "allow_files", "key"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change
 COMMIT_BYTES = 32 << 20  # held in memory by one transaction. It determines the bytes of the file, so it must never change
@@ -122,7 +125,7 @@ def _open(path: Path) -> tuple[tuple[int, int], _Env]:
         _close_released()
         if where not in _envs:
             try:
-                _allow_files(len(_envs))
+                allow_files(len(_envs))
                 env = lmdb.open(
                     os.fsencode(path), subdir=False, readonly=True, create=False, lock=False, readahead=False, lib_version=0
                 )
@@ -133,7 +136,7 @@ def _open(path: Path) -> tuple[tuple[int, int], _Env]:
         return where, _envs[where]
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
     """Raise the limit of open files: each open shard needs one, and the usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count + 64 > soft != hard:
@@ -205,6 +208,13 @@ class ShardReader:
         if record is None:
             raise FormatError(f"{self._paths[shard]} has no record {index - self._starts[shard]}; run fastdata verify")
         return record
+
+    def expect(self, indices: Array) -> None:
+        """Do nothing: LMDB reads records when they are needed."""
+
+    def lengths(self) -> Array:
+        """Return the bytes of each record, int64 [n]."""
+        return np.array([len(self.get(k)) for k in range(len(self))], np.int64)
 
     def count(self, shard: int) -> int:
         """Return the number of records that LMDB finds in a shard."""

@@ -13,7 +13,9 @@ from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import IMAGES, NAMES, REJECTS, SAMPLES, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest, variant_columns
+from fastdata.store.place import Place, Records
 from fastdata.store.shards import ShardReader, check_size
+from fastdata.store.uses import Use
 
 __all__ = ["Store"]
 
@@ -24,11 +26,12 @@ class Store:
     """A finished store.
 
     Args:
-        path: the folder.
+        path: the folder, or a Place.
         kind: the kind of data it must hold; None: any.
 
     Attributes:
         path: the folder, absolute.
+        place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
         manifest: what it contains and how it was made.
         kind: its kind of data.
         samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table. `field` reads what it says of
@@ -41,6 +44,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str], kind: str | None = "images") -> None:
         self.path = Path(path).absolute()
+        self.place: Path | Place = path if isinstance(path, Place) else self.path
         self.manifest: Manifest = read_manifest(self.path)
         self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):
@@ -57,7 +61,7 @@ class Store:
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():
             check_size(self.path / name, total.bytes)
-        for variant in self.manifest.variants:
+        for variant in () if isinstance(self.place, Place) else self.manifest.variants:
             for shard, total in enumerate(variant.shards):
                 check_size(self.path / shard_file(variant.name, shard), total.bytes)
 
@@ -114,8 +118,17 @@ class Store:
         """Return the shard that each row lies in, int64."""
         return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")
 
-    def reader(self, variant: Variant) -> ShardReader:
+    def uses(self, variant: Variant, rows: Array, held: int = 0) -> list[Use]:
+        """Return which shards of a variant samples lie in, if the store is remote. held: the first samples, which are in memory."""
+        samples = np.flatnonzero(rows >= held)
+        if not isinstance(self.place, Place) or not len(samples):
+            return []
+        return [Use(self.place, variant.name, samples, self.shards_of(rows[samples]))]
+
+    def reader(self, variant: Variant) -> Records:
         """Open the records of a variant."""
+        if isinstance(self.place, Place):
+            return self.place.reader(self.manifest, variant)
         paths = [self.path / shard_file(variant.name, k) for k in range(len(variant.shards))]
         return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards])
 

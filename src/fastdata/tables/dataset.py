@@ -20,6 +20,8 @@ from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
 from fastdata.errors import FormatError, StoreError
 from fastdata.machine import free_memory
+from fastdata.remote.locate import locate
+from fastdata.remote.url import Storage
 from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
 from fastdata.tables.columns import MASK, Column, Table
@@ -53,7 +55,8 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
     or several targets), or -1 without a target. float32 may round values that the store holds exactly.
 
     Args:
-        path: a store of a table.
+        path: a store of a table; a folder, or a URL.
+        cache, cache_size, storage: as for LMDBDataset.
 
     Attributes:
         columns: dict of each column's description: kind, dtype, unit, scale, names.
@@ -67,10 +70,18 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         FormatError: if it is damaged, or of a newer version.
     """
 
-    def __init__(self, path: StrPath) -> None:
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        path = locate(path, cache, cache_size, storage)
         store = Store(path, kind="table")
         table = store.manifest.section("table")
-        self._path = store.path
+        self._path = store.place
         self._labels = store.manifest.labels
         self._count = len(store)
         self._shard_ends = np.cumsum(store.manifest.shard_samples)
@@ -194,8 +205,15 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
 class RAMTable(RAMDataset, TableDataset):
     """A table in memory, like every TableDataset; see RAMDataset."""
 
-    def __init__(self, source: StrPath) -> None:
-        super().__init__(source)
+    def __init__(
+        self,
+        source: StrPath,
+        *,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        super().__init__(locate(source, cache, cache_size, storage, in_memory=True))
 
 
 def _contiguous(part: Array, pin: bool) -> torch.Tensor:

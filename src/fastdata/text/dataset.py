@@ -17,6 +17,8 @@ from fastdata.data.splitting import check_split
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.errors import FormatError
+from fastdata.remote.locate import locate
+from fastdata.remote.url import Storage
 from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
 from fastdata.text.memory import RowCopier, Runs, TokenMemory
@@ -75,6 +77,9 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         mode: str = "random",
         documents: str = "join",
         in_memory: bool = False,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
         for name, value, known in (("mode", mode, MODES), ("documents", documents, DOCUMENTS)):
             if value not in known:
@@ -83,8 +88,10 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
             raise ValueError(f"documents is {documents!r}, but in mode 'document' a row has one document: leave documents out")
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}, but must be positive")
+        path = locate(path, cache, cache_size, storage, in_memory=in_memory)
         store = Store(path, "tokens")
         self.path = store.path
+        self._place = store.place
         self.block_size = block_size
         self.mode = mode
         self.documents = documents
@@ -285,15 +292,25 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
     def __repr__(self) -> str:
         documents = counted_of(self.num_documents, len(self._ends.array) - 1, "documents")
         block = f"block_size={self.block_size}"
-        return in_one_line(self, f"{self.num_tokens:,} tokens", documents, block, self.mode, self.documents, shown(self.path))
+        return in_one_line(self, f"{self.num_tokens:,} tokens", documents, block, self.mode, self.documents, shown(self._place))
 
 
 class RAMTokens(RAMDataset, TokenDataset):
     """Tokens in memory; see RAMDataset."""
 
     def __init__(
-        self, source: StrPath, *, block_size: int, mode: str = "random", documents: str = "join", max_bytes: int | None = None
+        self,
+        source: StrPath,
+        *,
+        block_size: int,
+        mode: str = "random",
+        documents: str = "join",
+        max_bytes: int | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, block_size, mode=mode, documents=documents)
         self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes)
 

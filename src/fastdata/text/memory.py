@@ -20,6 +20,7 @@ import torch
 from fastdata.data.in_memory import how_many
 from fastdata.errors import FormatError
 from fastdata.shared_memory import SharedArray
+from fastdata.store.place import Place
 from fastdata.store.store import Store
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
@@ -115,6 +116,8 @@ class TokenMemory:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
         self.counts = store.manifest.section("tokens").counts
+        if isinstance(store.place, Place):
+            store.place.require(store.manifest, variant)
         self._reader = store.reader(variant)
         self._records = store.manifest.shard_records(variant)
         self._copied: SharedArray | None = None
@@ -124,7 +127,7 @@ class TokenMemory:
             self._copy_to_memory(max_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat")} | {"_process": -1}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat", "_parts")} | {"_process": -1}
 
     def _open(self) -> None:
         """Find the runs, once in each process: a forked child maps the files at other addresses."""
@@ -138,6 +141,7 @@ class TokenMemory:
                 raise FormatError("the records hold other numbers of tokens than the manifest says; run fastdata verify")
         elif len(self._copied.array):
             parts = [self._copied.array, *parts]
+        self._parts = parts  # which keep the memory of a remote store
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
         base = int(addresses.min(initial=1 << 62))
@@ -180,6 +184,7 @@ class TokenMemory:
         self._copied = copied
         self._copied_records = count
         self._process = -1
+        self._parts = []
 
 
 class RowCopier:

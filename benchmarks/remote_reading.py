@@ -1,0 +1,146 @@
+"""What it costs to read a store from object storage: cold, warm, the first batch, and eight ranks of a node.
+
+    python benchmarks/remote_reading.py --images 600
+
+The server is tests/scale/faults.py on this machine, so its CPU time counts too. Run it on a quiet machine: on one with two cores,
+the server, the fetcher and the workers share them. Ratios come from the same round; medians over the rounds are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "scale"))
+
+import cv2
+import numpy as np
+
+import fastdata
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from fastdata.store.format import read_manifest
+from faults import FaultServer, serving
+
+PLAIN = """
+import json, os, sys, time
+from concurrent.futures import ThreadPoolExecutor
+import obstore
+from obstore.store import from_url
+url, sizes = sys.argv[1], json.loads(sys.argv[2])
+store = from_url(url, client_options={"allow_http": True})
+STEP = 16 << 20
+def get(each):
+    path, start, size = each
+    return len(obstore.get_range(store, path, start=start, length=min(STEP, size - start)))
+started = time.perf_counter()
+with ThreadPoolExecutor(16) as pool:
+    parts = [(path, start, size) for path, size in sizes.items() for start in range(0, size, STEP)]
+    total = sum(pool.map(get, parts))
+print(total / (time.perf_counter() - started))
+"""
+
+RANK = """
+import sys
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+url, cache, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with Loader(LMDBDataset(url, cache=cache, crop=RandomResizedCrop(128)), 16, num_workers=1, rank=rank, world_size=8) as loader:
+    for _ in loader:
+        pass
+"""
+
+
+def make(folder: Path, images: int) -> Path:
+    """Prepare a store of noise with soft edges, which compresses as photos do."""
+    (folder / "in").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for k in range(images):
+        small = rng.integers(0, 256, (60, 80, 3), np.uint8)
+        image = cv2.resize(small, (640, 480), interpolation=cv2.INTER_CUBIC)
+        cv2.imwrite(str(folder / "in" / f"{k:05d}.jpg"), cv2.add(image, rng.integers(0, 24, image.shape, np.uint8)))
+    return fastdata.prep(folder / "in", folder / "photos.fds", size=384).out
+
+
+def read(path: str | Path, **options: object) -> tuple[float, float]:
+    """Return images/s of an epoch, and the seconds until its first batch, opening included."""
+    started = time.perf_counter()
+    dataset = LMDBDataset(path, crop=RandomResizedCrop(224), **options)
+    count, first = 0, 0.0
+    with Loader(dataset, 32, num_workers=2) as loader:
+        for batch in loader:
+            first = first or time.perf_counter() - started
+            count += len(batch.ids)
+    return count / (time.perf_counter() - started), first
+
+
+def sizes_of(store: Path) -> dict[str, int]:
+    (variant,) = read_manifest(store).variants
+    return {f"{variant.name}/shard-{k:05d}.mdb": total.bytes for k, total in enumerate(variant.shards)}
+
+
+def shard_bytes(server: FaultServer) -> int:
+    return sum(size for path, size in server.nbytes.items() if "shard-" in path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
+    parser.add_argument("--json", type=Path, help="write the results there too")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=given.folder))
+    try:
+        results = measure(folder, given.images, given.rounds)
+    finally:
+        shutil.rmtree(folder)
+    for name, value in results.items():
+        print(f"{name:44} {value:.3f}")
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
+    store = make(folder, images)
+    fastdata.publish(store, f"file://{folder}/served/photos.fds")
+    sizes = sizes_of(store)
+    total = sum(sizes.values())
+    per_image = total / images
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        found.setdefault(name, []).append(value)
+
+    with serving(folder / "served") as server:
+        url = f"{server.url}/photos.fds"
+        for k in range(rounds):
+            done = subprocess.run([sys.executable, "-c", PLAIN, url, json.dumps(sizes)], capture_output=True, text=True, check=True)
+            plain = float(done.stdout)
+            local, _ = read(store)
+            cache = folder / f"cache{k}"
+            cold, _ = read(url, cache=cache)
+            warm, _ = read(url, cache=cache)
+            again, _ = read(store)
+            note("plain download, MB/s", plain / 1e6)
+            note("local, images/s", local)
+            note("cold / min(plain download, local)", cold / min(plain / per_image, local))
+            note("warm / local", warm / statistics.mean((local, again)))
+            server.delay_s = 0.02
+            note("first batch, cold, 20 ms a request, s", read(url, cache=folder / f"delayed{k}")[1])
+            server.delay_s = 0.0
+        server.nbytes.clear()
+        ranks = [subprocess.Popen([sys.executable, "-c", RANK, url, str(folder / "ranks"), str(rank)]) for rank in range(8)]
+        if any(rank.wait() for rank in ranks):
+            raise SystemExit("a rank failed")
+        note("8 ranks, bytes of shards / store", shard_bytes(server) / total)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+if __name__ == "__main__":
+    main()

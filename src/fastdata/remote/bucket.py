@@ -1,0 +1,251 @@
+"""Object storage through obstore, behind one small interface.
+
+A process that has used obstore cannot be forked any more: its children hang. So only the fetcher, publishing and the workers of
+`fastdata-prep` use this module, each in a process of its own that never forks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from fastdata.errors import RemoteError, needs
+from fastdata.remote.url import Storage, scheme
+
+__all__ = ["RANGE", "Bucket"]
+
+RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
+AHEAD = 4  # requests of one download in flight
+PART = 16 << 20  # of a multipart upload
+TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
+RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
+
+CAUSES = (  # what a server or a library says, in lower case, and what it means
+    ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
+    ("expiredtoken", "the credentials have expired: renew them"),
+    ("tokenrefreshrequired", "the credentials have expired: renew them"),
+    ("expired", "the credentials have expired: renew them"),
+    ("unable to canonicalize", "there is no such folder"),
+    ("nosuchbucket", "there is no such bucket"),
+    ("containernotfound", "there is no such container"),
+    ("invalidaccesskeyid", "the server does not know the access key"),
+    ("signaturedoesnotmatch", "the secret key is wrong"),
+    ("169.254.169.254", "no credentials were found: set them, or storage={'anonymous': True} for a public bucket"),
+    ("missing account", "no account is named: set AZURE_STORAGE_ACCOUNT_NAME, or storage={'account_name': ...}"),
+    ("account must be specified", "no account is named: set AZURE_STORAGE_ACCOUNT_NAME, or storage={'account_name': ...}"),
+    ("dns error", "the name of the server cannot be resolved: check the endpoint and the network"),
+    ("connection refused", "no server answers there: check the endpoint"),
+    ("network is unreachable", "there is no route to the server: check the network"),
+    ("no route to host", "there is no route to the server: check the network"),
+    ("certificate", "the server's certificate is not trusted"),
+    ("timed out", "the server does not answer in time"),
+    ("timeout", "the server does not answer in time"),
+    ("no space left", "the disk is full"),
+)
+
+
+class Bucket:
+    """The objects below a URL. It is safe to use from several threads.
+
+    Args:
+        url: such as s3://bucket/folder; also gs, az, https, http and file.
+        storage: endpoint, region, anonymous, or any option of obstore's client for this service. What is missing comes from the
+            environment.
+        create: make the folder of a file:// URL.
+
+    Raises:
+        MissingExtraError: obstore is not installed.
+        RemoteError: the URL or an option is wrong.
+    """
+
+    def __init__(self, url: str, storage: Storage | None = None, *, create: bool = False) -> None:
+        with needs("obstore"):
+            import obstore
+            from obstore.store import from_url
+        self.url = url.rstrip("/")
+        self._api = obstore
+        with self._explained(""):
+            self._store: Any = from_url(self.url, **_options(self.url, storage or {}, create=create))
+
+    def size(self, path: str) -> int:
+        """Return the size of an object in bytes."""
+        with self._explained(path):
+            return int(self._api.head(self._store, path)["size"])
+
+    def read(self, path: str) -> bytes:
+        """Return a small object."""
+        with self._explained(path):
+            return bytes(self._api.get(self._store, path).bytes())
+
+    def read_range(self, path: str, start: int, length: int) -> memoryview:
+        """Return a range of an object."""
+        with self._explained(path):
+            found = memoryview(self._api.get_range(self._store, path, start=start, length=length))
+        if len(found) != length:
+            raise RemoteError(
+                f"{self.url}/{path}: {len(found)} bytes came for a range of {length} at {start}: the object is too short"
+            )
+        return found
+
+    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[memoryview]:
+        """Return several ranges of an object; near ones come in one request."""
+        with self._explained(path):
+            return [memoryview(part) for part in self._api.get_ranges(self._store, path, starts=starts, lengths=lengths)]
+
+    def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
+        """Write an object to the beginning of a file, a range after the other.
+
+        Args:
+            path: of the object.
+            size: its size in bytes.
+            descriptor: of the file.
+            pool: threads that make the requests.
+
+        Returns:
+            The xxh3-128 of what came, in hexadecimal digits.
+        """
+        digest = xxhash.xxh3_128()
+        for start, part in _ahead(pool, self._read_range_of, path, size):
+            digest.update(part)
+            _write(descriptor, part, start)
+        return digest.hexdigest()
+
+    def mend(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
+        """Read an object once more into a file that holds a damaged copy: a range that differs is read a third time, and the
+        majority wins. Returns the xxh3-128 as `download` does."""
+        digest = xxhash.xxh3_128()
+        for start, part in _ahead(pool, self._read_range_of, path, size):
+            old = os.pread(descriptor, len(part), start)
+            chosen = part
+            if old != part:
+                third = self._read_range_of(path, start, len(part))
+                chosen = third if old == third else part
+                _write(descriptor, chosen, start)
+            digest.update(chosen)
+        return digest.hexdigest()
+
+    def _read_range_of(self, path: str, start: int, length: int) -> memoryview:
+        return self.read_range(path, start, length)
+
+    def put(self, path: str, data: bytes | Path, *, replace: bool = False) -> bool:
+        """Write an object, unless it exists.
+
+        Args:
+            path: of the object.
+            data: its bytes, or a file.
+            replace: overwrite an object that exists.
+
+        Returns:
+            Whether it was written; False: there is an object of this name already.
+        """
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._explained(path):
+            try:
+                self._api.put(self._store, path, data, mode="overwrite" if replace else "create", chunk_size=PART)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
+        with self._explained(prefix):
+            for batch in self._api.list(self._store, prefix or None):
+                for found in batch:
+                    yield found["path"], int(found["size"])
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove objects; those that do not exist are no error."""
+        from obstore.exceptions import NotFoundError
+
+        for path in paths:
+            with self._explained(path):
+                try:
+                    self._api.delete(self._store, path)
+                except NotFoundError:
+                    continue
+
+    @contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        """Turn obstore's errors into ours, which name the URL and the cause."""
+        from obstore import exceptions as known
+
+        try:
+            yield
+        except (known.BaseError, OSError, ValueError) as error:
+            where = f"{self.url}/{path}" if path else self.url
+            cause = _cause(error, known)
+            raise RemoteError(f"{where}: {cause}", missing=cause.startswith("there is no such")) from None
+
+
+def _is_missing(error: Exception, known: Any) -> bool:
+    return isinstance(error, known.NotFoundError | FileNotFoundError)
+
+
+def _cause(error: Exception, known: Any) -> str:
+    """Return the cause of an error of obstore in plain words."""
+    text = " ".join(str(error).partition("Debug source:")[0].split())
+    low = str(error).lower()
+    found = next((meaning for sign, meaning in CAUSES if sign in low), "")
+    if _is_missing(error, known):
+        return found if found.startswith("there is no such") else "there is no such object (404)"
+    if isinstance(error, known.PermissionDeniedError):
+        return found or "access is denied (403): check the credentials and the bucket's policy"
+    if isinstance(error, known.UnauthenticatedError):
+        return found or "the server wants credentials (401): set them in the environment"
+    if isinstance(error, known.NotSupportedError):
+        return "this service can only be read"
+    return f"{found} ({text[:300]})" if found else text[:500] or type(error).__name__
+
+
+def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str, Any]:
+    """Return the arguments for obstore's client."""
+    kind = scheme(url)
+    if kind == "file":
+        return {"mkdir": create}
+    config = {key: value for key, value in storage.items() if key != "anonymous"}
+    if storage.get("anonymous"):
+        config["skip_signature"] = True
+    env = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
+    places = [url, str(config.get("endpoint", "")), *(os.environ.get(name, "") for name in env)]
+    client: dict[str, Any] = dict(TIMEOUTS)
+    if any(place.startswith("http://") for place in places):
+        client["allow_http"] = True
+    if kind == "s3":
+        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+            if "endpoint" not in config and os.environ.get(name):
+                config["endpoint"] = os.environ[name]
+    if kind in ("http", "https"):
+        config = {}
+    return {**config, "client_options": client, "retry_config": RETRIES}
+
+
+def _ahead(pool: Executor, read: Any, path: str, size: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield the ranges of an object in order, while the next ones are on their way."""
+    waiting = deque[tuple[int, Future[memoryview]]]()
+    starts = iter(range(0, size, RANGE))
+    try:
+        while True:
+            while len(waiting) < AHEAD and (start := next(starts, None)) is not None:
+                waiting.append((start, pool.submit(read, path, start, min(RANGE, size - start))))
+            if not waiting:
+                return
+            start, future = waiting.popleft()
+            yield start, future.result()
+    finally:
+        for _, future in waiting:
+            future.cancel()
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], offset + done)

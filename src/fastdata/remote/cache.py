@@ -1,0 +1,276 @@
+"""A folder on a local disk that holds shards of remote stores, shared by all processes of a machine.
+
+    CACHEDIR.TAG                                     marks the folder: nothing is ever deleted in one without it
+    turn                                             8 bytes: counts how often readers were asked to let go of shards
+    FINGERPRINT/MANIFEST-SUM/manifest.json ...       what a store has besides shards
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb         a shard, verified, and then the places of its records
+    FINGERPRINT/VARIANT/shard-00007.XXH3.tmp         a shard that is being fetched
+
+All locks are flock, which the kernel frees when a process ends. A writer holds its .tmp exclusively. A reader holds a shard shared
+for as long as it maps it; who evicts needs it exclusively, at once. Names hold checksums, files are only renamed and unlinked, so
+what a reader has mapped never changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastdata.errors import StoreError
+from fastdata.words import human_bytes
+
+__all__ = ["Cache", "Turn", "place_bytes", "shard_name"]
+
+MARK = "CACHEDIR.TAG"
+TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
+TURN = "turn"
+LOCK = "lock"
+POLL_S = 0.02
+
+OWN = (TURN, LOCK, "fetcher.log")  # which a process may write again in a folder that was emptied
+
+NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
+
+
+def shard_name(shard: int, xxh3: str) -> str:
+    """Return the name of a shard's file in a cache."""
+    return f"shard-{shard:05d}.{xxh3}.mdb"
+
+
+def place_bytes(size: int, records: int) -> int:
+    """Return the size of a shard's file in a cache: the shard, and a start and a length of 8 bytes each for every record."""
+    return -(-size // 8) * 8 + 16 * records
+
+
+class Turn:
+    """The count of a cache's evictions, shared by all processes. A reader that sees it change lets go of its shards."""
+
+    def __init__(self, folder: Path) -> None:
+        descriptor = os.open(folder / TURN, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if os.fstat(descriptor).st_size < 8:
+                os.ftruncate(descriptor, 8)
+            self.value = memoryview(mmap.mmap(descriptor, 8)).cast("Q")
+        finally:
+            os.close(descriptor)
+
+    def advance(self) -> None:
+        self.value[0] = (self.value[0] + 1) & ((1 << 64) - 1)
+
+
+class Cache:
+    """A folder of shards that takes at most `limit` bytes.
+
+    Args:
+        folder: created if it does not exist.
+        limit: bytes of all shards together, those that are being fetched included; None: what the disk has.
+
+    Raises:
+        StoreError: the folder holds other files, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, limit: int | None = None) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._writing = set[Path]()
+        self._disk_is_full = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / MARK).exists():
+                self._mark()
+            self._turn = Turn(folder)
+        except OSError as error:
+            raise StoreError(f"the cache {folder} cannot be used: {error.strerror}") from None
+
+    def _mark(self) -> None:
+        others = [path.name for path in self.folder.iterdir() if not path.name.startswith((MARK, *OWN))]
+        if others and not (self.folder / MARK).exists():
+            raise StoreError(
+                f"cache={os.fspath(self.folder)!r} holds other files ({', '.join(sorted(others)[:3])}): "
+                "give an empty or a new folder"
+            )
+        temporary = self.folder / f"{MARK}.{os.getpid()}.tmp"
+        temporary.write_bytes(TAG)
+        temporary.replace(self.folder / MARK)
+
+    def files(self) -> list[Path]:
+        """Return all shards, those that are being fetched included."""
+        return [*self.folder.glob("*/*/shard-*.mdb"), *self.folder.glob("*/*/shard-*.tmp")]
+
+    def used(self) -> int:
+        """Return the bytes of all shards."""
+        return sum(_size(path) for path in self.files())
+
+    @contextmanager
+    def reserved(
+        self, path: Path, size: int, next_use: NextUse, before: float = -1.0, wait_s: float = 30.0
+    ) -> Iterator[int | None]:
+        """Make room for a shard, and yield the descriptor of a file of this size that becomes `path` when the body has ended.
+
+        The file is removed if the body raises an error. Yields None if the shard is there, which another process has fetched in the
+        meantime.
+
+        Args:
+            path: of the shard.
+            size: its bytes.
+            next_use: when each shard in the cache is used next: those that are used last go first.
+            before: evict only shards whose next use is later than this.
+            wait_s: how long to wait for readers to let go of shards.
+
+        Raises:
+            CacheFullError: there is no room.
+            OSError: the disk is full, or the folder cannot be written.
+        """
+        temporary = path.with_suffix(".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = self._own(temporary, path)
+        if descriptor is None:
+            yield None
+            return
+        self._writing.add(temporary)
+        try:
+            self._make_room(descriptor, size, next_use, before, wait_s)
+            yield descriptor
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            self._writing.discard(temporary)
+            os.close(descriptor)
+
+    def abandon(self) -> None:
+        """Remove the files that this process has not finished."""
+        for path in list(self._writing):
+            path.unlink(missing_ok=True)
+
+    def _own(self, temporary: Path, path: Path) -> int | None:
+        """Return the descriptor of the temporary file, locked; None: the shard is there. Waits for another process that fetches."""
+        while not path.exists():
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, temporary):
+                if not path.exists():
+                    return descriptor
+                temporary.unlink()  # the other process was done before this file was made
+            os.close(descriptor)  # the other process has renamed or removed it
+        return None
+
+    def _make_room(self, descriptor: int, size: int, next_use: NextUse, before: float, wait_s: float) -> None:
+        """Give a file its size once there is room for it."""
+        if self.limit is not None and size > self.limit and not self._disk_is_full:
+            raise CacheFullError(f"cache_size is {self.limit}, but one shard takes {size} bytes: make cache_size larger")
+        end = time.monotonic() + wait_s
+        while True:
+            with self._locked():
+                missing = self._missing(size)
+                if missing > 0:
+                    missing -= self._evict(missing, next_use, before)
+                if missing <= 0:
+                    os.ftruncate(descriptor, size)
+                    return
+            if time.monotonic() >= end:
+                raise CacheFullError(self._full(size))
+            self._turn.advance()
+            time.sleep(POLL_S)
+
+    def _missing(self, size: int) -> int:
+        if self.limit is None:
+            return 0
+        return self.used() + size - self.limit
+
+    def _full(self, size: int) -> str:
+        assert self.limit is not None
+        used, limit = human_bytes(self.used()), human_bytes(self.limit)
+        return f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the {used} in it; " + (
+            "the disk is full" if self._disk_is_full else f"cache_size is {limit}: make it larger"
+        )
+
+    def _evict(self, missing: int, next_use: NextUse, before: float) -> int:
+        """Remove shards that are used last, or not at all, until so many bytes are free; return how many are."""
+        uses = []
+        for path in self.files():
+            try:
+                uses.append((next_use(path) if path.suffix == ".mdb" else float("inf"), -path.stat().st_mtime, path))
+            except FileNotFoundError:
+                continue
+        freed = 0
+        for use, _, path in sorted(uses, reverse=True):
+            if freed >= missing or use <= before:
+                break
+            freed += self._remove(path)
+        return freed
+
+    def _remove(self, path: Path) -> int:
+        """Remove a shard unless a reader or a writer has it; return the bytes that this frees."""
+        if not (self.folder / MARK).exists():
+            raise StoreError(f"{self.folder} is no cache any more: it lacks {MARK}")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(descriptor, path):
+                return 0
+            path.unlink()
+            return os.fstat(descriptor).st_size
+        except BlockingIOError:
+            return 0
+        finally:
+            os.close(descriptor)
+
+    def shrink(self) -> None:
+        """Take what the cache has now for its limit: the disk is full."""
+        with self._locked():
+            written = sum(_size(path, written=True) for path in self.files())
+        self.limit = written if self.limit is None else min(written, self.limit)
+        self._disk_is_full = True
+
+    def drop_dead(self) -> None:
+        """Remove files that killed processes have not finished."""
+        with self._locked():
+            for path in self.files():
+                if path.suffix == ".tmp":
+                    self._remove(path)
+
+    def drop_unused(self) -> int:
+        """Remove every shard that nobody maps, and what killed processes have left; return the bytes freed."""
+        with self._locked():
+            return sum(self._remove(path) for path in self.files())
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class CacheFullError(StoreError):
+    """There is no room in a cache, and none can be made."""
+
+
+def _size(path: Path, *, written: bool = False) -> int:
+    """Return the size of a file, or how much of it is written, in bytes."""
+    try:
+        return path.stat().st_blocks * 512 if written else path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether a path still names this open file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    own = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

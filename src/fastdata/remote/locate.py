@@ -1,0 +1,58 @@
+"""Finds what a dataset's argument names: a folder, or a store in object storage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fastdata.remote.cache import Cache
+from fastdata.remote.client import ask
+from fastdata.remote.reader import Mirror
+from fastdata.remote.url import Storage, cache_default, is_url, local_path, parse_bytes, scheme
+
+__all__ = ["locate"]
+
+StrPath = str | os.PathLike[str]
+
+
+def locate(
+    path: StrPath,
+    cache: StrPath | None = None,
+    cache_size: int | str | None = None,
+    storage: Storage | None = None,
+    *,
+    in_memory: bool = False,
+) -> StrPath:
+    """Return a path of a store's files: what was given, or for a URL a Mirror of the store.
+
+    Args:
+        path: a folder, a URL, or a Mirror.
+        cache: the folder for shards; None: the environment's FASTDATA_CACHE.
+        cache_size: the most bytes of shards in it, such as "200GB"; None: FASTDATA_CACHE_SIZE, or what the disk has.
+        storage: options of the client: endpoint, region, anonymous and others.
+        in_memory: without a cache, shards are fetched into memory.
+
+    Raises:
+        ValueError: an argument is wrong, or a URL has no cache.
+        RemoteError: the store cannot be read.
+    """
+    given = {"cache": cache, "cache_size": cache_size, "storage": storage}
+    if not is_url(path):
+        extra = [name for name, value in given.items() if value is not None]
+        if extra and isinstance(path, str | Path):
+            raise ValueError(f"{extra[0]} goes with a URL, such as s3://bucket/photos.fds, but {os.fspath(path)} is a folder")
+        return path
+    url = str(path)
+    folder = cache if cache is not None else os.environ.get("FASTDATA_CACHE")
+    if folder is None and scheme(url) == "file":
+        return local_path(url)
+    if folder is None and not in_memory:
+        raise ValueError(f"{url} is read through a cache: give cache=FOLDER, on a local disk, or set FASTDATA_CACHE")
+    size = cache_size if cache_size is not None else os.environ.get("FASTDATA_CACHE_SIZE")
+    limit = None if size is None else parse_bytes(size, "cache_size")
+    home = Path(cache_default() if folder is None else folder).absolute()
+    Cache(home)
+    options: dict[str, Any] = dict(storage or {})
+    found = ask(home, {"ask": "open", "url": url, "storage": options})
+    return Mirror(url, options, home, limit, folder is None, Path(found.body["root"]))

@@ -1,0 +1,182 @@
+"""What a fetcher knows of a store: where it is, its manifest, and how a part of it is fetched and checked."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.remote.bucket import Bucket
+from fastdata.remote.cache import place_bytes, shard_name
+from fastdata.remote.places import record_places
+from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, write_atomic
+from fastdata.store.format import Manifest, Variant, read_manifest
+from fastdata.store.store import Store
+
+__all__ = ["RemoteStore", "mirror"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TRIES = 4  # to get bytes with the right checksum
+
+
+def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Path:
+    """Copy all of a store but its shards into a cache, unless it is there; return the folder of the copy.
+
+    pool, files: threads for requests, and for files.
+    """
+    try:
+        raw = bucket.read(MANIFEST)
+    except RemoteError as error:
+        if error.missing:
+            raise RemoteError(f"no store at {bucket.url}: {error}; prepare one there, or publish one to it", missing=True) from None
+        raise
+    try:
+        body = json.loads(raw)
+        fingerprint = body["fingerprint"] if body["format"] == "fastdata" else ""
+        sums = {name: FileSum(found["bytes"], found["xxh3_128"]) for name, found in body["files"].items()}
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(f"{bucket.url}/{MANIFEST} is not the manifest of a store") from None
+    names = r"[\w.-]+(/[\w.-]+)?"
+    if not re.fullmatch(r"[0-9a-f]{8,}", str(fingerprint)) or not all(
+        re.fullmatch(names, name) and ".." not in name for name in sums
+    ):
+        raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
+    root = folder / fingerprint / xxhash.xxh3_64_hexdigest(raw)
+    missing = [name for name, total in sums.items() if not (root / name).is_file() or (root / name).stat().st_size != total.bytes]
+    list(files.map(lambda name: _fetch_file(bucket, name, sums[name], root / name, pool), missing))
+    if not (root / MANIFEST).is_file():
+        root.mkdir(parents=True, exist_ok=True)
+        write_atomic(root / MANIFEST, raw, durable=False)
+    read_manifest(root)
+    return root
+
+
+def _fetch_file(bucket: Bucket, name: str, total: FileSum, path: Path, pool: Executor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        fetch(bucket, name, total, descriptor, pool)
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+
+
+def fetch(bucket: Bucket, name: str, total: FileSum, descriptor: int, pool: Executor) -> None:
+    """Fetch an object into a file, and compare its checksum.
+
+    Raises:
+        RemoteError: it cannot be fetched, or its checksum stays wrong.
+    """
+    digest = bucket.download(name, total.bytes, descriptor, pool)
+    for _ in range(TRIES - 1):
+        if digest == total.xxh3_128:
+            return
+        digest = bucket.mend(name, total.bytes, descriptor, pool)
+    if digest != total.xxh3_128:
+        raise RemoteError(
+            f"{bucket.url}/{name} came {TRIES} times with another checksum than the manifest says: the object is damaged, or was "
+            "replaced; publish the store again"
+        )
+
+
+@dataclass(frozen=True)
+class RemoteStore:
+    """A store in a bucket, of which `root` holds all but the shards."""
+
+    bucket: Bucket
+    root: Path
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return read_manifest(self.root)
+
+    @cached_property
+    def store(self) -> Store:
+        return _WithoutShards(self.root, kind=None)
+
+    @cached_property
+    def variants(self) -> dict[str, Variant]:
+        return {variant.name: variant for variant in self.manifest.variants}
+
+    def file(self, variant: str, shard: int) -> Path:
+        """Return where a shard lies in the cache."""
+        return self.root.parent / variant / shard_name(shard, self.variants[variant].shards[shard].xxh3_128)
+
+    def file_bytes(self, variant: str, shard: int) -> int:
+        """Return the bytes that a shard takes in the cache."""
+        found = self.variants[variant]
+        return place_bytes(found.shards[shard].bytes, self.manifest.shard_records(found)[shard])
+
+    def fill(self, variant: str, shard: int, descriptor: int, pool: Executor) -> None:
+        """Fetch a shard into a file, check it, and write the places of its records after it."""
+        found = self.variants[variant]
+        total = found.shards[shard]
+        fetch(self.bucket, shard_file(variant, shard), total, descriptor, pool)
+        places = record_places(f"/proc/self/fd/{descriptor}", self.manifest.shard_records(found)[shard]).astype("<u8").tobytes()
+        if os.pwrite(descriptor, places, place_bytes(total.bytes, 0)) != len(places):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def has_ranges(self, variant: str) -> bool:
+        """Return whether single records can be fetched and checked."""
+        found = self.variants[variant]
+        own = f"{variant}/xxh3" in (self.store.samples.dtype.names or ()) or bool(found.image)
+        return own and found.records is None and offsets_file(variant) in self.manifest.files
+
+    def _places(self, variant: str, shard: int, wanted: Sequence[int]) -> tuple[Array, Array]:
+        """Return the rows of some records, and the start and the length of each, int64 [n] and [n, 2]."""
+        rows = sum(self.manifest.shard_samples[:shard]) + np.asarray(wanted, np.int64)
+        return rows, np.load(self.root / offsets_file(variant), mmap_mode="r")[rows].astype(np.int64)
+
+    def lengths(self, variant: str, shard: int, wanted: Sequence[int]) -> int:
+        """Return the bytes of some records."""
+        return int(self._places(variant, shard, wanted)[1][:, 1].sum())
+
+    def records(self, variant: str, shard: int, wanted: Sequence[int]) -> list[bytes]:
+        """Fetch single records of a shard, given by their numbers in it.
+
+        Raises:
+            RemoteError: they cannot be fetched, or a checksum stays wrong.
+        """
+        rows, places = self._places(variant, shard, wanted)
+        sums = self.store.field(self.variants[variant], "xxh3")[rows]
+        name = shard_file(variant, shard)
+        found: list[bytes | None] = [None] * len(rows)
+        for _ in range(TRIES):
+            left = [k for k, record in enumerate(found) if record is None]
+            if not left:
+                break
+            came = self.bucket.read_ranges(name, places[left, 0].tolist(), places[left, 1].tolist())
+            for k, record in zip(left, came, strict=True):
+                if xxhash.xxh3_64_intdigest(record) == int(sums[k]):
+                    found[k] = bytes(record)
+        if any(record is None for record in found):
+            row = int(rows[[record is None for record in found].index(True)])
+            raise RemoteError(
+                f"sample {row} of {self.bucket.url}/{name} came {TRIES} times with another checksum than the store says: "
+                "the object is damaged, or was replaced; publish the store again"
+            )
+        return [record for record in found if record is not None]
+
+
+class _WithoutShards(Store):
+    """The tables of a store, whose shards are elsewhere."""
+
+    def _check_sizes(self) -> None:
+        pass

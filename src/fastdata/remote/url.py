@@ -1,0 +1,59 @@
+"""URLs of stores, and the arguments that say where their cache is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["SCHEMES", "Storage", "cache_default", "is_url", "local_path", "parse_bytes", "scheme"]
+
+Storage = Mapping[str, Any]
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def scheme(text: str) -> str:
+    """Return the scheme of a URL in lower case; empty: it is a path."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+    return found[1].lower() if found else ""
+
+
+def is_url(path: Any) -> bool:
+    """Return whether this is a URL of object storage, and not a path.
+
+    Raises:
+        ValueError: it is a URL of another scheme.
+    """
+    if not isinstance(path, str) or not scheme(path):
+        return False
+    if scheme(path) not in SCHEMES:
+        raise ValueError(f"{path} is a URL of an unknown scheme; known are {', '.join(SCHEMES)}")
+    return True
+
+
+def local_path(url: str) -> Path:
+    """Return the path of a file:// URL."""
+    return Path(unquote(urlsplit(url).path))
+
+
+def parse_bytes(text: int | str, name: str) -> int:
+    """Return a size in bytes, given as a number or with a unit, such as "200GB" or "512MiB".
+
+    Raises:
+        ValueError: it is not a size; the message names the argument `name`.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]I?B|B|)", str(text).strip().upper())
+    if found is None:
+        raise ValueError(f"{name} is {text!r}, but must be bytes, as 500000000, or have a unit, as '200GB' or '512MiB'")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def cache_default() -> Path:
+    """Return the folder for small files of stores that are held in memory."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "fastdata"

@@ -1,0 +1,44 @@
+"""A place of a store that is not a folder with everything in it."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fastdata.store.format import Manifest, Variant
+
+__all__ = ["Place", "Records"]
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Records(Protocol):
+    """The records of one variant."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, index: int) -> memoryview:
+        """Return the bytes of a record: decode or copy them at once."""
+
+    def expect(self, indices: Array) -> None:
+        """Prepare for reading these records."""
+
+    def lengths(self) -> Array:
+        """Return the bytes of each record, int64 [n]."""
+
+
+class Place(os.PathLike[str]):
+    """Where a store is, if its shards are elsewhere: the path is that of a folder with all its other files."""
+
+    @abstractmethod
+    def require(self, manifest: Manifest, variant: Variant) -> None:
+        """Raise a StoreError if there cannot be room for all shards of a variant at once."""
+
+    @abstractmethod
+    def reader(self, manifest: Manifest, variant: Variant) -> Records:
+        """Open the records of a variant."""

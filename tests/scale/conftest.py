@@ -1,0 +1,141 @@
+"""What the tests beyond one machine share: stores of many small shards, served by servers of this machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import fastdata
+from faults import FaultServer, serving
+
+CLEAN = ("AWS_", "AZURE_", "GOOGLE_", "FASTDATA_", "XDG_CACHE_HOME")
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No credentials of the machine, and a home of its own."""
+    for name in [name for name in os.environ if name.startswith(CLEAN)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(autouse=True)
+def _no_fetcher_stays() -> Iterator[None]:
+    """End the fetchers that this process has started: those of a test must not answer in the next."""
+    from fastdata.remote import client
+
+    yield
+    client._own().clear()
+    for process in client._started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)
+    client._started.clear()
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 120 images in 23 shards."""
+    root = tmp_path_factory.mktemp("many")
+    (root / "in").mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(120):
+        assert cv2.imwrite(str(root / "in" / f"{k:03d}.png"), rng.integers(0, 256, (256, 256, 3), np.uint8))
+    return fastdata.prep(root / "in", root / "many.fds", size=128, codec="rgb", workers=1).out
+
+
+@pytest.fixture(scope="session")
+def published(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the published store many.fds."""
+    root = tmp_path_factory.mktemp("served")
+    fastdata.publish(many, f"file://{root}/many.fds")
+    return root
+
+
+@pytest.fixture
+def server(published: Path) -> Iterator[FaultServer]:
+    """A server of this folder."""
+    with serving(published) as found:
+        yield found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """The endpoint of an S3 server with a bucket called bucket."""
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(300):
+            try:
+                with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT"), timeout=5):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield endpoint
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Options of a client of azurite (npm install azurite), Microsoft's emulator of Azure, with a container called bucket."""
+    program = shutil.which("azurite-blob") or os.environ.get("AZURITE_BLOB")
+    if program is None:
+        pytest.skip("azurite is not installed: npm install azurite, then AZURITE_BLOB=node_modules/.bin/azurite-blob")
+    port = free_port()
+    options = ["--blobPort", str(port), "--skipApiVersionCheck", "--disableTelemetry", "--silent", "--location"]
+    process = subprocess.Popen([program, *options, str(tmp_path_factory.mktemp("azurite"))], stdout=subprocess.DEVNULL)
+    storage = {
+        "account_name": "devstoreaccount1",
+        "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",  # public
+        "endpoint": f"http://127.0.0.1:{port}/devstoreaccount1",
+    }
+    try:
+        _make_container(port, storage["account_key"])
+        yield storage
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _make_container(port: int, key: str) -> None:
+    """PUT a container, signed as Azure wants it (Shared Key)."""
+    date = formatdate(usegmt=True)
+    headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
+    text = "PUT" + "\n" * 12 + headers + "/devstoreaccount1/devstoreaccount1/bucket\nrestype:container"
+    digest = base64.b64encode(hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()).decode()
+    signed = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Authorization": f"SharedKey devstoreaccount1:{digest}"}
+    url = f"http://127.0.0.1:{port}/devstoreaccount1/bucket?restype=container"
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=signed), timeout=5):
+                return
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(error.read()) from error
+        except OSError:
+            time.sleep(0.1)

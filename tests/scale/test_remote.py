@@ -1,0 +1,430 @@
+"""Remote stores: the same samples as the local store, whatever the kind, the server and its faults."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastdata
+import stores
+from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
+from fastdata.store.files import file_sum
+from fastdata.store.format import read_manifest
+from faults import FaultServer
+
+KINDS = {
+    "images": (stores.store, {"crop": CenterCrop(24)}),
+    "several images": (stores.several, {"crop": CenterCrop(24)}),
+    "masks": (stores.masked, {"crop": CenterCrop(24)}),
+    "tokens": (stores.tokens, {"block_size": 16}),
+    "arrays": (stores.masked_arrays, {"crop": CenterCrop((8, 8, 8))}),
+    "a table": (stores.table, {}),
+}
+
+
+def batches(dataset: Any, **options: Any) -> list[str]:
+    """Everything that a loader delivers in an epoch, as text."""
+    with Loader(dataset, **{"batch_size": 8, "seed": 3, "num_workers": 0} | options) as loader:
+        return [repr(list(batch)) + str(batch.ids.tolist()) if hasattr(batch, "ids") else repr(batch) for batch in loader]
+
+
+def hashes(dataset: Any, **options: Any) -> list[Any]:
+    with Loader(dataset, **{"batch_size": 8, "seed": 3, "num_workers": 2} | options) as loader:
+        return stores.sha(loader)
+
+
+def used(cache: Path) -> int:
+    total = 0
+    for path in cache.glob("*/*/shard-*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def valid(cache: Path, store: Path) -> int:
+    """Check that a cache holds nothing but whole shards of a store; return their number."""
+    manifest = read_manifest(store)
+    sums = {f"{v.name}/shard-{k:05d}.{s.xxh3_128}.mdb": s for v in manifest.variants for k, s in enumerate(v.shards)}
+    for path in cache.glob("*/*/shard-*"):
+        total = sums[f"{path.parent.name}/{path.name}"]
+        copy = cache / "copy"
+        copy.write_bytes(path.read_bytes()[: total.bytes])
+        assert file_sum(copy) == total
+        copy.unlink()
+    return len([*cache.glob("*/*/shard-*")])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_through_a_cache_and_in_memory(kind: str, tmp_path: Path) -> None:
+    make, options = KINDS[kind]
+    url = f"file://{tmp_path}/bucket/x.fds"
+    fastdata.publish(make(), url)
+    expected = batches(fastdata.open(make(), **options))
+    assert batches(fastdata.open(url, cache=tmp_path / "cache", **options)) == expected  # cold
+    assert batches(fastdata.open(url, cache=tmp_path / "cache", cache_size="1GB", **options)) == expected  # warm
+    before = used(tmp_path / "cache")
+    assert batches(RAMDataset(url, **options)) == expected
+    assert used(tmp_path / "cache") == before and not used(tmp_path / "home" / "fastdata")  # shards never touch the disk
+    assert batches(fastdata.open(url, **options)) == expected  # without a cache file:// is the folder
+
+
+def test_tokens_need_room_for_all_of_them(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket/x.fds"
+    fastdata.publish(stores.tokens(), url)
+    with pytest.raises(StoreError, match=r"cache_size is 100, but .*x.fds is read as a whole and takes \d+ bytes"):
+        fastdata.open(url, cache=tmp_path / "cache", cache_size=100, block_size=16)
+    fastdata.publish(stores.store(), f"{url}2")
+    dataset = LMDBDataset(f"{url}2", cache=tmp_path / "other", cache_size=100)
+    with pytest.raises(StoreError, match=r"cache_size is 100, but one shard takes \d+ bytes"):
+        dataset[0]
+
+
+CTRL_C = """
+import os, signal, sys, threading, time
+from fastdata import LMDBDataset
+dataset = LMDBDataset(sys.argv[1], cache=sys.argv[2])
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    dataset[0]
+except KeyboardInterrupt:
+    print("interrupted")
+print(dataset[100][0].sum().item(), dataset[0][0].sum().item())
+"""
+
+
+def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    server.always = {"shard-00000": "late"}
+    out, _ = start(CTRL_C, server.url + "/many.fds", tmp_path / "cache").communicate(timeout=60)
+    local = LMDBDataset(many)
+    assert out.split() == ["interrupted", str(local[100][0].sum().item()), str(local[0][0].sum().item())]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, options = KINDS[kind]
+    url, storage = f"s3://bucket/{kind.replace(' ', '-')}.fds", {"endpoint": moto, "region": "us-east-1"}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    ticks: list[int] = []
+    fastdata.publish(make(), url, storage=storage, tick=ticks.append)
+    fastdata.publish(make(), url, storage=storage)  # again: all is there
+    assert sum(ticks) >= sum(total.bytes for v in read_manifest(make()).variants for total in v.shards)
+    dataset = fastdata.open(url, cache=tmp_path / "cache", storage=storage, **options)
+    assert url in repr(dataset) and batches(dataset) == batches(fastdata.open(make(), **options))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "other"))
+    assert batches(fastdata.open(url, **options)) == batches(fastdata.open(make(), **options))
+    other = stores.tokens() if kind != "tokens" else stores.table()
+    with pytest.raises(RemoteError, match=r"s3://bucket/.*.fds holds another store"):
+        fastdata.publish(other, url, storage=storage)
+
+
+def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
+    fastdata.publish(many, "az://bucket/folder/many.fds", storage=azurite)
+    dataset = LMDBDataset("az://bucket/folder/many.fds", cache=tmp_path / "cache", storage=azurite)
+    assert hashes(dataset, shuffle=True) == hashes(LMDBDataset(many), shuffle=True)
+    with pytest.raises(RemoteError, match=r"az://bucket/folder/many.fds holds another store"):
+        fastdata.publish(stores.table(), "az://bucket/folder/many.fds", storage=azurite)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_subsets_sums_sizes_and_forked_workers(workers: int, many: Path, server: FaultServer, tmp_path: Path) -> None:
+    local, remote = LMDBDataset(many), LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    assert bytes(remote[5][0].numpy()) == bytes(local[5][0].numpy())  # used before the fork
+    keep = np.arange(0, 120, 7)
+    for make in (lambda d: d.subset(keep), lambda d: d + d.subset(keep), lambda d: d.split(0.3, seed=1)[0]):
+        for shuffle in (False, True):
+            found = hashes(make(remote), num_workers=workers, shuffle=shuffle)
+            assert found == hashes(make(local), num_workers=workers, shuffle=shuffle)
+    assert remote.remote and not local.remote
+
+
+def test_a_loader_whose_workers_are_spawned(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    remote = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache", crop=RandomResizedCrop(64))
+    expected = hashes(LMDBDataset(many, crop=RandomResizedCrop(64)), shuffle=True)
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        assert hashes(remote, shuffle=True) == expected
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+
+
+RANK = """
+import json, sys
+import stores
+from fastdata import LMDBDataset, Loader
+url, cache, rank, world = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+with Loader(LMDBDataset(url, cache=cache), 4, num_workers=1, seed=3, shuffle=True, rank=rank, world_size=world) as loader:
+    print(json.dumps([ids for batch in loader for ids in batch.ids.tolist()]))
+"""
+
+
+def start(code: str, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=env, **options
+    )
+
+
+@pytest.mark.slow
+def test_eight_ranks_of_a_node_fetch_each_shard_once(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    ranks = [start(RANK, server.url + "/many.fds", tmp_path / "cache", rank, 8) for rank in range(8)]
+    found = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
+    assert {k for ids in found for k in ids} == set(range(120))
+    shards = {path: n for path, n in server.nbytes.items() if "shard-" in path}
+    total = sum(s.bytes for s in read_manifest(many).variants[0].shards)
+    assert len(shards) == 23 and sum(shards.values()) <= 1.12 * total  # a tenth of so small a store may come by ranges too
+    assert valid(tmp_path / "cache", many) == 23
+
+
+def test_the_first_batch_comes_by_ranges_while_shards_are_slow(tmp_path: Path, server: FaultServer) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    for k in range(60):
+        np.random.default_rng(k).integers(0, 256, (64, 64, 3), np.uint8).tofile(root / f"{k}.raw")
+    import cv2
+
+    for path in sorted(root.glob("*.raw")):
+        cv2.imwrite(str(path.with_suffix(".png")), np.fromfile(path, np.uint8).reshape(64, 64, 3))
+        path.unlink()
+    out = fastdata.prep(root, tmp_path / "one.fds", size=64, codec="rgb", workers=1).out
+    fastdata.publish(out, f"file://{server.root}/one.fds")
+    server.slow_from = 100_000
+    dataset = LMDBDataset(server.url + "/one.fds", cache=tmp_path / "cache")
+    with Loader(dataset, 4, num_workers=0, seed=1) as loader:
+        first = next(iter(loader))
+        assert first.ids.tolist() == [0, 1, 2, 3]
+        assert first[0].numpy().tobytes() == next(iter(Loader(LMDBDataset(out), 4, num_workers=0, seed=1)))[0].numpy().tobytes()
+        assert not used(tmp_path / "cache") or not list((tmp_path / "cache").glob("*/*/*.mdb"))  # the shard is still on its way
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut", "flip"])
+def test_faults_that_pass(fault: str, many: Path, server: FaultServer, tmp_path: Path) -> None:
+    server.faults, server.chance = (fault,), 0.3
+    assert hashes(LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache"), shuffle=True) == hashes(
+        LMDBDataset(many), shuffle=True
+    )
+    assert server.made[fault] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_chaos(seed: int, many: Path, published: Path, tmp_path: Path) -> None:
+    expected = hashes(LMDBDataset(many), shuffle=True)
+    from faults import serving
+
+    with serving(published, seed) as server:
+        server.chance = 0.03
+        started = time.monotonic()
+        for turn in range(2):
+            assert hashes(LMDBDataset(server.url + "/many.fds", cache=tmp_path / f"cache{turn}"), shuffle=True) == expected
+        assert RAMDataset(server.url + "/many.fds")[7][0].equal(LMDBDataset(many)[7][0])
+        assert sum(server.made[fault] for fault in server.faults) > 3 and time.monotonic() - started < 90
+
+
+ERRORS = {
+    "403": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: .*(denied|expired)"),
+    "404": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: there is no such object \(404\)"),
+    "flip": (RemoteError, r"many.fds/128/shard-00003.mdb came 4 times with another checksum"),
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_shard_that_cannot_be_had_is_named(fault: str, workers: int, server: FaultServer, tmp_path: Path) -> None:
+    error, message = ERRORS[fault]
+    dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    server.always = {"shard-00003": fault}
+    with pytest.raises(error, match=message):
+        hashes(dataset, num_workers=workers)
+
+
+def test_no_store_no_server_no_cache(server: FaultServer, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(RemoteError, match=r"no store at http://127.0.0.1:\d+/none.fds: .*\(404\)"):
+        LMDBDataset(server.url + "/none.fds", cache=cache)
+    with pytest.raises(RemoteError, match=r"file:///.*/none.fds: there is no such folder"):
+        LMDBDataset(f"file://{tmp_path}/none.fds", cache=cache)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with pytest.raises(RemoteError, match=r"s3://nowhere/x.fds.*: there is no such bucket"):
+        LMDBDataset("s3://nowhere/x.fds", cache=cache, storage={"endpoint": moto, "region": "us-east-1"})
+    with pytest.raises(ValueError, match=r"s3://b/x.fds is read through a cache: give cache=FOLDER"):
+        LMDBDataset("s3://b/x.fds")
+    with pytest.raises(ValueError, match=r"cache goes with a URL, such as s3://bucket/photos.fds"):
+        LMDBDataset(tmp_path / "x.fds", cache=cache)
+    server.always = {"manifest.json": "403"}
+    with pytest.raises(RemoteError, match=r"many.fds/manifest.json: .*(denied|expired)"):
+        LMDBDataset(server.url + "/many.fds", cache=cache)
+
+
+@pytest.mark.slow
+def test_no_server(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=r"http://127.0.0.1:9/x.fds/manifest.json: no server answers there"):
+        LMDBDataset("http://127.0.0.1:9/x.fds", cache=tmp_path / "cache")
+
+
+def test_a_cache_that_is_too_small_is_refused_with_a_size_that_works(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    url, cache = server.url + "/many.fds", tmp_path / "cache"
+    options = {"batch_size": 2, "num_workers": 1}
+    with pytest.raises(StoreError, match=r"cache_size is 500000, but .* give cache_size=\d+ or more") as refused:
+        hashes(LMDBDataset(url, cache=cache, cache_size=500_000), **options)
+    least = int(str(refused.value).partition("give cache_size=")[2].split()[0])
+    total = sum(s.bytes for s in read_manifest(many).variants[0].shards)
+    assert least < total / 3
+    dataset = LMDBDataset(url, cache=tmp_path / "least", cache_size=least)
+    most, end = [0], threading.Event()
+
+    def watch() -> None:
+        while not end.wait(0.002):
+            most[0] = max(most[0], used(tmp_path / "least"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        assert hashes(dataset, **options) == hashes(LMDBDataset(many), **options)
+    finally:
+        end.set()
+        watcher.join()
+    assert 0 < most[0] <= least + 300_000  # one shard
+
+
+TRAINER = """
+import sys, time
+from fastdata import LMDBDataset, Loader
+loader = Loader(LMDBDataset(sys.argv[1], cache=sys.argv[2]), 2, num_workers=2)
+for batch in loader:
+    print(len(batch.ids), flush=True)
+    time.sleep(0.2)
+"""
+
+
+def fetchers(cache: Path) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(cache) in words and any(b"fastdata.remote.fetcher" in word for word in words):
+            found.append(int(folder.name))
+    return found
+
+
+def test_the_fetcher_ends_with_a_trainer_that_is_killed(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    server.rate = 2_000_000
+    trainer = start(TRAINER, server.url + "/many.fds", tmp_path / "cache", start_new_session=True)
+    assert trainer.stdout is not None and trainer.stdout.readline() == "2\n"
+    assert len(fetchers(tmp_path / "cache")) == 1
+    os.killpg(trainer.pid, signal.SIGKILL)
+    trainer.communicate()
+    end = time.monotonic() + 20
+    while fetchers(tmp_path / "cache") and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not fetchers(tmp_path / "cache")
+    valid(tmp_path / "cache", many)
+
+
+def test_a_fetcher_that_is_killed_is_replaced(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    server.rate = 2_000_000
+    expected = stores.sha(Loader(LMDBDataset(many), 4, num_workers=2))
+    found = []
+    with Loader(LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache"), 4, num_workers=2) as loader:
+        for k, batch in enumerate(loader):
+            found += stores.sha([batch])
+            if k in (0, 3, 6):
+                for process in fetchers(tmp_path / "cache"):
+                    os.kill(process, signal.SIGKILL)
+    assert found == expected and valid(tmp_path / "cache", many) == 23
+
+
+def test_a_damaged_file_in_the_cache_is_named(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    dataset[0]
+    del dataset
+    (path,) = (tmp_path / "cache").glob("*/*/shard-00000.*.mdb")
+    os.truncate(path, 4096)
+    with pytest.raises(FormatError, match=r"shard-00000.*has 4096 bytes, which do not fit: delete it"):
+        LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("mount"), reason="mounting a small disk needs root")
+def test_a_full_disk(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", disk], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        dataset = LMDBDataset(server.url + "/many.fds", cache=disk / "cache")  # the limit is what the disk has
+        assert hashes(dataset, batch_size=2, num_workers=1) == hashes(LMDBDataset(many), batch_size=2, num_workers=1)
+        valid(disk / "cache", many)
+    finally:
+        del dataset
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "remote.md"
+
+
+def test_the_docs_run(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "ENDPOINT_URL": moto, "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(stores.store(), "photos.fds")
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["bash", "python"]
+    for kind, code in blocks:
+        if kind == "bash":
+            done = subprocess.run([sys.executable, "-m", *code.split()], capture_output=True, text=True, check=False)
+            assert done.returncode == 0 and "s3://bucket/photos.fds" in done.stdout, done.stderr
+        else:
+            names: dict[str, Any] = {}
+            exec(code, names)
+            assert len(names["train"]) == len(names["val"]) == 42
+            assert len(names["images"]) == 42 % 8
+
+
+def test_a_forked_child_holds_no_lock_of_its_parent(server: FaultServer, tmp_path: Path) -> None:
+    dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    dataset[0]
+    (path,) = (tmp_path / "cache").glob("*/*/shard-00000.*.mdb")
+
+    def evictable() -> bool:
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    assert not evictable()  # this process maps it
+    context = multiprocessing.get_context("fork")
+    ready, end = context.Event(), context.Event()
+    child = context.Process(target=lambda: (ready.set(), end.wait(60)))
+    child.start()
+    try:
+        assert ready.wait(30)
+        del dataset
+        assert evictable()
+    finally:
+        end.set()
+        child.join()
