@@ -19,8 +19,7 @@ from fastdata.arrays.source import ArraySource, ending_of
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.run import Roots
+from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.reasons import detail_of
 

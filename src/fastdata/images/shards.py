@@ -17,8 +17,7 @@ from fastdata.images.prepare import Record, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.run import Roots
+from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
@@ -74,7 +73,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     threads = cv2.getNumThreads()
     count = len(plan.sources)
     root, masks, *others = map(str, roots)
-    job = Job(root, masks, "", plan.options, "", plan.shared, plan.columns, plan.parts, tuple(others))
+    job = Job(root, masks, "", plan.options, "", plan.shared, plan.columns, plan.parts, tuple(others), plan.files)
     places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
     results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)
@@ -108,7 +107,7 @@ def _try(
             data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others
         )
         values = [*_in_pixels(job, source.values, records[0].source), *read_parts(job.root, source, job.parts)]
-        return records, encode_columns(job.columns, values, job.shared, cut)
+        return records, encode_columns(job.columns, values, job.files, cut)
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error), []
 

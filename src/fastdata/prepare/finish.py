@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import clear
 from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import shard_columns, shard_table
+from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.reasons import nothing_kept
 from fastdata.store.columns import join_columns
 from fastdata.store.files import (
@@ -26,10 +26,8 @@ from fastdata.store.files import (
     NAMES,
     REJECTS,
     SAMPLES,
-    WORK,
     FileSum,
     file_sum,
-    shard_file,
     sync,
     write_atomic,
 )
@@ -38,18 +36,17 @@ from fastdata.store.format import Manifest, Variant
 __all__ = ["finish", "finished_shards"]
 
 
-def finished_shards(plan: Plan, out: Path, *, thorough: bool) -> dict[int, dict[str, Any]]:
-    """Return the tables of the finished shards: those of this plan whose files all have the recorded size.
+def finished_shards(plan: Plan, out: Path, shards: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return the tables of those shards that are finished: made by this plan, and with files of the recorded sizes.
 
-    `thorough` also compares checksums. Workers do not flush shards to disk, so after a power failure a table may describe bytes
-    that were never written.
+    A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
     tables = {}
-    for shard in range(plan.num_shards):
+    for shard in shards:
         try:
             table = json.loads(shard_table(out, shard).read_bytes())
             if table["fingerprint"] == plan.fingerprint and all(
-                _as_recorded(_path(out, name, shard), FileSum(*total), thorough) for name, total in table["files"].items()
+                shard_place(out, name, shard).stat().st_size == size for name, (size, _) in table["files"].items()
             ):
                 tables[shard] = table
         except (OSError, ValueError, KeyError, TypeError):
@@ -57,16 +54,8 @@ def finished_shards(plan: Plan, out: Path, *, thorough: bool) -> dict[int, dict[
     return tables
 
 
-def _path(out: Path, name: str, shard: int) -> Path:
-    return shard_columns(out, shard) if name == COLUMNS else out / shard_file(name, shard)
-
-
-def _as_recorded(path: Path, total: FileSum, thorough: bool) -> bool:
-    return path.stat().st_size == total.bytes and (not thorough or file_sum(path) == total)
-
-
 def finish(plan: Plan, out: Path) -> tuple[str, ...]:
-    """Make a store from finished shards: write its tables, then the manifest, and remove the work folder.
+    """Make a store from finished shards: write its tables, then the manifest. The work folder stays.
 
     Returns:
         Notes to the user.
@@ -74,10 +63,11 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     Raises:
         PrepError: shards are missing; or no input was kept, and everything made is removed.
     """
-    finished = finished_shards(plan, out, thorough=False)
+    finished = finished_shards(plan, out, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
-            f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}; run the same command again"
+            f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or make "
+            f"all that is missing here with fastdata-prep run {out}"
         )
     shards = [finished[k] for k in range(plan.num_shards)]
     rejects = [reject for shard in shards for reject in shard["rejects"]]
@@ -97,7 +87,7 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     files |= {name: file_sum(out / name) for name in plan.files}
-    files |= join_columns(plan.columns, [shard_columns(out, k) for k in range(plan.num_shards)], out)
+    files |= join_columns(plan.columns, [shard_place(out, COLUMNS, k) for k in range(plan.num_shards)], out)
     variants = []
     for name, size, form in plan.options.variants():
         sums = tuple(FileSum(*shard["files"][name]) for shard in shards)
@@ -118,11 +108,8 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         images=tables.images,
     )
     for variant in manifest.variants:
-        for shard in range(plan.num_shards):
-            sync(out / shard_file(variant.name, shard))
-        sync(out / variant.name)
+        sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())
-    shutil.rmtree(out / WORK)
     return tables.notes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fastdata import kinds
 from fastdata.prepare.estimate import Estimate
-from fastdata.prepare.job import Summary
+from fastdata.prepare.summary import Summary
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["estimate_lines", "summary_lines"]
