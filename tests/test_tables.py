@@ -41,7 +41,7 @@ def make(table: Any, out: Path | None = None, **options: Any) -> Path:
     return fastdata.prep(table, out, workers=1, **{"target": TARGET, **options}).out
 
 
-def _run_here(work: Work, shards: list[int], **_: Any) -> None:
+def _run_here(shards: list[int], report: Any, *, work: Work, **_: Any) -> None:
     plan, (root, masks, *_others) = work.plan, work.roots
     job = worker.Job(str(root), str(masks), str(work.out), plan.options, plan.fingerprint, plan.shared)
     for k in shards:
@@ -146,7 +146,7 @@ def _tables(draw: Any) -> pa.Table:
 def test_every_value_of_every_type_comes_back(table: pa.Table) -> None:
     folder = stores.folder()
     pq.write_table(table, folder / "t.parquet", row_group_size=7)
-    with mock.patch("fastdata.prepare.tasks.run_shards", _run_here):
+    with mock.patch("fastdata.prepare.job.run_shards", _run_here):
         store = make(folder / "t.parquet", folder / "t.fds")
     assert list(verify(store)) == []
     back = exported(store)

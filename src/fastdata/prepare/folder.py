@@ -47,7 +47,7 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if not share and not plan_path(out).exists():  # the run was refused, or it is finished
+        if not plan_path(out).exists():  # the run was refused, or it is finished
             with suppress(OSError):
                 lock.unlink(missing_ok=True)
                 lock.parent.rmdir()

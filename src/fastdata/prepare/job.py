@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import as_path, build_plan, check_positive
-from fastdata.prepare.finish import finished_shards
 from fastdata.prepare.folder import claimed, is_stored
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
+from fastdata.prepare.ray_engine import run_on_ray
+from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary, summarize
-from fastdata.prepare.tasks import finish_store, lay_plan, make_shards, writing
+from fastdata.prepare.tasks import lay_plan, make_all, plan_tasks, writing
 from fastdata.store.files import WORK
 from fastdata.store.store import Store
 
 __all__ = ["prep"]
+
+ENGINES = "local", "ray"
 
 
 def prep(
@@ -29,6 +35,8 @@ def prep(
     overwrite: bool = False,
     timeout: float = 60.0,
     progress: str = "off",
+    engine: str = "local",
+    address: str | None = None,
     **options: Any,
 ) -> Summary:
     r"""Make a store of images, arrays, text or a table. After an interruption, the same call continues the run.
@@ -50,6 +58,8 @@ def prep(
         overwrite: replace a store, or an unfinished one, that has other options or inputs.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
+        engine: what runs the workers: "local", this machine, or "ray", a Ray cluster whose nodes share the disk of OUT.
+        address: of the Ray cluster, such as "ray://head:10001"; None: as RAY_ADDRESS says, or a new one on this machine.
         kind: "images", "arrays" (also for TIFF and PNG), "tokens" or "table"; None: follows from the options and files.
         options: the options of the kind, see below.
 
@@ -61,28 +71,36 @@ def prep(
     """
     check_positive(workers=workers, timeout=timeout)
     check_mode(progress)
+    if engine not in ENGINES:
+        raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
+    if address is not None and engine != "ray":
+        raise ValueError(f"--address is {address}, but belongs to --engine ray")
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
         work, started = build_plan(path, out, limit=limit, labels=labels, **options), time.monotonic()
         with writing(work.out):
             if not overwrite and is_stored(work.out, work.plan) and not (work.out / WORK).exists():
                 return _already(work)
-            with claimed(work.out):
-                laid = lay_plan(work, overwrite)
+            with _laid(work, overwrite, share=engine == "ray") as laid:
                 if laid is None:
                     return _already(work)
-                work = laid
-                before = finished_shards(work.plan, work.out, range(work.plan.num_shards))
-                resumed = sum(len(table["rejects"]) + work.kind.kept(table) for table in before.values())
-                make_shards(
-                    work,
-                    range(work.plan.num_shards),
-                    before,
-                    workers=workers or available_cores(),
-                    timeout=timeout,
-                    progress=progress,
-                )
-                del before
-                return finish_store(work, resumed, started)
+                make: Engine
+                if engine == "ray":
+                    make = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout, address=address)
+                else:
+                    make = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout)
+                return make_all(laid, make, progress, started)
+
+
+@contextmanager
+def _laid(work: Work, overwrite: bool, *, share: bool) -> Iterator[Work | None]:
+    """Write the plan into OUT, and keep OUT claimed, for this process alone or for tasks too. The value is that of `lay_plan`."""
+    if share:
+        laid = plan_tasks(work, overwrite)
+        with claimed(work.out, share=True):
+            yield laid
+    else:
+        with claimed(work.out):
+            yield lay_plan(work, overwrite)
 
 
 def _already(work: Work) -> Summary:

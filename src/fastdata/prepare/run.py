@@ -31,7 +31,7 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
 from fastdata.store.files import WORK, unique, write_atomic
 
-__all__ = ["Pool", "Report", "run_shards"]
+__all__ = ["Engine", "Pool", "Report", "run_shards"]
 
 TICK_S = 0.1
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
@@ -40,6 +40,7 @@ CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
 
 Report = Callable[[int, int, int], None]
+Engine = Callable[[Sequence[int], Report], None]  # makes shards of a plan
 
 
 class _Worker:
@@ -137,6 +138,10 @@ class Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers, and remove their temporary files."""
         for worker in self._workers:
             worker.stop()
         self._publisher.shutdown(cancel_futures=True)
@@ -244,12 +249,15 @@ def _write_strike(work: Work, shard: int, place: int, reason: str, detail: str) 
 
 
 def run_shards(
-    work: Work, shards: Sequence[int], *, workers: int, timeout_s: float, report: Report, scratch: Path | None = None
+    shards: Sequence[int], report: Report, *, work: Work, workers: int, timeout_s: float, scratch: Path | None = None
 ) -> None:
-    """Make some shards of a plan.
+    """Make some shards of a plan on this machine.
 
     Args:
         report: called at least ten times a second with the sums of this run: work done, inputs rejected, bytes read.
+        work: the plan.
+        workers: number of processes.
+        timeout_s: seconds after which an input is considered to hang its decoder.
         scratch: where workers write shards before they are published; None: in the store's work folder.
 
     Raises:

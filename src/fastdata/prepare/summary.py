@@ -93,6 +93,7 @@ class PlanSummary:
         shards: the number of shards, which is the largest useful number of tasks.
         fingerprint: what the plan and its store are recognised by.
         finished: whether the store is finished already, so that there is nothing to run.
+        kind: the kind of data, as in `Summary`.
         skipped: count of files of other types, by extension.
         notes: what the labels are, where they come from, and what is not stored.
     """
@@ -102,6 +103,7 @@ class PlanSummary:
     shards: int
     fingerprint: str
     finished: bool
+    kind: str
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
-from fastdata.prepare.run import run_shards
+from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.options import StrPath
 from fastdata.store.files import COLUMNS, WORK
 from fastdata.store.store import Store
 
-__all__ = ["finish_store", "lay_plan", "make_shards", "prep_finish", "prep_plan", "prep_run", "writing"]
+__all__ = ["finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run", "writing"]
 
 
 @contextmanager
@@ -66,7 +67,9 @@ def prep_plan(
     with writing(work.out):
         finished = plan_tasks(work, overwrite) is None
     plan = work.plan
-    return PlanSummary(work.out, len(plan.sources), plan.num_shards, plan.fingerprint, finished, work.skipped, work.notes)
+    return PlanSummary(
+        work.out, len(plan.sources), plan.num_shards, plan.fingerprint, finished, work.kind.name, work.skipped, work.notes
+    )
 
 
 def plan_tasks(work: Work, overwrite: bool) -> Work | None:
@@ -147,11 +150,13 @@ def prep_run(
     work = load_plan(place)
     check_host(work)
     shards = range(number, work.plan.num_shards, count)
+    how: dict[str, Any] = {"workers": workers or max(1, available_cores() // local_tasks()), "timeout_s": timeout}
+    if scratch is not None:
+        how["scratch"] = Path(scratch).absolute()
     with writing(place), _unless_finished(work):
         with claimed(place, share=True):
             before = finished_shards(work.plan, place, shards)
-            cores = max(1, available_cores() // local_tasks())
-            make_shards(work, shards, before, workers=workers or cores, timeout=timeout, progress=progress, scratch=scratch)
+            make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
             tables = finished_shards(work.plan, place, shards)
         rejected = sum(len(table["rejects"]) for table in tables.values())
         inputs = rejected + sum(work.kind.kept(table) for table in tables.values())
@@ -179,20 +184,31 @@ def make_shards(
     work: Work,
     shards: Sequence[int],
     before: dict[int, Any],
-    *,
-    workers: int,
-    timeout: float,
+    engine: Engine,
     progress: str,
-    scratch: StrPath | None = None,
 ) -> None:
-    """Make those of some shards that are not finished. before: the tables of those that are."""
+    """Make those of some shards that are not finished.
+
+    Args:
+        before: the tables of those that are.
+        engine: makes shards, and reports to a function as `run_shards` does.
+        progress: how to show it.
+    """
     amounts = work.plan.amounts
     missing = [k for k in shards if k not in before]
     total, done = (sum(amounts[k] for k in some) for some in (shards, before))
     with Progress(total, done, progress, work.plan.options.unit) as bar:
         if missing:
-            folder = None if scratch is None else Path(scratch).absolute()
-            run_shards(work, missing, workers=workers, timeout_s=timeout, report=bar.update, scratch=folder)
+            engine(missing, bar.update)
+
+
+def make_all(work: Work, engine: Engine, progress: str, started: float) -> Summary:
+    """Make all shards of a plan that are not finished, then the store."""
+    shards = range(work.plan.num_shards)
+    before = finished_shards(work.plan, work.out, shards)
+    resumed = sum(len(table["rejects"]) + work.kind.kept(table) for table in before.values())
+    make_shards(work, shards, before, engine, progress)
+    return finish_store(work, resumed, started)
 
 
 def prep_finish(out: StrPath) -> Summary:
