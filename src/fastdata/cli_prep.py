@@ -90,9 +90,7 @@ def _folder_of(part: str) -> str:
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
     """Make a store from SOURCE: images, text, arrays or a table. OUT defaults to the name of SOURCE + ".fds" in the working folder.
-    To continue after an interruption, run the same command again.
-
-    Or in tasks, on any number of machines that share a disk: plan SOURCE OUT, then run OUT, then finish OUT; each has a --help.
+    To continue after an interruption, run the same command again. In tasks: plan, run, finish.
     """
     from fastdata.prepare import report
     from fastdata.prepare.estimate import estimate

@@ -7,7 +7,7 @@ from fastdata import kinds
 from fastdata.options import as_arguments, options_of
 from fastdata.prepare.job import prep as with_any_options
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary
-from fastdata.prepare.tasks import prep_finish
+from fastdata.prepare.tasks import prep_finish as finish_any
 from fastdata.prepare.tasks import prep_plan as plan_any
 from fastdata.prepare.tasks import prep_run as run_any
 
@@ -45,3 +45,4 @@ prep.__signature__ = _signature  # type: ignore[attr-defined]
 prep.__doc__ = _doc
 prep_plan = as_arguments(plan_any, _names)
 prep_run = as_arguments(run_any, _names)
+prep_finish = as_arguments(finish_any, _names)

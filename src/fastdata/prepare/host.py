@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import socket
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.kinds import Kind
 from fastdata.prepare.plan import Work, version_of
 
 __all__ = ["check_host", "check_libraries", "machine_of"]
+
+PROBES = 8  # inputs whose presence is checked
 
 
 def machine_of(kind: Kind) -> dict[str, str]:
@@ -38,10 +43,23 @@ def check_host(work: Work) -> None:
     """
     here = {name: _version(name) for name in work.plan.libraries}
     _refuse(work, {**work.plan.libraries, **work.machine}, {**here, **machine_of(work.kind)})
+    host, plan = socket.gethostname(), work.plan
     for root in work.roots:
         if not root.is_dir():
-            host = socket.gethostname()
             raise PrepError(f"{root}, where the plan of {work.out} has its inputs, is not there on {host}: mount it in this place")
+    first = plan.shard(0)
+    tried = [path for source in first[:: -(-len(first) // PROBES) or 1] if (path := _path_of(work.roots[0], source)) is not None]
+    if tried and not any(map(os.path.lexists, tried)):
+        raise PrepError(
+            f"inputs of the plan of {work.out} are not there on {host}, such as {tried[0]}: mount their disk in this place; they "
+            "would all be rejected"
+        )
+
+
+def _path_of(root: Path, source: Any) -> Path | None:
+    """Return the file or archive that an input lies in; None: it was missing when it was planned."""
+    archive, files = getattr(source, "place", ()), getattr(source, "files", ())
+    return None if getattr(source, "problem", "") else root / str(archive[1] if archive else files[0] if files else source.name)
 
 
 def _refuse(work: Work, planned: dict[str, str], here: dict[str, str]) -> None:
