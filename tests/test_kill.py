@@ -325,7 +325,7 @@ def test_a_full_disk_is_an_error_and_space_lets_it_go_on(
 
 def _written(pid: int) -> list[Path]:
     """The temporary files that a process has open."""
-    return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).endswith(".tmp")]
+    return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.readlink().suffix == ".tmp"]
 
 
 def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp_path: Path) -> None:

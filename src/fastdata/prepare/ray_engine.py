@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ RETRIES = 10  # of a task whose node or process was lost
 PER_CPU = 16  # tasks for each CPU of the cluster, so that all are busy to the end
 MOST = 8  # shards of a task: a worker makes the next shard while the last one is flushed
 PATIENCE_S = 10  # NFS may show a new file late
+ANSWER_S = 30  # a node that has just died may still be listed
 
 _pools: dict[str, tuple[Work, Pool]] = {}  # by the token of the run: a process of Ray keeps its worker for the next task
 
@@ -66,6 +67,7 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _check_address(address)
     package = str(Path(__file__).parents[1])
     try:
         ray.init(address=address, runtime_env={"py_modules": [package]}, log_to_driver=False, logging_level="error")
@@ -75,6 +77,16 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Raise PrepError if nothing answers there; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), ANSWER_S).close()
+        except OSError as error:
+            raise PrepError(f"--address {address}: cannot connect to Ray: {error}") from None
 
 
 @contextmanager
@@ -91,14 +103,18 @@ def _our_errors(ray: Any) -> Iterator[None]:
 
 
 def _check_nodes(ray: Any, out: str, token: str) -> None:
-    """Raise PrepError if a node does not see OUT, or would make other bytes."""
+    """Raise PrepError if a node does not see OUT, or would make other bytes. Nodes that do not answer are looked at by `_make`."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     look = ray.remote(num_cpus=0)(_look)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     strategies = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    problems = ray.get([look.options(scheduling_strategy=strategy).remote(out, token) for strategy in strategies])
-    if found := sorted({problem for problem in problems if problem}):
+    looks = [look.options(scheduling_strategy=strategy).remote(out, token) for strategy in strategies]
+    problems = set()
+    for answered in ray.wait(looks, num_returns=len(looks), timeout=ANSWER_S)[0] if looks else ():
+        with suppress(ray.exceptions.RaySystemError, ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+            problems.add(ray.get(answered))
+    if found := sorted(problems - {""}):
         raise PrepError("\n".join(found))
 
 
