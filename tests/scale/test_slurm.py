@@ -1,4 +1,4 @@
-"""Preparing on Slurm, with slurmctld and two slurmd on this machine: the printed script, and a node that is killed in the middle."""
+"""Preparing on Slurm, with slurmctld and two slurmd on this machine: the printed script, and a node killed in the middle."""
 
 from __future__ import annotations
 
@@ -149,8 +149,13 @@ def _wait(slurm: Slurm, out: Path) -> None:
     end = time.monotonic() + SECONDS
     while not (out / "manifest.json").exists():
         logs = "".join(path.read_text() for path in slurm.folder.glob("*.log"))
-        assert time.monotonic() < end and slurm.jobs(), f"{slurm.jobs()}\n{logs[-6000:]}"
-        time.sleep(0.2)
+        jobs = slurm.jobs()
+        assert jobs or (out / "manifest.json").exists(), logs[-6000:]
+        assert time.monotonic() < end, f"{jobs}\n{logs[-6000:]}"
+        for line in jobs.splitlines():
+            if "BeginTime" in line:  # Slurm holds back for two minutes what it puts into the queue again
+                slurm.ask("scontrol", "update", f"jobid={line.split()[0]}", "starttime=now")
+        time.sleep(0.5)
     until(lambda: not slurm.jobs(), 60)
 
 
@@ -167,10 +172,6 @@ def test_a_node_killed_in_the_middle(slurm: Slurm, source: Path, tmp_path: Path,
     until(lambda: len(tables(out)) >= 3, SECONDS)
     slurm.kill_node(1)
     finished = len(tables(out))
-    # Slurm holds back what it requeues for two minutes; a person may say at once that the node is not coming back
-    for line in until(slurm.jobs).splitlines():
-        if "BeginTime" in line:
-            slurm.ask("scontrol", "update", f"jobid={line.split()[0]}", "starttime=now")
     _wait(slurm, out)
     assert 3 <= finished
     compare(out)
