@@ -155,6 +155,8 @@ def prep_run(
         how["scratch"] = Path(scratch).absolute()
     with writing(place), _unless_finished(work):
         with claimed(place, share=True):
+            if not plan_path(place).exists():  # another process has just finished the store
+                raise PrepError(f"the plan of {place} has been removed; plan again")
             before = finished_shards(work.plan, place, shards)
             make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
             tables = finished_shards(work.plan, place, shards)
