@@ -32,7 +32,7 @@ from fastdata.prepare.ray_engine import run_on_ray
 
 def one_run(out: Path, cores: int) -> float:
     """Make all shards in one task with a worker for each core."""
-    return prep_run(out, task=0, of=1, workers=cores).seconds
+    return prep_run(out, task=0, of=1, workers=cores, progress="off").seconds
 
 
 def tasks(out: Path, cores: int) -> float:
@@ -54,6 +54,7 @@ def on_ray(out: Path, cores: int) -> float:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--quick", action="store_true")
+    arguments.add_argument("--images", type=int, default=20_000)
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--photos", type=Path, default=Path("photos"), help="a folder of photos")
     given = arguments.parse_args()
@@ -65,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         source = root / "in"
-        repeated(photos(given.photos, root / "photos"), 600 if quick else 20_000, source)
+        repeated(photos(given.photos, root / "photos"), 600 if quick else given.images, source)
         contestants: dict[str, Callable[[Path, int], float]] = {"one run": one_run, "tasks": tasks, "ray": on_ray}
         found: dict[str, list[float]] = {name: [] for name in contestants}
         first: dict[str, bytes] = {}

@@ -357,6 +357,8 @@ def test_the_number_of_a_slurm_array_is_never_taken_from_its_size(small: Path, e
     with pytest.raises(ValueError, match=r"SLURM_ARRAY_TASK_ID is 3, but nothing says how many tasks there are: give of"):
         fastdata.prep_run(small)
     assert fastdata.prep_run(small, of=4, workers=1).task == 3
+    environment.setenv("SLURM_NTASKS", "8")  # the job asks for processes that the script does not start with srun
+    assert fastdata.prep_run(small, of=4, workers=1).task == 3
 
 
 @pytest.mark.parametrize(
