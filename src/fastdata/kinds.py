@@ -184,7 +184,7 @@ class Kind(Protocol):
         """Return the number of samples in a shard's table."""
         return importlib.import_module(self.shards).kept(table)  # type: ignore[no-any-return]
 
-    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
+    def tables(self, plan: Any, found: Sequence[dict[str, Any]]) -> Tables:
         """Combine the tables of all shards, in order."""
         return importlib.import_module(self.shards).tables(plan, found)  # type: ignore[no-any-return]
 

@@ -144,46 +144,47 @@ def kept(table: dict[str, Any]) -> int:
     return len(table["rows"])
 
 
-def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = plan.options.variants()
     names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
-    rows = [row for table in found for row in table["rows"]]
+    counts, blocks = list[int](), list[tuple[Array, Array]]()
+    originals, classes, cut = [0] * len(variants), Counter[int](), Counter[str]()
+    for table in found:
+        blocks.append(_rows(plan, table["rows"], names, others))
+        counts.append(kept(table))
+        originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
+        classes.update({int(k): count for k, count in table["classes"].items()})
+        cut.update(table["cut"])
+    samples, others_rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    mask = plan.options.mask
+    return Tables(
+        samples=samples,
+        names=(plan.sources[place].name for place in samples["source"].tolist()),
+        counts=tuple(counts),
+        originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
+        sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
+        others=others_rows if others else None,
+        images=tuple(image.name for image in plan.options.images),
+        notes=tuple(_cut_notes(plan, cut)),
+    )
+
+
+def _rows(plan: Plan, rows: list[Any], names: list[str], others: list[str]) -> tuple[Array, Array]:
+    """Return the rows of samples.npy and of images.npy for a shard."""
     samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
     others_rows = np.zeros(len(rows), variant_columns(others))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
-    for k, (name, _, _) in enumerate(variants):
+    for k, (name, _, _) in enumerate(plan.options.variants()):
         for j, (column, _) in enumerate(PIXELS):
             (others_rows if name in others else samples)[f"{name}/{column}"] = [row[1][k][j] for row in rows]
-    return Tables(
-        samples=samples,
-        names=(plan.sources[row[0]].name for row in rows),
-        counts=tuple(map(kept, found)),
-        originals={
-            name: sum(table["originals"][k] for table in found)
-            for k, (name, _, form) in enumerate(variants)
-            if form.codec == "original"
-        },
-        sections={"masks": _masks(plan, found)},
-        others=others_rows if others else None,
-        images=tuple(image.name for image in plan.options.images),
-        notes=tuple(_cut_notes(plan, found)),
-    )
+    return samples, others_rows
 
 
-def _cut_notes(plan: Plan, found: list[dict[str, Any]]) -> Iterator[str]:
+def _cut_notes(plan: Plan, cut: Counter[str]) -> Iterator[str]:
     """Yield a note for each column some of whose texts were longer than a row of tokens."""
     for column in plan.columns:
-        if count := sum(table["cut"].get(column.name, 0) for table in found):
+        if count := cut[column.name]:
             yield f"{number_of(count, 'text')} of {column.name} {'was' if count == 1 else 'were'} cut to {column.shape[0]} tokens"
-
-
-def _masks(plan: Plan, found: list[dict[str, Any]]) -> Masks | None:
-    if plan.options.mask is None:
-        return None
-    pixels: Counter[int] = Counter()
-    for table in found:
-        pixels.update({int(k): count for k, count in table["classes"].items()})
-    return Masks(plan.options.mask.names, {str(k): pixels[k] for k in sorted(pixels)})

@@ -164,7 +164,7 @@ def _make(out: str, token: str, shards: Sequence[int], timeout_s: float) -> tupl
         work = _plan_here(Path(out), token)
         _pools[token] = work, Pool(work, workers=1, timeout_s=timeout_s)
     work, pool = _pools[token]
-    finished = finished_shards(work.plan, work.out, shards)
+    finished = finished_shards(work, shards)
     before = [pool.total(name) for name in ("done", "rejected", "bytes")]
     try:
         pool.run([k for k in shards if k not in finished])
@@ -174,5 +174,5 @@ def _make(out: str, token: str, shards: Sequence[int], timeout_s: float) -> tupl
         raise
     done, rejected, size = (pool.total(name) - was for name, was in zip(("done", "rejected", "bytes"), before, strict=True))
     done += sum(work.plan.amounts[k] for k in finished)
-    rejected += sum(len(table["rejects"]) for table in finished.values())
+    rejected += sum(shard.rejected for shard in finished.values())
     return done, rejected, size

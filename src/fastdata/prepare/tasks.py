@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -96,7 +96,7 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     plan, out = work.plan, work.out
     if is_finished(work, overwrite):
         return None
-    finished = finished_shards(plan, out, range(plan.num_shards))
+    finished = finished_shards(work, range(plan.num_shards))
     clear(out, _kept(plan, out, finished))
     for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
         (out / folder).mkdir(exist_ok=True)
@@ -104,7 +104,7 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     return load_plan(out)
 
 
-def _kept(plan: Plan, out: Path, finished: dict[int, Any]) -> set[Path]:
+def _kept(plan: Plan, out: Path, finished: Iterable[int]) -> set[Path]:
     """Return the files that a run goes on from."""
     names = [COLUMNS, *(name for name, _, _ in plan.options.variants())]
     files = {shard_place(out, name, k) for name in names for k in finished} | {shard_table(out, k) for k in finished}
@@ -157,11 +157,11 @@ def prep_run(
         with claimed(place, share=True):
             if not plan_path(place).exists():  # another process has just finished the store
                 raise PrepError(f"the plan of {place} has been removed; plan again")
-            before = finished_shards(work.plan, place, shards)
+            before = finished_shards(work, shards)
             make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
-            tables = finished_shards(work.plan, place, shards)
-        rejected = sum(len(table["rejects"]) for table in tables.values())
-        inputs = rejected + sum(work.kind.kept(table) for table in tables.values())
+            done = finished_shards(work, shards)
+        rejected = sum(shard.rejected for shard in done.values())
+        inputs = sum(map(sum, done.values()))
         made = len(shards) - len(before)
         return TaskSummary(place, number, count, len(shards), made, inputs, rejected, time.monotonic() - started)
     return TaskSummary(place, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
@@ -185,21 +185,21 @@ def _unless_finished(work: Work) -> Iterator[None]:
 def make_shards(
     work: Work,
     shards: Sequence[int],
-    before: dict[int, Any],
+    before: Container[int],
     engine: Engine,
     progress: str,
 ) -> None:
     """Make those of some shards that are not finished.
 
     Args:
-        before: the tables of those that are.
+        before: those that are.
         engine: makes shards, and reports to a function as `run_shards` does.
         progress: how to show it.
     """
     amounts = work.plan.amounts
     missing = [k for k in shards if k not in before]
-    total, done = (sum(amounts[k] for k in some) for some in (shards, before))
-    with Progress(total, done, progress, work.plan.options.unit) as bar:
+    total, left = (sum(amounts[k] for k in some) for some in (shards, missing))
+    with Progress(total, total - left, progress, work.plan.options.unit) as bar:
         if missing:
             engine(missing, bar.update)
 
@@ -207,8 +207,8 @@ def make_shards(
 def make_all(work: Work, engine: Engine, progress: str, started: float) -> Summary:
     """Make all shards of a plan that are not finished, then the store."""
     shards = range(work.plan.num_shards)
-    before = finished_shards(work.plan, work.out, shards)
-    resumed = sum(len(table["rejects"]) + work.kind.kept(table) for table in before.values())
+    before = finished_shards(work, shards)
+    resumed = sum(map(sum, before.values()))
     make_shards(work, shards, before, engine, progress)
     return finish_store(work, resumed, started)
 
@@ -232,7 +232,7 @@ def prep_finish(out: StrPath) -> Summary:
 
 def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. The arguments are those of `summarize`."""
-    notes = () if is_stored(work.out, work.plan) else finish(work.plan, work.out)
+    notes = () if is_stored(work.out, work.plan) else finish(work)
     summary = summarize(Store(work.out, kind=None), work, resumed, time.monotonic() - started, notes)
     with suppress(OSError):
         shutil.rmtree(work.out / WORK)

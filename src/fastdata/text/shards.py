@@ -258,7 +258,7 @@ def kept(table: dict[str, Any]) -> int:
     return sum(map(len, table["pieces"]))
 
 
-def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Make a row for each document and a name for each piece."""
     counts = [np.array(tokens, np.uint64) for table in found for tokens in table["pieces"]]
     samples = np.zeros(sum(map(len, counts)), SAMPLES_DTYPE)
