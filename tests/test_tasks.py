@@ -478,3 +478,13 @@ def test_the_commands_of_the_docs(tmp_path: Path) -> None:
         said += done.stdout
     (script,) = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert script.replace("/home/me/venv/bin/python", sys.executable).replace("/home/me", str(tmp_path)) in said
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_tasks(planned: Path, expected: dict[str, bytes | None]) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    made = run(*launch, sys.executable, "-m", "fastdata", "prep", "run", planned, "--progress", "off")
+    assert made.returncode == 0, made.stderr
+    assert "task 0 of 2: 21 shards" in made.stdout and "task 1 of 2: 20 shards" in made.stdout
+    fastdata.prep_finish(planned)
+    assert tree(planned) == expected

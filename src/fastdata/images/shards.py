@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,8 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
     counts, blocks = list[int](), list[tuple[Array, Array]]()
     originals, classes, cut = [0] * len(variants), Counter[int](), Counter[str]()
-    for table in found:
-        blocks.append(_rows(plan, table["rows"], names, others))
+    for shard, table in enumerate(found):
+        blocks.append(_rows(plan, shard, table["rows"], names, others))
         counts.append(kept(table))
         originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
         classes.update({int(k): count for k, count in table["classes"].items()})
@@ -160,7 +161,7 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     mask = plan.options.mask
     return Tables(
         samples=samples,
-        names=(plan.sources[place].name for place in samples["source"].tolist()),
+        names=_names(plan, samples["source"], counts),
         counts=tuple(counts),
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
@@ -170,13 +171,21 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     )
 
 
-def _rows(plan: Plan, rows: list[Any], names: list[str], others: list[str]) -> tuple[Array, Array]:
+def _names(plan: Plan, places: Array, counts: Sequence[int]) -> Iterator[str]:
+    """Yield the name of each image, by the places of all in the plan."""
+    for shard, end in enumerate(accumulate(counts)):
+        sources, first = plan.shard(shard), plan.bounds[shard]
+        yield from (sources[place - first].name for place in places[end - counts[shard] : end].tolist())
+
+
+def _rows(plan: Plan, shard: int, rows: list[Any], names: list[str], others: list[str]) -> tuple[Array, Array]:
     """Return the rows of samples.npy and of images.npy for a shard."""
     samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
     others_rows = np.zeros(len(rows), variant_columns(others))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
-    label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
+    sources, first = plan.shard(shard), plan.bounds[shard]
+    label[...] = np.array([sources[row[0] - first].label for row in rows], label.dtype).reshape(label.shape)
     for k, (name, _, _) in enumerate(plan.options.variants()):
         for j, (column, _) in enumerate(PIXELS):
             (others_rows if name in others else samples)[f"{name}/{column}"] = [row[1][k][j] for row in rows]

@@ -156,9 +156,22 @@ class _Sources(Sequence[Any]):
     def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return tuple(self[k] for k in range(*index.indices(self._count)))
+            begin, end, step = index.indices(self._count)
+            if step != 1:
+                return tuple(self[k] for k in range(begin, end, step))
+            found: tuple[Any, ...] = ()
+            while begin < end:
+                held, first = self._slice(begin)
+                found += held[begin - first : end - first]
+                begin = first + len(held)
+            return found
         if not 0 <= index < self._count:
             raise IndexError(index)
+        held, first = self._slice(index)
+        return held[index - first]
+
+    def _slice(self, index: int) -> tuple[tuple[Any, ...], int]:
+        """Return the slice that a source lies in, and the index of its first source."""
         number = bisect.bisect_right(self._starts, index) - 1
         if self._held[0] != number:
             path = _slice_path(self._out, number)
@@ -167,7 +180,7 @@ class _Sources(Sequence[Any]):
                 self._held = number, decode_rows(json.loads(data))
             except BROKEN as error:
                 raise _damaged(path, error) from None
-        return self._held[1][index - self._starts[number]]
+        return self._held[1], self._starts[number]
 
 
 def difference(work: Work) -> str:
