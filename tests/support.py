@@ -208,7 +208,8 @@ def make_shard_here(job: Any, task: Any) -> None:
     """What a worker does with a shard, in this process: a new one for each would take minutes."""
     from fastdata.prepare import worker
 
-    worker._make_shard(job, task, worker.Progress(np.zeros(1, worker.STATUS)))
+    made = worker._make_shard(job, task, worker.Progress(np.zeros(1, worker.STATUS)))
+    worker.publish_shard(Path(job.out), made)
 
 
 def with_index(jpeg: Any) -> Any:

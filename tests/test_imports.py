@@ -67,7 +67,9 @@ ARROWS = {
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
-    "cli": {"_version", "errors", "kinds", "options", "prepare", "remote", "store", "bench", "words"},
+    "cli_options": {"kinds", "options"},
+    "cli_prep": {"_version", "cli_options", "errors", "prepare"},
+    "cli": {"_version", "cli_options", "cli_prep", "errors", "remote", "store", "bench", "words"},
     "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }

@@ -25,7 +25,7 @@ import stores
 from fastdata import Loader, TableDataset
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare import worker
-from fastdata.prepare.plan import Plan
+from fastdata.prepare.plan import Work
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -41,8 +41,9 @@ def make(table: Any, out: Path | None = None, **options: Any) -> Path:
     return fastdata.prep(table, out, workers=1, **{"target": TARGET, **options}).out
 
 
-def _run_here(plan: Plan, roots: Any, out: Path, shards: list[int], **_: Any) -> None:
-    job = worker.Job(str(roots[0]), str(roots[1]), str(out), plan.options, plan.fingerprint, plan.shared)
+def _run_here(shards: list[int], report: Any, *, work: Work, **_: Any) -> None:
+    plan, (root, masks, *_others) = work.plan, work.roots
+    job = worker.Job(str(root), str(masks), str(work.out), plan.options, plan.fingerprint, plan.shared)
     for k in shards:
         task = worker.Task(k, plan.bounds[k], plan.shard(k), {})
         make_shard_here(job, task)

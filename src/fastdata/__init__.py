@@ -30,7 +30,9 @@ _HOMES = {
     "NextToken": "gpu.next_token",
     "Prefetcher": "gpu.prefetcher",
     "Ragged": "gpu.ragged",
+    "PlanSummary": "prepare",
     "Summary": "prepare",
+    "TaskSummary": "prepare",
     "TableDataset": "tables.dataset",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
@@ -38,6 +40,9 @@ _HOMES = {
     "largest_batch": "bench.largest_batch",
     "open": "data.opening",
     "prep": "prepare",
+    "prep_finish": "prepare",
+    "prep_plan": "prepare",
+    "prep_run": "prepare",
     "profile": "bench.profile",
     "publish": "remote.publish",
     "CodecError": "errors",
@@ -67,6 +72,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "MissingExtraError",
     "MultiCrop",
     "NextToken",
+    "PlanSummary",
     "Prefetcher",
     "PrepError",
     "RAMDataset",
@@ -78,11 +84,15 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "StoreError",
     "Summary",
     "TableDataset",
+    "TaskSummary",
     "TokenDataset",
     "Trainer",
     "drop_dead_bias",
     "largest_batch",
     "prep",
+    "prep_finish",
+    "prep_plan",
+    "prep_run",
     "profile",
     "publish",
 ]
@@ -113,7 +123,7 @@ if TYPE_CHECKING:
     from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
-    from fastdata.prepare import Summary, prep
+    from fastdata.prepare import PlanSummary, Summary, TaskSummary, prep, prep_finish, prep_plan, prep_run
     from fastdata.remote.publish import publish
     from fastdata.tables.dataset import TableDataset
     from fastdata.text.dataset import TokenDataset

@@ -9,88 +9,22 @@ from __future__ import annotations
 import io
 import json
 import re
-import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
-from fastdata import kinds
 from fastdata._version import __version__
+from fastdata.cli_options import KINDS, SETTINGS
+from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
-from fastdata.options import OptionInfo, as_option, options_of
 
 __all__ = ["main", "prep_main"]
 
-KINDS = [kinds.find(name) for name in kinds.names()]
 FORMATS = "; ".join(f"{kind.says}: {', '.join(kind.exports)}" for kind in KINDS)
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
-SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-RUN = "The run"
-TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", RUN)
-HELP_FOR = "fastdata.help-for"
-SOURCES = (
-    "SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or "
-    "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders, idx, "
-    "CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, "
-    ".parquet, also .gz or .zst. With --target, a table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI, DICOM "
-    "series."
-)
-COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
-
-
-def _position(title: str) -> int:
-    """Return the position of a group of options in help; groups of other packages' kinds precede the run's."""
-    return TITLES.index(title) if title in TITLES else len(TITLES) - 2
-
-
-class _Prep(click.Command):
-    """A command whose help shows a few options, those of a kind, or all options in groups."""
-
-    shown: ClassVar[dict[str, tuple[str, bool, tuple[str, ...]]]] = {}  # option -> its group, whether short help has it, its kinds
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help_text(ctx, formatter)
-        if HELP_FOR in ctx.meta:
-            formatter.write_paragraph()
-            with formatter.indentation():
-                formatter.write_text(SOURCES)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        wanted = ctx.meta.get(HELP_FOR)
-        groups = dict[str, list[tuple[str, str]]]()
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
-            group, common, owners = self.shown.get(param.name or "", (RUN, False, ()))
-            if record is None or (not common if wanted is None else wanted != "all" and wanted not in owners and group != RUN):
-                continue
-            if wanted is None:
-                group = "Options"
-                record = record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + "."  # the first sentence
-            groups.setdefault(group, []).append(record)
-        for title in sorted(groups, key=_position):
-            with formatter.section(title):
-                formatter.write_dl(groups[title])
-
-
-def _color(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if text not in COLORS and (len(parts) != 3 or not all(p.strip().isdigit() and int(p) < 256 for p in parts)):
-        raise click.BadParameter(
-            f"{text!r} is not a colour: give three numbers from 0 to 255, as 255,255,255, or {', '.join(COLORS)}"
-        )
-    return COLORS.get(text) or tuple(map(int, parts))
-
-
-def _sides(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{text!r} is not a box: give a positive number for each axis, such as 64,64,64")
-    return tuple(map(int, parts))
 
 
 def _bytes(text: str) -> int:
@@ -108,154 +42,13 @@ class _Png(click.Path):
         return super().convert(value, param, ctx)
 
 
-TYPES: dict[str, Any] = {
-    "text": str,
-    "int": int,
-    "path": click.Path(),
-    "file": click.Path(exists=True, dir_okay=False),
-    "folder": click.Path(exists=True, file_okay=False),
-    "color": _color,
-    "sides": _sides,
-}
-METAVARS = {"color": "R,G,B", "sides": "N,N,N"}
-
-
-def _run_option(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
-    """Make an option of the run itself."""
-    _Prep.shown[name.removeprefix("--").replace("-", "_")] = RUN, common, ()
-    return click.option(name, **options)
-
-
-def _options_of_kinds(command: Any) -> Any:
-    """Add the options of every kind of data, from their dataclasses."""
-    options = dict[str, Any]()
-    for kind in KINDS:
-        for key, field in options_of(kind.options).items():
-            info: OptionInfo = field.metadata["said"]
-            group, common, owners = _Prep.shown.get(key, (info.group or kind.options.__doc__ or kind.name, info.common, ()))
-            _Prep.shown[key] = group, common, (*owners, kind.name)
-            options.setdefault(key, _click_option(key, info, field.default))
-    for add in reversed([options[key] for key in sorted(options, key=lambda key: _position(_Prep.shown[key][0]))]):
-        command = add(command)
-    return command
-
-
-def _click_option(key: str, info: OptionInfo, default: Any) -> Callable[[Any], Any]:
-    if info.type == "flag":
-        return click.option(as_option(key), is_flag=True, help=info.help)
-    choices = info.choices and info.type == "text"
-    shown = "white" if info.type == "color" else default
-    return click.option(
-        as_option(key),
-        type=click.Choice(list(info.choices)) if choices else TYPES[info.type],
-        default=None if info.several else shown,
-        multiple=info.several,
-        metavar=info.metavar or METAVARS.get(info.type),
-        help=info.help,
-    )
-
-
-def _show_help(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Print help with more options than --help shows."""
-    if value:
-        ctx.meta[HELP_FOR] = "all" if value is True else value
-        click.echo(ctx.get_help())
-        ctx.exit()
-
-
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Prepare data once, then feed PyTorch models with compact batches as fast as the machine can."""
 
 
-@cli.command(cls=_Prep, context_settings=SETTINGS)
-@click.version_option(__version__)
-@click.argument("source", type=click.Path())
-@click.argument("out", type=click.Path(), required=False)
-@_options_of_kinds
-@_run_option("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Kind of data. Default: found from the files.")
-@_run_option(
-    "--limit",
-    type=int,
-    help="Prepare only so many inputs. Images and arrays are evenly spaced; documents and rows are the first.",
-    common=True,
-)
-@_run_option("--workers", type=int, help="Worker processes. Default: one per core.")
-@_run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
-@_run_option("--overwrite", is_flag=True, help="Replace a store made with other options.", common=True)
-@_run_option("--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs is rejected.")
-@_run_option("--timeout", type=float, default=60.0, help="Seconds after which a decoder counts as hanging.")
-@_run_option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="How to show progress.")
-@_run_option(
-    "--help-all", is_flag=True, expose_value=False, is_eager=True, callback=_show_help, help="Show all options.", common=True
-)
-@_run_option(
-    "--help-for",
-    type=click.Choice([kind.name for kind in KINDS]),
-    expose_value=False,
-    is_eager=True,
-    callback=_show_help,
-    help="Show the options of one kind of data.",
-    common=True,
-)
-def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE: images, text, arrays or a table. OUT defaults to the name of SOURCE + ".fds" in the working folder.
-    To continue after an interruption, run the same command again.
-    """
-    from fastdata.prepare import report
-    from fastdata.prepare.estimate import estimate
-    from fastdata.prepare.job import prep
-
-    options = {name: None if value == () else value for name, value in options.items()}  # (): a repeatable option that is absent
-    if dry_run:
-        for run_only in ("overwrite", "timeout", "progress"):
-            options.pop(run_only)
-        found = estimate(**options)
-        for line in report.estimate_lines(found):
-            click.echo(line)
-        if sum(found.rejected.values()) > max_reject_rate * found.probes:
-            click.echo(f"more than {max_reject_rate:.2%} of the tried inputs are rejected; --max-reject-rate allows more", err=True)
-            sys.exit(3)
-        sys.exit(0 if found.fits else 1)
-    try:
-        with _terminable():
-            summary = prep(**options)
-    except KeyboardInterrupt as error:
-        command = shlex.join(["fastdata-prep", *_arguments()])
-        click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
-        sys.exit(143 if isinstance(error, _Terminated) else 130)
-    for line in report.summary_lines(summary):
-        click.echo(line)
-    if summary.reject_rate > max_reject_rate:
-        rejects = summary.out / "rejects.jsonl"
-        click.echo(
-            f"more than {max_reject_rate:.2%} of the inputs were rejected: see {rejects}; --max-reject-rate allows more", err=True
-        )
-        sys.exit(3)
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM."""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C. Ignore further ones: `timeout` sends two."""
-
-    def terminate(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler set outside Python
-
-
-def _arguments() -> list[str]:
-    return sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
+cli.add_command(prep)
 
 
 @cli.command()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
@@ -176,11 +176,15 @@ class Kind(Protocol):
         """Write a shard's files in a worker. Return a table of plain JSON values with a list "rejects"."""
         return importlib.import_module(self.shards).make_shard(job, task, writers, progress)  # type: ignore[no-any-return]
 
+    def machine(self) -> dict[str, str]:
+        """Return what of this machine decides the bytes of shards, besides its architecture and the libraries' versions."""
+        return {}
+
     def kept(self, table: dict[str, Any]) -> int:
         """Return the number of samples in a shard's table."""
         return importlib.import_module(self.shards).kept(table)  # type: ignore[no-any-return]
 
-    def tables(self, plan: Any, found: list[dict[str, Any]]) -> Tables:
+    def tables(self, plan: Any, found: Sequence[dict[str, Any]]) -> Tables:
         """Combine the tables of all shards, in order."""
         return importlib.import_module(self.shards).tables(plan, found)  # type: ignore[no-any-return]
 
@@ -188,7 +192,7 @@ class Kind(Protocol):
         """Prepare some inputs without keeping them."""
         return importlib.import_module(self.shards).probe(plan, roots)  # type: ignore[no-any-return]
 
-    def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
+    def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
         """Return the bytes of the kept inputs, and of their records."""
         before = sum(sources[k].size for k in store.samples["source"].tolist())
         return before, sum(int(store.field(v, "bytes").sum()) for v in store.manifest.variants)

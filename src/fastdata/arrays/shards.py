@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +19,7 @@ from fastdata.arrays.source import ArraySource, ending_of
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.run import Roots
+from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.reasons import detail_of
 
@@ -155,7 +154,7 @@ def kept(table: dict[str, Any]) -> int:
     return len(table["rows"])
 
 
-def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Make a row for each array."""
     options = plan.options
     rows = [row for table in found for row in table["rows"]]
@@ -179,7 +178,7 @@ def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
     )
 
 
-def _masks(options: ArrayRecipe, found: list[dict[str, Any]]) -> Masks | None:
+def _masks(options: ArrayRecipe, found: Sequence[dict[str, Any]]) -> Masks | None:
     if not options.mask_bits:
         return None
     voxels: Counter[int] = Counter()

@@ -15,6 +15,8 @@ from fastdata.words import number_of
 
 __all__ = ["KIND", "ImageKind", "typed_masks"]
 
+CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
+
 
 class ImageKind(Kind):
     """Photos and other pictures, each with a label, a class mask, or neither."""
@@ -47,6 +49,14 @@ class ImageKind(Kind):
         from fastdata.images.planning import plan_images
 
         return plan_images(source, options, limit)
+
+    def machine(self) -> dict[str, str]:
+        """Return whether OpenCV uses AVX2, without which it rounds differently, and a checksum of how it was built."""
+        import cv2
+        import xxhash
+
+        build = xxhash.xxh3_64_hexdigest(cv2.getBuildInformation().encode())[:8]
+        return {"AVX2 in OpenCV": "yes" if cv2.checkHardwareSupport(CPU_AVX2) else "no", "OpenCV build": build}
 
     def notes(self, store: Any) -> Iterator[str]:
         """Yield notes on images that are smaller than a requested size."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from fastdata.images.prepare import Record, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.run import Roots
+from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
@@ -74,7 +74,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     threads = cv2.getNumThreads()
     count = len(plan.sources)
     root, masks, *others = map(str, roots)
-    job = Job(root, masks, "", plan.options, "", plan.shared, plan.columns, plan.parts, tuple(others))
+    job = Job(root, masks, "", plan.options, "", plan.shared, plan.columns, plan.parts, tuple(others), plan.files)
     places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
     results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)
@@ -108,7 +108,7 @@ def _try(
             data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others
         )
         values = [*_in_pixels(job, source.values, records[0].source), *read_parts(job.root, source, job.parts)]
-        return records, encode_columns(job.columns, values, job.shared, cut)
+        return records, encode_columns(job.columns, values, job.files, cut)
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error), []
 
@@ -145,46 +145,55 @@ def kept(table: dict[str, Any]) -> int:
     return len(table["rows"])
 
 
-def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = plan.options.variants()
     names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
-    rows = [row for table in found for row in table["rows"]]
+    counts, blocks = list[int](), list[tuple[Array, Array]]()
+    originals, classes, cut = [0] * len(variants), Counter[int](), Counter[str]()
+    for shard, table in enumerate(found):
+        blocks.append(_rows(plan, shard, table["rows"], names, others))
+        counts.append(kept(table))
+        originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
+        classes.update({int(k): count for k, count in table["classes"].items()})
+        cut.update(table["cut"])
+    samples, others_rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    mask = plan.options.mask
+    return Tables(
+        samples=samples,
+        names=_names(plan, samples["source"], counts),
+        counts=tuple(counts),
+        originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
+        sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
+        others=others_rows if others else None,
+        images=tuple(image.name for image in plan.options.images),
+        notes=tuple(_cut_notes(plan, cut)),
+    )
+
+
+def _names(plan: Plan, places: Array, counts: Sequence[int]) -> Iterator[str]:
+    """Yield the name of each image, by the places of all in the plan."""
+    for shard, end in enumerate(accumulate(counts)):
+        sources, first = plan.shard(shard), plan.bounds[shard]
+        yield from (sources[place - first].name for place in places[end - counts[shard] : end].tolist())
+
+
+def _rows(plan: Plan, shard: int, rows: list[Any], names: list[str], others: list[str]) -> tuple[Array, Array]:
+    """Return the rows of samples.npy and of images.npy for a shard."""
     samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
     others_rows = np.zeros(len(rows), variant_columns(others))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
-    label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
-    for k, (name, _, _) in enumerate(variants):
+    sources, first = plan.shard(shard), plan.bounds[shard]
+    label[...] = np.array([sources[row[0] - first].label for row in rows], label.dtype).reshape(label.shape)
+    for k, (name, _, _) in enumerate(plan.options.variants()):
         for j, (column, _) in enumerate(PIXELS):
             (others_rows if name in others else samples)[f"{name}/{column}"] = [row[1][k][j] for row in rows]
-    return Tables(
-        samples=samples,
-        names=(plan.sources[row[0]].name for row in rows),
-        counts=tuple(map(kept, found)),
-        originals={
-            name: sum(table["originals"][k] for table in found)
-            for k, (name, _, form) in enumerate(variants)
-            if form.codec == "original"
-        },
-        sections={"masks": _masks(plan, found)},
-        others=others_rows if others else None,
-        images=tuple(image.name for image in plan.options.images),
-        notes=tuple(_cut_notes(plan, found)),
-    )
+    return samples, others_rows
 
 
-def _cut_notes(plan: Plan, found: list[dict[str, Any]]) -> Iterator[str]:
+def _cut_notes(plan: Plan, cut: Counter[str]) -> Iterator[str]:
     """Yield a note for each column some of whose texts were longer than a row of tokens."""
     for column in plan.columns:
-        if count := sum(table["cut"].get(column.name, 0) for table in found):
+        if count := cut[column.name]:
             yield f"{number_of(count, 'text')} of {column.name} {'was' if count == 1 else 'were'} cut to {column.shape[0]} tokens"
-
-
-def _masks(plan: Plan, found: list[dict[str, Any]]) -> Masks | None:
-    if plan.options.mask is None:
-        return None
-    pixels: Counter[int] = Counter()
-    for table in found:
-        pixels.update({int(k): count for k, count in table["classes"].items()})
-    return Masks(plan.options.mask.names, {str(k): pixels[k] for k in sorted(pixels)})

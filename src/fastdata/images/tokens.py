@@ -76,9 +76,7 @@ def _engine(spec: Spec, data: bytes) -> Engine:
     return load(spec, data)
 
 
-def encode_columns(
-    columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes] | None, cut: dict[str, int]
-) -> list[Any]:
+def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], cut: dict[str, int]) -> list[Any]:
     """Return the values of a sample with texts as tokens.
 
     Args:
@@ -90,9 +88,8 @@ def encode_columns(
     Raises:
         CodecError: a value is no text, or has a character that the tokenizer lacks.
     """
-    data = files or {}
     return [
-        value if column.tokens is None else _encode(column, column.tokens, value, data.get(column.tokenizer_file, b""), cut)
+        value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), cut)
         for column, value in zip(columns, values, strict=True)
     ]
 

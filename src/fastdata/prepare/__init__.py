@@ -5,10 +5,13 @@ import textwrap
 
 from fastdata import kinds
 from fastdata.options import as_arguments, options_of
-from fastdata.prepare.job import Summary
 from fastdata.prepare.job import prep as with_any_options
+from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary
+from fastdata.prepare.tasks import prep_finish as finish_any
+from fastdata.prepare.tasks import prep_plan as plan_any
+from fastdata.prepare.tasks import prep_run as run_any
 
-__all__ = ["Summary", "prep"]
+__all__ = ["PlanSummary", "Summary", "TaskSummary", "prep", "prep_finish", "prep_plan", "prep_run"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:
@@ -33,9 +36,13 @@ _signature, _doc = _with_options()
 
 
 def _names() -> set[str]:
-    return {*_signature.parameters}.union(*(options_of(kinds.find(name).options) for name in kinds.names()))
+    own = *_signature.parameters, *inspect.signature(run_any).parameters
+    return {*own}.union(*(options_of(kinds.find(name).options) for name in kinds.names()))
 
 
 prep = as_arguments(with_any_options, _names)
 prep.__signature__ = _signature  # type: ignore[attr-defined]
 prep.__doc__ = _doc
+prep_plan = as_arguments(plan_any, _names)
+prep_run = as_arguments(run_any, _names)
+prep_finish = as_arguments(finish_any, _names)

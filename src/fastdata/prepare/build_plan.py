@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,11 @@ from fastdata.errors import PrepError
 from fastdata.kinds import Kind
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.run import Roots
+from fastdata.prepare.plan import Work
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 
-__all__ = ["Work", "as_path", "build_plan", "check_positive", "choose_kind"]
-
-
-@dataclass(frozen=True)
-class Work:
-    """A plan and its surroundings.
-
-    Attributes:
-        kind: the kind of data.
-        plan: the shards to make.
-        out: the store to make.
-        roots: the folder of the inputs, that of their companions, such as masks, and that of each further image of an input.
-        skipped: count of files left out, by extension.
-        notes: lines about the inputs to show to the user.
-    """
-
-    kind: Kind
-    plan: Plan
-    out: Path
-    roots: Roots
-    skipped: dict[str, int]
-    notes: tuple[str, ...] = ()
+__all__ = ["as_path", "build_plan", "check_positive", "choose_kind"]
 
 
 @contextmanager

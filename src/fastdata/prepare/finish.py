@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import clear
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import shard_columns, shard_table
+from fastdata.prepare.plan import Work
+from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.reasons import nothing_kept
 from fastdata.store.columns import join_columns
 from fastdata.store.files import (
@@ -26,47 +26,62 @@ from fastdata.store.files import (
     NAMES,
     REJECTS,
     SAMPLES,
-    WORK,
     FileSum,
     file_sum,
-    shard_file,
     sync,
     write_atomic,
 )
 from fastdata.store.format import Manifest, Variant
 
-__all__ = ["finish", "finished_shards"]
+__all__ = ["Done", "finish", "finished_shards"]
 
 
-def finished_shards(plan: Plan, out: Path, *, thorough: bool) -> dict[int, dict[str, Any]]:
-    """Return the tables of the finished shards: those of this plan whose files all have the recorded size.
+class Done(NamedTuple):
+    """What a finished shard holds: the number of its samples, and of the inputs that were rejected."""
 
-    `thorough` also compares checksums. Workers do not flush shards to disk, so after a power failure a table may describe bytes
-    that were never written.
+    kept: int
+    rejected: int
+
+
+def finished_shards(work: Work, shards: Iterable[int]) -> dict[int, Done]:
+    """Return those shards that are finished: made by this plan, and with files of the recorded sizes.
+
+    A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
-    tables = {}
-    for shard in range(plan.num_shards):
+    found = {}
+    for shard in shards:
         try:
-            table = json.loads(shard_table(out, shard).read_bytes())
-            if table["fingerprint"] == plan.fingerprint and all(
-                _as_recorded(_path(out, name, shard), FileSum(*total), thorough) for name, total in table["files"].items()
+            table = _table(work.out, shard)
+            if table["fingerprint"] == work.plan.fingerprint and all(
+                shard_place(work.out, name, shard).stat().st_size == size for name, (size, _) in table["files"].items()
             ):
-                tables[shard] = table
+                found[shard] = Done(work.kind.kept(table), len(table["rejects"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return tables
+    return found
 
 
-def _path(out: Path, name: str, shard: int) -> Path:
-    return shard_columns(out, shard) if name == COLUMNS else out / shard_file(name, shard)
+def _table(out: Path, shard: int) -> dict[str, Any]:
+    return json.loads(shard_table(out, shard).read_bytes())  # type: ignore[no-any-return]
 
 
-def _as_recorded(path: Path, total: FileSum, thorough: bool) -> bool:
-    return path.stat().st_size == total.bytes and (not thorough or file_sum(path) == total)
+class _Tables(Sequence[dict[str, Any]]):
+    """The tables of all shards, which are read each time that they are asked for: together they may not fit into memory."""
+
+    def __init__(self, out: Path, count: int) -> None:
+        self._out, self._count = out, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return _table(self._out, index)
 
 
-def finish(plan: Plan, out: Path) -> tuple[str, ...]:
-    """Make a store from finished shards: write its tables, then the manifest, and remove the work folder.
+def finish(work: Work) -> tuple[str, ...]:
+    """Make a store from finished shards: write its tables, then the manifest. The work folder stays.
 
     Returns:
         Notes to the user.
@@ -74,15 +89,20 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
     Raises:
         PrepError: shards are missing; or no input was kept, and everything made is removed.
     """
-    finished = finished_shards(plan, out, thorough=False)
+    plan, out, kind = work.plan, work.out, work.kind
+    finished = finished_shards(work, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
-            f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}; run the same command again"
+            f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or make "
+            f"all that is missing here with fastdata-prep run {out}"
         )
-    shards = [finished[k] for k in range(plan.num_shards)]
-    rejects = [reject for shard in shards for reject in shard["rejects"]]
-    kind = kinds.find(plan.options.kind)
-    if not any(map(kind.kept, shards)):
+    shards = _Tables(out, plan.num_shards)
+    rejects, sums = list[dict[str, Any]](), dict[str, list[FileSum]]()
+    for shard in shards:
+        rejects += shard["rejects"]
+        for name, total in shard["files"].items():
+            sums.setdefault(name, []).append(FileSum(*total))
+    if not any(done.kept for done in finished.values()):
         clear(out, set())
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
@@ -97,11 +117,10 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     files |= {name: file_sum(out / name) for name in plan.files}
-    files |= join_columns(plan.columns, [shard_columns(out, k) for k in range(plan.num_shards)], out)
+    files |= join_columns(plan.columns, [shard_place(out, COLUMNS, k) for k in range(plan.num_shards)], out)
     variants = []
     for name, size, form in plan.options.variants():
-        sums = tuple(FileSum(*shard["files"][name]) for shard in shards)
-        variants.append(Variant(name, size, form, sums, tables.records, tables.originals.get(name)))
+        variants.append(Variant(name, size, form, tuple(sums[name]), tables.records, tables.originals.get(name)))
     manifest = Manifest(
         num_samples=sum(tables.counts),
         num_rejects=len(rejects),
@@ -118,11 +137,8 @@ def finish(plan: Plan, out: Path) -> tuple[str, ...]:
         images=tables.images,
     )
     for variant in manifest.variants:
-        for shard in range(plan.num_shards):
-            sync(out / shard_file(variant.name, shard))
-        sync(out / variant.name)
+        sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())
-    shutil.rmtree(out / WORK)
     return tables.notes
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,31 +11,71 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastdata import kinds
-from fastdata.errors import PrepError
-from fastdata.prepare.plan import Plan, describe_difference, difference
+from fastdata.errors import PrepError, StoreError
+from fastdata.prepare.plan import Plan, Work, describe_difference
+from fastdata.prepare.plan_files import difference, plan_path
 from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
 from fastdata.store.format import read_manifest
 
-__all__ = ["PLAN", "claimed", "clear", "is_finished", "refuse_store"]
+__all__ = ["Busy", "claimed", "clear", "is_finished", "is_stored", "refuse_store"]
 
-PLAN = "plan.json"
+LOCK = "lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
+
+
+class Busy(PrepError):
+    """Another process works in the folder."""
 
 
 @contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """Make the folder and lock it, so that only one run works in it. The lock ends with the process."""
+def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
+    """Make the folder and lock it. The lock ends with the process.
+
+    Args:
+        share: let others share the lock: tasks, which publish whole files of the same bytes. Only who is alone may remove files.
+
+    Raises:
+        Busy: another process has the lock.
+        PrepError: the folder is not ours.
+    """
     if out.exists() and not (out.is_dir() and _ours(out)):
         raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out, os.O_RDONLY)
+    lock = out / WORK / LOCK
+    descriptor = _locked(lock, fcntl.LOCK_SH if share else fcntl.LOCK_EX)
+    if descriptor is None:
+        raise Busy(f"another fastdata-prep is making {out} right now")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PrepError(f"another fastdata-prep is making {out} right now") from None
         yield
     finally:
+        if not plan_path(out).exists():  # the run was refused, or it is finished
+            with suppress(OSError):
+                lock.unlink(missing_ok=True)
+                lock.parent.rmdir()
         os.close(descriptor)
+
+
+def _locked(lock: Path, kind: int) -> int | None:
+    """Return a descriptor of a locked file; None: another process has the lock.
+
+    It is a file opened for writing, because NFS can lock nothing else.
+    """
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(descriptor)
+                raise
+            return descriptor
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), lock.stat()):
+                return descriptor
+        os.close(descriptor)  # who had it has finished and removed it
 
 
 def _ours(out: Path) -> bool:
@@ -43,7 +83,7 @@ def _ours(out: Path) -> bool:
     own = own_files(out)
     if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
         return True
-    plan = out / WORK / PLAN
+    plan = plan_path(out)
     return is_store(out) or (plan.is_file() and b'"fingerprint": "' in plan.read_bytes())
 
 
@@ -66,15 +106,23 @@ def clear(out: Path, keep: set[Path]) -> None:
             folder.rmdir()
 
 
-def is_finished(out: Path, plan: Plan, overwrite: bool) -> bool:
+def is_stored(out: Path, plan: Plan) -> bool:
+    """Return whether the store of this plan is finished."""
+    try:
+        return read_manifest(out).fingerprint == plan.fingerprint
+    except StoreError:
+        return False
+
+
+def is_finished(work: Work, overwrite: bool) -> bool:
     """Return whether the store of this plan is finished. Clear the folder if `overwrite` is set and it cannot be resumed.
 
     Raises:
-        PrepError: the folder belongs to another plan, and `overwrite` is not set.
+        PrepError: the folder belongs to another plan, or was begun on another machine, and `overwrite` is not set.
     """
-    changed = ""
-    if overwrite and not _is_resumable(out, plan):
-        clear(out, set())
+    out, plan, changed = work.out, work.plan, ""
+    if overwrite and not _is_resumable(work):
+        clear(out, {out / WORK / LOCK})
     elif (out / MANIFEST).exists():
         old = read_manifest(out)
         if old.fingerprint == plan.fingerprint:
@@ -82,9 +130,9 @@ def is_finished(out: Path, plan: Plan, overwrite: bool) -> bool:
             return True
         columns = [column.as_json() for column in old.columns]
         before = {"options": old.options, "libraries": old.libraries, "columns": columns}
-        changed = describe_difference(before, plan.body(), kinds.find(plan.options.kind), kinds.find(old.kind))
-    elif (out / WORK / PLAN).exists():
-        changed = difference(out / WORK / PLAN, plan)
+        changed = describe_difference(before, plan.body(), work.kind, kinds.find(old.kind))
+    elif plan_path(out).exists():
+        changed = difference(work)
     if changed:
         raise PrepError(
             f"{out} was made, or begun, with other options or inputs:\n{changed}\n"
@@ -93,10 +141,9 @@ def is_finished(out: Path, plan: Plan, overwrite: bool) -> bool:
     return False
 
 
-def _is_resumable(out: Path, plan: Plan) -> bool:
+def _is_resumable(work: Work) -> bool:
     """Return whether there is an unfinished run of this plan: a command with --overwrite that was interrupted continues."""
     try:
-        fingerprint = json.loads((out / WORK / PLAN).read_bytes())["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return plan_path(work.out).exists() and not difference(work) and not (work.out / MANIFEST).exists()
+    except PrepError:
         return False
-    return bool(fingerprint == plan.fingerprint and not (out / MANIFEST).exists())

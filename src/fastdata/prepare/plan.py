@@ -1,4 +1,4 @@
-"""The plan: a frozen list of work. The bytes of a shard depend on it alone, not on the machine or the number of workers."""
+"""The plan: a frozen list of work. The bytes of a shard depend on it alone, not on the number of machines or workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -13,19 +14,22 @@ import xxhash
 
 from fastdata import kinds
 from fastdata._version import __version__
-from fastdata.errors import PrepError
 from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
 from fastdata.store.format import Form, Labels, parse_column
 from fastdata.tokenizer import LIBRARIES
 
-__all__ = ["Options", "Plan", "difference", "freeze", "make_plan"]
+__all__ = ["Options", "Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "rows_of", "version_of"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
 LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the overhead is noticeable
+HASHED = 10_000  # sources whose JSON is in memory at a time
+
+
+Roots = tuple[Path, ...]  # of the inputs, of their masks, and of each further image of an input
 
 
 class Options(Protocol):
@@ -53,17 +57,20 @@ class Plan:
     """The sources and what to make of them.
 
     Attributes:
+        sources: a tuple, or a sequence that reads them from the plan's files when they are asked for.
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
-        files: other files of the store by name, such as a tokenizer. The options contain their checksums.
-        shared: other data that workers need. The options or the columns contain its checksum.
+        amounts: how much each shard adds to the progress, in the unit of the options.
+        files: other files of the store by name, such as a tokenizer. The options or the columns contain their checksums.
+        shared: other data that workers need. The options contain its checksum.
         columns: the columns of the store. Each source has a value for each of the first of them.
         parts: how workers read the values of the others.
     """
 
     options: Any  # Options
     labels: Labels
-    sources: tuple[Any, ...]
+    sources: Sequence[Any]
     bounds: tuple[int, ...]
+    amounts: tuple[int, ...]
     libraries: dict[str, str]
     fingerprint: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -76,25 +83,40 @@ class Plan:
         return len(self.bounds) - 1
 
     def shard(self, index: int) -> tuple[Source, ...]:
-        return self.sources[self.bounds[index] : self.bounds[index + 1]]
+        return tuple(self.sources[self.bounds[index] : self.bounds[index + 1]])
 
     def body(self) -> dict[str, Any]:
-        """Return everything but the fingerprint as JSON values."""
-        body = _body(self.options, self.labels, self.sources, self.bounds, self.libraries, self.columns, self.parts)
+        """Return everything but the sources and the fingerprint as JSON values."""
+        body = _body(self.options, self.labels, self.bounds, self.libraries, self.columns, self.parts)
         return json.loads(json.dumps(body))  # type: ignore[no-any-return]
 
-    def to_json(self) -> bytes:
-        return json.dumps({"fingerprint": self.fingerprint, **self.body()}, sort_keys=True).encode()
 
-    def work(self, shard: int) -> int:
-        """Return how much a shard adds to the progress, in the unit of the options."""
-        return sum(max(s.size, 0) for s in self.shard(shard)) if self.options.unit == "B" else len(self.shard(shard))
+@dataclass(frozen=True)
+class Work:
+    """A plan and its surroundings.
+
+    Attributes:
+        kind: the kind of data.
+        plan: the shards to make.
+        out: the store to make.
+        roots: the folder of the inputs, that of their companions, such as masks, and that of each further image of an input.
+        skipped: count of files left out, by extension.
+        notes: lines about the inputs to show to the user.
+        machine: what of the machine that planned decides the bytes, if the plan was read from its files.
+    """
+
+    kind: kinds.Kind
+    plan: Plan
+    out: Path
+    roots: Roots
+    skipped: dict[str, int]
+    notes: tuple[str, ...] = ()
+    machine: dict[str, str] = field(default_factory=dict)
 
 
 def _body(
     options: Options,
     labels: Labels,
-    sources: Sequence[Any],
     bounds: tuple[int, ...],
     libraries: dict[str, str],
     columns: Sequence[Column],
@@ -107,7 +129,6 @@ def _body(
         "labels": asdict(labels),
         "bounds": bounds,
         "libraries": libraries,
-        "sources": [_as_row(source) for source in sources],
     }
 
 
@@ -115,6 +136,11 @@ def _as_recorded(options: Options) -> dict[str, Any]:
     """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
     unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
     return {name: value for name, value in asdict(options).items() if name not in unset}
+
+
+def rows_of(sources: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield what the fingerprint contains of each source."""
+    return map(_as_row, sources)
 
 
 def _as_row(source: Any) -> tuple[Any, ...]:
@@ -146,7 +172,7 @@ def make_plan(
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources)
-    return freeze(options, found.labels, sources, _bounds(sources, *least), files, files, columns, found.parts)
+    return freeze(options, found.labels, sources, _bounds(sources, *least), files, None, columns, found.parts)
 
 
 def freeze(
@@ -162,10 +188,28 @@ def freeze(
     """Make a plan with its fingerprint."""
     tokenizers = [name for column in columns if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
     names = ("lmdb", "numpy", *options.libraries, *tokenizers)
-    libraries = {"fastdata": __version__} | {name: metadata.version(name) for name in names}
-    body = json.dumps(_body(options, labels, sources, bounds, libraries, columns, parts), sort_keys=True)
-    fingerprint = xxhash.xxh3_128_hexdigest(body.encode())
-    return Plan(options, labels, sources, bounds, libraries, fingerprint, files or {}, shared, columns, parts)
+    libraries = {name: version_of(name) for name in ("fastdata", *names)}
+    body = _body(options, labels, bounds, libraries, columns, parts)
+    digest = xxhash.xxh3_128()
+    before, after = json.dumps({**body, "sources": []}, sort_keys=True).rsplit("[]", 1)
+    digest.update(f"{before}[".encode())
+    for first in range(0, len(sources), HASHED):
+        rows = json.dumps([*rows_of(sources[first : first + HASHED])], sort_keys=True)[1:-1]
+        digest.update((f", {rows}" if first else rows).encode())
+    digest.update(f"]{after}".encode())
+    amounts = tuple(
+        sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
+    )
+    return Plan(options, labels, sources, bounds, amounts, libraries, digest.hexdigest(), files or {}, shared, columns, parts)
+
+
+def version_of(library: str) -> str:
+    """Return the installed version of a library.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: it is not installed.
+    """
+    return __version__ if library == "fastdata" else metadata.version(library)
 
 
 def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:
@@ -174,22 +218,6 @@ def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -
     busy = min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
     shards = max(-(-count // SHARD_SAMPLES), -(-size // SHARD_BYTES), busy, 1)
     return tuple(k * count // shards for k in range(shards + 1))
-
-
-def difference(work: Path, plan: Plan) -> str:
-    """Describe how a plan differs from the one in the file `work`; return "" if they are the same.
-
-    Raises:
-        PrepError: the file cannot be read.
-    """
-    try:
-        old = json.loads(work.read_bytes())
-        if old["fingerprint"] == plan.fingerprint:
-            return ""
-        kind = kinds.find(plan.options.kind)
-        return describe_difference(old, plan.body(), kind, kind)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PrepError(f"{work} is damaged ({error}); start again with --overwrite") from None
 
 
 def _plain(value: Any) -> str:
@@ -215,10 +243,19 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, An
             yield name, old.get(name), new.get(name)
 
 
-def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Kind, before: kinds.Kind) -> str:
-    """Return lines such as "--quality 90, now 95" for options and libraries, and the number of changed sources.
+def describe_difference(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    kind: kinds.Kind,
+    before: kinds.Kind,
+    sources: tuple[Sequence[Any], Sequence[Any]] | None = None,
+) -> str:
+    """Return lines such as "--quality 90, now 95" for options, libraries and the machine, and the number of changed sources.
 
-    before: the old kind.
+    Args:
+        old, new: the bodies of both plans, or what a manifest says of them.
+        before: the old kind.
+        sources: those of both plans, if they are known.
     """
     lines = [
         f"  --{name} {_plain(was)}, now {_plain(now)}"
@@ -232,10 +269,11 @@ def describe_difference(old: dict[str, Any], new: dict[str, Any], kind: kinds.Ki
         earlier, later = _listed(was_columns), _listed(now_columns)
         other = "  columns: the names of their values, or the contents of a tokenizer"
         lines.append(f"  columns {earlier}, now {later}" if earlier != later else other)
-    libraries = _changed(old["libraries"], new["libraries"])
-    lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in libraries]
-    if "sources" in old:
-        was, now = ({tuple(map(str, source)) for source in plan["sources"]} for plan in (old, new))
-        if was != now:
-            lines.append(f"  sources: {len(was - now)} gone or changed, {len(now - was)} new or changed")
+    others = [*_changed(old["libraries"], new["libraries"]), *_changed(old.get("machine", {}), new.get("machine", {}))]
+    lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in others]
+    if sources is not None:
+        earlier_rows, later_rows = ({tuple(map(str, row)) for row in rows_of(some)} for some in sources)
+        if earlier_rows != later_rows:
+            gone, new_ones = len(earlier_rows - later_rows), len(later_rows - earlier_rows)
+            lines.append(f"  sources: {gone} gone or changed, {new_ones} new or changed")
     return "\n".join(lines) or "  the list of sources or their labels"

@@ -10,10 +10,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-__all__ = ["MODES", "Progress"]
+__all__ = ["Progress", "check_mode"]
 
 MODES = ("auto", "plain", "json", "off")
 INTERVALS_S = {"plain": 5.0, "json": 1.0}
+
+
+def check_mode(mode: str) -> None:
+    """Raise ValueError if there is no such way to show progress."""
+    if mode not in MODES:
+        raise ValueError(f"--progress is {mode}, but must be one of {', '.join(MODES)}")
 
 
 class Progress:

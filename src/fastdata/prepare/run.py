@@ -1,4 +1,4 @@
-"""Supervise worker processes: hand out shards, collect progress, and replace workers that die or hang.
+"""Supervise worker processes: hand out shards, publish them, collect progress, and replace workers that die or hang.
 
 Workers are plain subprocesses, so a script needs no `if __name__ == "__main__"`, and no state of the caller is forked.
 """
@@ -6,6 +6,7 @@ Workers are plain subprocesses, so a script needs no `if __name__ == "__main__"`
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import signal
@@ -13,28 +14,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from pathlib import Path
 from socket import socketpair
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import STATUS, Job, Task
+from fastdata.prepare.plan import Work
+from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
+from fastdata.store.files import WORK, unique, write_atomic
 
-__all__ = ["run_shards"]
+__all__ = ["Engine", "Pool", "Report", "run_shards"]
 
 TICK_S = 0.1
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
 CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
+BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
+
 Report = Callable[[int, int, int], None]
-Roots = tuple[Path, ...]  # of the inputs, of their masks, and of each further image of an input
+Engine = Callable[[Sequence[int], Report], None]  # makes shards of a plan
 
 
 class _Worker:
@@ -91,36 +97,102 @@ class _Worker:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-class _Pool:
-    """The workers of a run, the remaining shards, and how many workers each input has cost."""
+class Pool:
+    """The workers of a run. A context manager; workers live until it ends, for any number of calls of `run`.
 
-    def __init__(self, plan: Plan, roots: Roots, out: Path, shards: list[int], timeout_s: float) -> None:
-        root, masks, *others = map(str, roots)
-        self.job = Job(root, masks, str(out), plan.options, plan.fingerprint, plan.shared, plan.columns, plan.parts, tuple(others))
-        self.todo = [Task(k, plan.bounds[k], plan.shard(k), {}) for k in reversed(shards)]
-        self.timeout_s = timeout_s
-        self.strikes: Counter[tuple[int, int]] = Counter()
-        self.retired = np.zeros(1, STATUS)  # the sums of workers that ended
-        self.workers: list[_Worker] = []
+    Shards are published by a thread: flushing one to disk takes a while, in which its worker makes the next one.
 
-    def start(self, workers: int) -> None:
-        for _ in range(min(workers, len(self.todo))):
-            self.workers.append(_Worker(self.job))
+    Args:
+        scratch: where workers write shards before they are published; None: in the store's work folder.
+    """
 
-    def busy(self) -> bool:
-        return bool(self.todo) or any(w.task for w in self.workers)
+    def __init__(self, work: Work, *, workers: int, timeout_s: float, scratch: Path | None = None) -> None:
+        plan, (root, masks, *others) = work.plan, map(str, work.roots)
+        self._work = work
+        self._scratch = scratch or work.out / WORK
+        self._mark = unique()
+        self._job = Job(
+            root,
+            masks,
+            str(work.out),
+            plan.options,
+            plan.fingerprint,
+            plan.shared,
+            plan.columns,
+            plan.parts,
+            tuple(others),
+            plan.files,
+            str(self._scratch),
+            self._mark,
+        )
+        self._count = workers
+        self._timeout_s = timeout_s
+        self._todo: deque[int] = deque()
+        self._crashes = 0  # of workers that had not begun an input
+        self._retired = np.zeros(1, STATUS)  # the sums of workers that ended
+        self._workers: list[_Worker] = []
+        self._publisher = ThreadPoolExecutor(1, "publish")
+        self._published: deque[Future[None]] = deque()
 
-    def step(self) -> None:
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers, and remove their temporary files."""
+        for worker in self._workers:
+            worker.stop()
+        self._publisher.shutdown(cancel_futures=True)
+        for temporary in self._scratch.glob(f"*.{self._mark}-*.tmp"):
+            temporary.unlink(missing_ok=True)
+
+    def run(self, shards: Sequence[int], report: Report = lambda done, rejected, size: None) -> None:
+        """Make some shards of the plan, and publish them. The arguments and the errors are those of `run_shards`."""
+        self._todo.extend(shards)
+        while len(self._workers) < min(self._count, len(shards)):
+            self._workers.append(_Worker(self._job))
+        while self._todo or self._published or any(worker.task for worker in self._workers):
+            self._step()
+            report(self.total("done"), self.total("rejected"), self.total("bytes"))
+
+    def _step(self) -> None:
         """Hand out tasks, wait for an answer or a tick, and replace workers that died or hang."""
-        for worker in self.workers:
-            if worker.task is None and self.todo:
-                worker.start(self.todo.pop())
-        connection.wait([w.pipe for w in self.workers if w.task], timeout=TICK_S)
-        for k, worker in enumerate(self.workers):
-            hung = worker.stuck_s() > self.timeout_s + int(worker.progress["extra_s"][0])
-            if worker.task and (hung or not _receive(worker)):
+        while self._published and self._published[0].done():
+            self._published.popleft().result()
+        for worker in self._workers:
+            if worker.task is None and self._todo and len(self._published) < BACKLOG * self._count:
+                worker.start(self._task(self._todo.popleft()))
+        busy = [worker.pipe for worker in self._workers if worker.task]
+        if busy:
+            connection.wait(busy, timeout=TICK_S)
+        elif self._published:
+            futures.wait([self._published[0]], timeout=TICK_S)
+        for k, worker in enumerate(self._workers):
+            hung = worker.stuck_s() > self._timeout_s + int(worker.progress["extra_s"][0])
+            if worker.task and (hung or not self._receive(worker)):
                 self._retire(worker, hung)
-                self.workers[k] = _Worker(self.job)
+                self._workers[k] = _Worker(self._job)
+
+    def _task(self, shard: int) -> Task:
+        plan, struck = self._work.plan, _read_strikes(self._work, shard)
+        skip = {place: (reason, detail) for place, (count, reason, detail) in struck.items() if count >= STRIKES}
+        return Task(shard, plan.bounds[shard], plan.shard(shard), skip)
+
+    def _receive(self, worker: _Worker) -> bool:
+        """Receive a worker's answer if there is one. Return False if the worker died."""
+        try:
+            if worker.pipe.poll():
+                kind, value = worker.pipe.recv()
+                if kind == "failed":
+                    raise StoreError(f"a worker could not go on: {value}\nWhat is finished is kept; run the same command again.")
+                made: Made = value
+                worker.task = None
+                self._published.append(self._publisher.submit(publish_shard, self._work.out, made))
+        except (EOFError, ConnectionError):
+            return False
+        return True
 
     def _retire(self, worker: _Worker, hung: bool) -> None:
         """Queue the worker's shard again from its start. Leave out an input that has cost STRIKES workers."""
@@ -128,22 +200,19 @@ class _Pool:
         assert task is not None
         end = worker.stop()
         for name in STATUS.names or ():
-            self.retired[name] += worker.before[name]
-        suspect = (task.shard, place) if place >= 0 else (-1, -1)
-        self.strikes[suspect] += 1
-        if place < 0 and self.strikes[suspect] > STRIKES:
-            raise PrepError(f"worker processes die before they begin ({end}); try --workers 1 and look at what they print")
-        if place >= 0 and self.strikes[suspect] >= STRIKES:
+            self._retired[name] += worker.before[name]
+        if place < 0:
+            self._crashes += 1
+            if self._crashes > STRIKES:
+                raise PrepError(f"worker processes die before they begin ({end}); try --workers 1 and look at what they print")
+        else:
             reason = ("timeout", "decoding it does not end") if hung else ("crashed", f"its decoder took the process down ({end})")
-            task = replace(task, skip={**task.skip, place: reason})
-        self.todo.append(task)
+            _write_strike(self._work, task.shard, place, *reason)
+        self._todo.appendleft(task.shard)
 
     def total(self, name: str) -> int:
-        return int(self.retired[name][0] + sum(w.progress[name][0] for w in self.workers))
-
-    def stop(self) -> None:
-        for worker in self.workers:
-            worker.stop()
+        """Return the sum of a field of STATUS over all workers."""
+        return int(self._retired[name][0] + sum(w.progress[name][0] for w in self._workers))
 
 
 @contextlib.contextmanager
@@ -156,35 +225,44 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _receive(worker: _Worker) -> bool:
-    """Receive a worker's answer if there is one. Return False if the worker died."""
+def _strikes_path(work: Work, shard: int) -> Path:
+    return work.out / WORK / f"strikes-{shard:05d}.json"
+
+
+def _read_strikes(work: Work, shard: int) -> dict[int, tuple[int, str, str]]:
+    """Return the inputs of a shard that have cost workers, in this run or an earlier one: their number, the reason and a detail."""
     try:
-        if worker.pipe.poll():
-            kind, value = worker.pipe.recv()
-            if kind == "failed":
-                raise StoreError(f"a worker could not go on: {value}\nWhat is finished is kept; run the same command again.")
-            worker.task = None
-    except (EOFError, ConnectionError):
-        return False
-    return True
+        body = json.loads(_strikes_path(work, shard).read_bytes())
+        if body["fingerprint"] == work.plan.fingerprint:
+            return {int(place): (count, reason, detail) for place, (count, reason, detail) in body["places"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # there is none, or it was cut short: the input costs one worker more
+    return {}
 
 
-def run_shards(plan: Plan, roots: Roots, out: Path, shards: list[int], *, workers: int, timeout_s: float, report: Report) -> None:
-    """Make some shards of a plan.
+def _write_strike(work: Work, shard: int, place: int, reason: str, detail: str) -> None:
+    """Record that an input has cost a worker."""
+    struck = _read_strikes(work, shard)
+    struck[place] = struck.get(place, (0, "", ""))[0] + 1, reason, detail
+    body = {"fingerprint": work.plan.fingerprint, "places": struck}
+    write_atomic(_strikes_path(work, shard), json.dumps(body).encode())
+
+
+def run_shards(
+    shards: Sequence[int], report: Report, *, work: Work, workers: int, timeout_s: float, scratch: Path | None = None
+) -> None:
+    """Make some shards of a plan on this machine.
 
     Args:
-        roots: the folders of the inputs, of their masks, and of each further image of an input.
         report: called at least ten times a second with the sums of this run: work done, inputs rejected, bytes read.
+        work: the plan.
+        workers: number of processes.
+        timeout_s: seconds after which an input is considered to hang its decoder.
+        scratch: where workers write shards before they are published; None: in the store's work folder.
 
     Raises:
         StoreError: a worker failed for a reason other than an input, such as a full disk.
         PrepError: workers die before they begin.
     """
-    pool = _Pool(plan, roots, out, shards, timeout_s)
-    try:
-        pool.start(workers)
-        while pool.busy():
-            pool.step()
-            report(pool.total("done"), pool.total("rejected"), pool.total("bytes"))
-    finally:
-        pool.stop()
+    with Pool(work, workers=workers, timeout_s=timeout_s, scratch=scratch) as pool:
+        pool.run(shards, report)

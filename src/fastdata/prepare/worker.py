@@ -1,5 +1,6 @@
-"""A worker process, which makes one shard after another. Killed at any moment, it leaves at most temporary files.
+"""A worker process, which makes the files of one shard after another. Its parent publishes them.
 
+Killed at any moment, it leaves at most temporary files.
 fastdata.prepare.run starts it as `python -c "...; main(connection, status)"`. It never imports torch.
 """
 
@@ -13,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -26,10 +27,22 @@ from fastdata.errors import CodecError, StoreError
 from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
-from fastdata.store.files import COLUMNS, WORK, FileSum, shard_file, write_atomic
+from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.shards import ShardWriter
 
-__all__ = ["STATUS", "Job", "Progress", "Task", "Writers", "main", "reject_of", "shard_columns", "shard_table"]
+__all__ = [
+    "STATUS",
+    "Job",
+    "Made",
+    "Progress",
+    "Task",
+    "Writers",
+    "main",
+    "publish_shard",
+    "reject_of",
+    "shard_place",
+    "shard_table",
+]
 
 # A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
 STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
@@ -43,8 +56,10 @@ class Job:
 
     Attributes:
         root, masks: the folders of inputs and of masks.
-        shared, columns, parts: as in the plan.
+        shared, columns, parts, files: as in the plan.
         others: the folder of each further image of an input.
+        scratch: where shards are written before they are published; empty: in the store's work folder.
+        mark: a part of the names of temporary files that no other run uses.
     """
 
     root: str
@@ -56,6 +71,9 @@ class Job:
     columns: tuple[Column, ...] = ()
     parts: tuple[Part, ...] = ()
     others: tuple[str, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
+    scratch: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,15 @@ class Task:
     first: int
     sources: tuple[Any, ...]
     skip: dict[int, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The files of a shard by the names of variants and of columns, not published yet, and the bytes of its table."""
+
+    shard: int
+    files: dict[str, Path]
+    table: bytes
 
 
 class Progress:
@@ -98,11 +125,13 @@ class Writers:
     """The files of one shard: one for each variant, and one for all columns. As a context manager, it removes them on an error."""
 
     def __init__(self, job: Job, shard: int) -> None:
-        self._out = Path(job.out)
+        self._job = job
         self._shard = shard
-        names = [name for name, _, _ in job.options.variants()]
         self._columns = ColumnWriter(job.columns) if job.columns else None
-        self._writers = {n: ShardWriter(self._out / WORK / f"{n}-{shard:05d}.{os.getpid()}.tmp") for n in names}
+        self._writers = {name: ShardWriter(self._temporary(name)) for name, _, _ in job.options.variants()}
+
+    def _temporary(self, name: str) -> Path:
+        return Path(self._job.scratch or Path(self._job.out, WORK), f"{name}-{self._shard:05d}.{self._job.mark}-{os.getpid()}.tmp")
 
     def append(self, records: Sequence[Any], values: Sequence[Any] = ()) -> None:
         """Append one record to each variant, and one value to each column."""
@@ -111,11 +140,13 @@ class Writers:
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
-    def finish(self) -> dict[str, FileSum]:
-        sums = {name: w.finish(self._out / shard_file(name, self._shard)) for name, w in self._writers.items()}
+    def finish(self) -> dict[str, tuple[Path, FileSum]]:
+        """Complete the files. Return the path and the sum of each."""
+        found = {name: (self._temporary(name), writer.finish()) for name, writer in self._writers.items()}
         if self._columns is not None:
-            sums[COLUMNS] = self._columns.finish(shard_columns(self._out, self._shard))
-        return sums
+            path = self._temporary(COLUMNS)
+            found[COLUMNS] = path, self._columns.finish(path)
+        return found
 
     def __enter__(self) -> Writers:
         return self
@@ -126,14 +157,14 @@ class Writers:
                 writer.abort()
 
 
+def shard_place(out: Path, name: str, shard: int) -> Path:
+    """Return the place of one of a shard's files, by the name of the variant, or of all columns."""
+    return out / WORK / f"{COLUMNS}-{shard:05d}.npz" if name == COLUMNS else out / shard_file(name, shard)
+
+
 def shard_table(out: Path, shard: int) -> Path:
     """Return the path of a finished shard's rows and rejects. The file exists only if the shard is complete."""
     return out / WORK / f"shard-{shard:05d}.json"
-
-
-def shard_columns(out: Path, shard: int) -> Path:
-    """Return the path of the columns of a finished shard."""
-    return out / WORK / f"{COLUMNS}-{shard:05d}.npz"
 
 
 def main(connection: int, status: int) -> None:
@@ -145,21 +176,28 @@ def main(connection: int, status: int) -> None:
         while True:
             task: Task = parent.recv()
             try:
-                _make_shard(job, task, progress)
-                parent.send(("done", task.shard))
+                parent.send(("done", _make_shard(job, task, progress)))
             except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
                 known = isinstance(error, (OSError, StoreError))  # such as a full disk; anything else is a bug
                 parent.send(("failed", str(error) if known else traceback.format_exc()))
 
 
-def _make_shard(job: Job, task: Task, progress: Progress) -> None:
-    """Make a shard, then its table, which marks it as complete."""
+def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
+    """Make the files of a shard."""
     with Writers(job, task.shard) as writers:
         table = kinds.find(job.options.kind).make_shard(job, task, writers, progress)
         progress.at(-1)
-        files = {name: [total.bytes, total.xxh3_128] for name, total in writers.finish().items()}
-    body = {"fingerprint": job.fingerprint, "files": files, **table}
-    write_atomic(shard_table(Path(job.out), task.shard), json.dumps(body).encode(), durable=False)
+        files = writers.finish()
+    sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
+    body = {"fingerprint": job.fingerprint, "files": sums, **table}
+    return Made(task.shard, {name: path for name, (path, _) in files.items()}, json.dumps(body).encode())
+
+
+def publish_shard(out: Path, made: Made) -> None:
+    """Publish the files of a shard, then its table, which marks it as complete."""
+    for name, path in made.files.items():
+        publish(path, shard_place(out, name, made.shard))
+    write_atomic(shard_table(out, made.shard), made.table, durable=False)
 
 
 def reject_of(error: Exception) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.column import TEXTS, Column
-from fastdata.store.files import COLUMNS, FileSum, file_sum, sync, write_atomic
+from fastdata.store.files import COLUMNS, FileSum, file_sum, sync, unique, write_atomic
 
 __all__ = ["ColumnReader", "ColumnWriter", "join_columns"]
 
@@ -32,7 +32,7 @@ class ColumnWriter:
             kept.append(value)
 
     def finish(self, path: Path) -> FileSum:
-        """Write the file."""
+        """Write the file, which is not flushed to disk, and return its size and checksum."""
         arrays = dict[str, Array]()
         for k, (column, values) in enumerate(zip(self._columns, self._values, strict=True)):
             if not column.ragged:
@@ -43,7 +43,7 @@ class ColumnWriter:
             arrays[f"{k}"] = np.concatenate([np.empty((0, *column.shape), column.dtype), *items])
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        write_atomic(path, buffer.getvalue(), durable=False)
+        path.write_bytes(buffer.getvalue())
         return file_sum(path)
 
 
@@ -80,7 +80,7 @@ def join_columns(columns: Sequence[Column], parts: Sequence[Path], out: Path) ->
 def _write_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], keys: Sequence[str], parts: Sequence[Path]) -> None:
     """Write one .npy of arrays that lie in several parts; one part at a time is in memory."""
     count = 0
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(f"{path.name}.{unique()}.tmp")
     with temporary.open("wb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
         np.lib.format.write_array_header_1_0(file, {**header, "shape": (0, *shape)})

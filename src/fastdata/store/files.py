@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import secrets
+import shutil
+import socket
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,8 +32,10 @@ __all__ = [
     "offsets_file",
     "own_files",
     "own_folders",
+    "publish",
     "shard_file",
     "sync",
+    "unique",
     "write_atomic",
 ]
 
@@ -70,7 +76,7 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(size, digest.hexdigest())
 
 
-_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|work/(plan|shard-[0-9]+)\.json"
+_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|tokenizer\.model|characters\.json)"
 
@@ -87,8 +93,9 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     found = [kinds.find(name) for name in known]
     variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
-    own = rf"work/({variant})-[0-9]+\.[0-9]+\.tmp|({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
-    files = rf"{_COMMON}{_COLUMNS}{extra})(\.[0-9]+\.tmp)?|{own}"
+    mark = r"\.[\w-]+\.tmp"  # of a temporary file
+    of_variant = rf"({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
+    files = rf"({_COMMON}{_COLUMNS}{extra})|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
     return re.compile(variant), re.compile(files)
 
 
@@ -121,7 +128,7 @@ def _entries(root: Path) -> list[Path]:
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a small file so that it is either complete or absent; if `durable`, also after a power failure."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{unique()}.tmp")
     try:
         temporary.write_bytes(data)
         if durable:
@@ -132,6 +139,35 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
     if durable:
         sync(path.parent)
+
+
+def publish(file: Path, place: Path) -> None:
+    """Flush a finished file and move it to its place in a store, which may be on another disk.
+
+    The place holds either the whole file or what it held before, also after a power failure. Any number of processes may publish
+    the same bytes to it.
+    """
+    sync(file)
+    try:
+        file.replace(place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        temporary = place.with_name(f"{place.name}.{unique()}.tmp")
+        try:
+            shutil.copyfile(file, temporary)
+            sync(temporary)
+            temporary.replace(place)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        file.unlink()
+
+
+def unique() -> str:
+    """Return a part of a name that no other process uses, on this machine or another."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def sync(path: Path) -> None:

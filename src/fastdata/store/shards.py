@@ -40,16 +40,16 @@ def key(index: int) -> bytes:
 
 
 class ShardWriter:
-    """Writes one shard to a temporary file. `finish` moves it into place; it then survives the process, but not a power failure.
+    """Writes one shard to a file, which is complete after `finish`.
 
     The same records give the same bytes: they are appended in order, committed at fixed amounts, in a map of fixed size.
     """
 
-    def __init__(self, temporary: Path) -> None:
-        self._path = temporary
+    def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             self._env = lmdb.open(
-                os.fsencode(temporary), subdir=False, map_size=MAP_BYTES, lock=False, sync=False, max_spare_txns=0, lib_version=0
+                os.fsencode(path), subdir=False, map_size=MAP_BYTES, lock=False, sync=False, max_spare_txns=0, lib_version=0
             )
         except lmdb.Error as error:
             raise self._failed(error) from error
@@ -69,15 +69,14 @@ class ShardWriter:
         except lmdb.Error as error:
             raise self._failed(error) from error
 
-    def finish(self, path: Path) -> FileSum:
+    def finish(self) -> FileSum:
+        """Commit the last records, and return the size and the checksum of the file. It is not flushed to disk."""
         try:
             self._txn.commit()
         except lmdb.Error as error:
             raise self._failed(error) from error
         self._env.close()
-        total = file_sum(self._path)
-        self._path.replace(path)
-        return total
+        return file_sum(self._path)
 
     def _failed(self, error: lmdb.Error) -> StoreError:
         free = shutil.disk_usage(self._path.parent).free
@@ -85,7 +84,7 @@ class ShardWriter:
         return StoreError(f"cannot write {self._path}: {why}; {free} bytes are free there")
 
     def abort(self) -> None:
-        """Remove the temporary file."""
+        """Remove the file."""
         self._env.close()
         self._path.unlink(missing_ok=True)
 

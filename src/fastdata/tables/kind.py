@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class TableKind(Kind):
 
         return plan_table(Path(source), options, limit)
 
-    def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
+    def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
         """Return the bytes of the file and of the shards."""
         return sum(source.size for source in sources), sum(shard.bytes for shard in store.manifest.variants[0].shards)
 

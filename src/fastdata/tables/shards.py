@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def probe(plan: Plan, roots: tuple[Path, Path]) -> Probed:
     return Probed(rows, piece.rows, rows / max(piece.rows, 1), records, Counter({"no-target": rejected} if rejected else {}))
 
 
-def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Describe the columns, with the number of missing values in each."""
     table: Table = plan.shared
     columns = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class TokenKind(Kind):
 
         return plan_text(source, out, options, limit)
 
-    def sizes(self, store: Any, sources: tuple[Any, ...]) -> tuple[int, int]:
+    def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
         """Return the bytes of the text and of the tokens."""
         return sum(max(source.size, 0) for source in sources), _bytes(store)
 

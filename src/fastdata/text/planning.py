@@ -11,9 +11,9 @@ from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.kinds import Planned, StrPath
-from fastdata.prepare.folder import PLAN
 from fastdata.prepare.plan import freeze
-from fastdata.store.files import MANIFEST, WORK
+from fastdata.prepare.plan_files import plan_path
+from fastdata.store.files import MANIFEST
 from fastdata.store.format import Labels, read_manifest
 from fastdata.text.documents import Cutting, documents, format_of
 from fastdata.text.listing import TextList, first_documents, list_text, shard_bounds
@@ -142,7 +142,7 @@ def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token:
 
 def _kept(out: Path, trained_on: str, engine: str) -> bytes:
     """Return the file of the tokenizer that an earlier run made of the same text; empty if there is none."""
-    for place in (out / MANIFEST, out / WORK / PLAN):
+    for place in (out / MANIFEST, plan_path(out)):
         try:
             options = json.loads(place.read_bytes())["options"]
             data = (out / FILES[engine]).read_bytes()

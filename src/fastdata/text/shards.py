@@ -15,8 +15,7 @@ import numpy as np
 
 from fastdata.errors import CodecError, MissingExtraError
 from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.run import Roots
+from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
@@ -64,9 +63,9 @@ class TokenRecipe:
 
 
 @cache
-def _engine(spec: Spec, out: str) -> Engine:
+def _engine(spec: Spec, data: bytes) -> Engine:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-    return load(spec, (Path(out) / spec.file).read_bytes() if spec.file else b"")
+    return load(spec, data)
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
@@ -105,7 +104,8 @@ class _Shard:
         if piece.name.lower().endswith(".bin"):
             self._add_tokens(number, piece, counts)
             return
-        engine = _engine(self._job.options.tokenizer, self._job.out)
+        spec = self._job.options.tokenizer
+        engine = _engine(spec, self._job.files.get(spec.file, b""))
         batches = _batches(Path(self._job.root), piece, self._job.options.cutting, self.seen)
         size = max(piece.size, 0)
         done = 0
@@ -258,7 +258,7 @@ def kept(table: dict[str, Any]) -> int:
     return sum(map(len, table["pieces"]))
 
 
-def tables(plan: Plan, found: list[dict[str, Any]]) -> Tables:
+def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Make a row for each document and a name for each piece."""
     counts = [np.array(tokens, np.uint64) for table in found for tokens in table["pieces"]]
     samples = np.zeros(sum(map(len, counts)), SAMPLES_DTYPE)

@@ -1,0 +1,199 @@
+"""A plan as files in the work folder: plan.json, which every task reads, and slices of the sources; a task reads those it needs."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import xxhash
+
+from fastdata import kinds
+from fastdata.errors import PrepError
+from fastdata.prepare.host import machine_of
+from fastdata.prepare.plan import Plan, Work, describe_difference
+from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
+from fastdata.store.files import MANIFEST, WORK, write_atomic
+
+__all__ = ["difference", "load_plan", "plan_path", "save_plan"]
+
+PLAN = "plan.json"
+SLICE = 10_000  # sources: a slice ends with the shard that reaches so many
+SUM = "xxh3_128"
+BROKEN = OSError, ValueError, KeyError, TypeError, AttributeError, ImportError
+
+
+def plan_path(out: Path) -> Path:
+    """Return the path of a store's plan. The file exists only if the plan is complete."""
+    return out / WORK / PLAN
+
+
+def _slice_path(out: Path, number: int) -> Path:
+    return out / WORK / f"sources-{number:05d}.json"
+
+
+def _checksum(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def save_plan(work: Work) -> None:
+    """Write the plan's slices and the store's other files, then plan.json. Written again, the files have the same bytes."""
+    plan, out = work.plan, work.out
+    for name, data in plan.files.items():
+        (out / name).parent.mkdir(exist_ok=True)
+        write_atomic(out / name, data)
+    slices = list[tuple[int, str]]()
+    for begin, end in _slices(plan.bounds):
+        data = json.dumps(encode_rows(plan.sources[begin:end])).encode()
+        write_atomic(_slice_path(out, len(slices)), data, durable=False)
+        slices.append((begin, _checksum(data)))
+    body = {
+        "fingerprint": plan.fingerprint,
+        **plan.body(),
+        "machine": machine_of(work.kind),
+        "frozen": encode((plan.options, plan.labels, plan.shared, plan.columns, plan.parts)),
+        "amounts": plan.amounts,
+        "slices": slices,
+        "files": {name: _checksum(data) for name, data in plan.files.items()},
+        "roots": [str(root) for root in work.roots],
+        "skipped": work.skipped,
+        "notes": work.notes,
+    }
+    text = json.dumps(body, sort_keys=True)
+    write_atomic(plan_path(out), json.dumps({**body, SUM: _checksum(text.encode())}, sort_keys=True).encode())
+
+
+def _slices(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first source of each slice and that of the next one."""
+    begin = bounds[0]
+    for bound in bounds[1:]:
+        if bound - begin >= SLICE or bound == bounds[-1]:
+            yield begin, bound
+            begin = bound
+
+
+def load_plan(out: Path) -> Work:
+    """Read the plan of a store that is being made. Its sources are read when they are asked for.
+
+    Raises:
+        PrepError: there is no plan, or it is damaged.
+    """
+    body = _read(out)
+    try:
+        options, labels, shared, columns, parts = decode(body["frozen"])
+        plan = Plan(
+            options,
+            labels,
+            _Sources(out, body["bounds"][-1], body["slices"]),
+            tuple(body["bounds"]),
+            tuple(body["amounts"]),
+            body["libraries"],
+            body["fingerprint"],
+            {name: _checked(out / name, total) for name, total in body["files"].items()},
+            shared,
+            columns,
+            parts,
+        )
+        kind = kinds.find(options.kind)
+        return Work(kind, plan, out, tuple(map(Path, body["roots"])), body["skipped"], tuple(body["notes"]), body["machine"])
+    except BROKEN as error:
+        raise _damaged(plan_path(out), error) from None
+
+
+def _read(out: Path) -> dict[str, Any]:
+    """Return plan.json."""
+    try:
+        body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
+        if body.pop(SUM) != _checksum(json.dumps(body, sort_keys=True).encode()):
+            raise ValueError("its checksum is wrong")
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
+        raise PrepError(f"OUT {out} {what}; make a plan with fastdata-prep plan SOURCE {out}") from None
+    except BROKEN as error:
+        raise _damaged(plan_path(out), error) from None
+    return body
+
+
+def _damaged(path: Path, error: Exception | str) -> PrepError:
+    again = "plan again with the same SOURCE and options (finished shards are kept)"
+    if path.name == PLAN:
+        again = "start again with --overwrite"
+    return PrepError(f"{path} is damaged ({error}); {again}")
+
+
+def _checked(path: Path, total: str) -> bytes:
+    """Return the bytes of a file whose checksum is known."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from None
+    if _checksum(data) != total:
+        raise _damaged(path, "its checksum is wrong")
+    return data
+
+
+class _Sources(Sequence[Any]):
+    """The sources of a plan. One slice is in memory at a time.
+
+    Args:
+        slices: the first source and the checksum of each slice.
+    """
+
+    def __init__(self, out: Path, count: int, slices: Sequence[tuple[int, str]]) -> None:
+        self._out, self._count = out, count
+        self._starts = [start for start, _ in slices]
+        self._sums = [total for _, total in slices]
+        self._held: tuple[int, tuple[Any, ...]] = -1, ()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            begin, end, step = index.indices(self._count)
+            if step != 1:
+                return tuple(self[k] for k in range(begin, end, step))
+            found: tuple[Any, ...] = ()
+            while begin < end:
+                held, first = self._slice(begin)
+                found += held[begin - first : end - first]
+                begin = first + len(held)
+            return found
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        held, first = self._slice(index)
+        return held[index - first]
+
+    def _slice(self, index: int) -> tuple[tuple[Any, ...], int]:
+        """Return the slice that a source lies in, and the index of its first source."""
+        number = bisect.bisect_right(self._starts, index) - 1
+        if self._held[0] != number:
+            path = _slice_path(self._out, number)
+            data = _checked(path, self._sums[number])
+            try:
+                self._held = number, decode_rows(json.loads(data))
+            except BROKEN as error:
+                raise _damaged(path, error) from None
+        return self._held[1], self._starts[number]
+
+
+def difference(work: Work) -> str:
+    """Describe how a plan and this machine differ from the plan that was saved; return "" if they do not.
+
+    Raises:
+        PrepError: the saved plan cannot be read.
+    """
+    old, new = _read(work.out), {**work.plan.body(), "machine": machine_of(work.kind)}
+    try:
+        if old["fingerprint"] == work.plan.fingerprint and old["machine"] == new["machine"]:
+            return ""
+        sources = _Sources(work.out, old["bounds"][-1], old["slices"]), work.plan.sources
+        return describe_difference(old, new, work.kind, work.kind, sources)
+    except BROKEN as error:
+        raise _damaged(plan_path(work.out), error) from None

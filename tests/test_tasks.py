@@ -1,0 +1,490 @@
+"""Preparing in tasks: in any order, at once, twice, killed at any moment, on the wrong machine. The bytes are those of `prep`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+
+import fastdata
+from fastdata.errors import PrepError, StoreError
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import PREP, kill_group, run, start, tables, tree, until, write_pictures
+from test_golden_kinds import STORES, write_inputs
+
+OPTIONS = ("--size", "256")
+QUICK = ("--workers", "1", "--progress", "off")
+
+
+@pytest.fixture(scope="module")
+def expected(large: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
+    """What one process makes of `large`."""
+    out = tmp_path_factory.mktemp("expected") / "o.fds"
+    fastdata.prep(large, out, size=256, workers=2)
+    return tree(out)
+
+
+@pytest.fixture
+def planned(large: Path, tmp_path: Path) -> Path:
+    """A plan for `large`."""
+    found = fastdata.prep_plan(large, tmp_path / "o.fds", size=256)
+    assert not found.finished and (found.inputs, found.kind) == (320, "images") and found.shards > 20
+    return tmp_path / "o.fds"
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("golden")
+    write_inputs(root)
+    return root
+
+
+@pytest.mark.parametrize("name", [n if n in ("jpeg", "classes") else pytest.param(n, marks=pytest.mark.slow) for n in STORES])
+def test_tasks_make_the_bytes_of_one_run(name: str, golden: Path, tmp_path: Path) -> None:
+    source, options = STORES[name]
+    options = {key: golden / value if key == "masks" else value for key, value in options.items()}
+    fastdata.prep(golden / source, tmp_path / "one.fds", workers=1, **options)
+    fastdata.prep_plan(golden / source, tmp_path / "tasks.fds", **options)
+    for task in (2, 0, 1):
+        fastdata.prep_run(tmp_path / "tasks.fds", task=task, of=3, workers=1)
+    summary = fastdata.prep_finish(tmp_path / "tasks.fds")
+    assert tree(tmp_path / "tasks.fds") == tree(tmp_path / "one.fds")
+    again = fastdata.prep(golden / source, tmp_path / "one.fds", workers=1, **options)
+    for figure in ("inputs", "kept", "rejected", "bytes_before", "bytes_after", "tokens", "notes", "first_reject", "originals"):
+        assert getattr(summary, figure) == getattr(again, figure), figure
+
+
+def test_the_same_from_the_command_line(large: Path, tmp_path: Path, expected: dict[str, bytes | None]) -> None:
+    out = tmp_path / "o.fds"
+    plan = run(*PREP, "plan", large, out, *OPTIONS)
+    assert plan.returncode == 0 and "planned 320 inputs in" in plan.stdout and "labels: 4 classes" in plan.stdout
+    early = run(*PREP, "finish", out)
+    assert early.returncode == 2 and "lacks" in early.stderr and f"fastdata-prep run {out}" in early.stderr
+    one = run(*PREP, "run", out, "--task", "1", "--of", "2", *QUICK)
+    assert one.returncode == 0 and "task 1 of 2: " in one.stdout
+    half = run(*PREP, "finish", out)
+    assert half.returncode == 2 and "lacks 21 of 41 shards, the first 0: " in half.stderr
+    rest = run(*PREP, "run", out, *QUICK)
+    assert "done earlier; 320 inputs, 0 rejected" in rest.stdout
+    done = run(*PREP, "finish", out)
+    assert done.returncode == 0 and "320 of 320 images kept, 0 rejected" in done.stdout
+    assert tree(out) == expected
+    for command in (("finish", out), ("run", out, "--task", "0", "--of", "2"), ("plan", large, out, *OPTIONS)):
+        late = run(*PREP, *command)
+        assert late.returncode == 0, "whoever comes too late is done"
+        assert tree(out) == expected
+
+
+def test_tasks_run_twice_at_the_same_time(planned: Path, expected: dict[str, bytes | None]) -> None:
+    command = (*PREP, "run", planned, "--of", "2", "--task")
+    tasks = [start(*command, str(task), *QUICK, stderr=subprocess.PIPE) for task in (0, 1, 0)]
+    for task in tasks:
+        assert task.communicate(timeout=60)[1] == b"" and task.returncode == 0
+    finishes = [start(*PREP, "finish", planned, stderr=subprocess.PIPE) for _ in range(3)]
+    for finish in finishes:
+        assert finish.communicate(timeout=60)[1] == b"" and finish.returncode == 0
+    assert tree(planned) == expected
+
+
+def test_a_task_that_the_end_overtakes_is_done(planned: Path, expected: dict[str, bytes | None]) -> None:
+    """It was thought dead: others have made its shards, and the store, while it stood still."""
+    late = start(*PREP, "run", planned, *QUICK, stderr=subprocess.PIPE)
+    until(lambda: len(tables(planned)) >= 3)
+    os.killpg(late.pid, signal.SIGSTOP)
+    fastdata.prep_run(planned, workers=2)
+    fastdata.prep_finish(planned)
+    os.killpg(late.pid, signal.SIGCONT)
+    assert late.communicate(timeout=60)[1] == b"" and late.returncode == 0
+    assert tree(planned) == expected
+
+
+@pytest.mark.slow
+def test_kill_9_of_tasks_at_random_moments(large: Path, tmp_path: Path, expected: dict[str, bytes | None]) -> None:
+    rng, kills, out = random.Random(4), 0, tmp_path / "o.fds"
+    for round_ in range(6):
+        out = tmp_path / f"{round_}.fds"
+        fastdata.prep_plan(large, out, size=256)
+        running: dict[int, subprocess.Popen[bytes]] = {}
+        left = [0, 1, 2]
+        began = time.monotonic()
+        while left or running:
+            while left and len(running) < 2:
+                task = left.pop()
+                running[task] = start(*PREP, "run", out, "--task", str(task), "--of", "3", *QUICK)
+            time.sleep(rng.uniform(0, 0.6))
+            victim = rng.choice(sorted(running))
+            if running[victim].poll() is not None:
+                assert running.pop(victim).returncode == 0
+            elif time.monotonic() - began < 6:
+                kill_group(running.pop(victim))
+                kills += 1
+                left.append(victim)
+        if round_ % 2:
+            finish = start(*PREP, "finish", out)
+            time.sleep(rng.uniform(0, 0.4))
+            kill_group(finish)
+        fastdata.prep_finish(out)
+        assert tree(out) == expected, f"round {round_} ended otherwise"
+    assert kills > 12
+
+
+@pytest.mark.slow
+def test_prep_goes_on_from_tasks_and_tasks_from_prep(
+    large: Path, planned: Path, expected: dict[str, bytes | None], tmp_path: Path
+) -> None:
+    fastdata.prep_run(planned, task=0, of=2, workers=2)
+    summary = fastdata.prep(large, planned, size=256, workers=2)
+    assert 0 < summary.resumed < 320 and tree(planned) == expected
+    begun = tmp_path / "begun.fds"
+    process = start(*PREP, large, begun, *OPTIONS, *QUICK)
+    until(lambda: len(tables(begun)) >= 4)
+    kill_group(process)
+    made = fastdata.prep_run(begun, workers=2)
+    assert made.made < made.shards
+    fastdata.prep_finish(begun)
+    assert tree(begun) == expected
+
+
+def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: Path, photos: Path) -> None:
+    fastdata.prep_run(planned, task=0, of=8, workers=1)
+    before = {path: path.stat().st_ino for path in tables(planned)}
+    (planned / "work/256-00007.gone-1-ab.tmp").write_bytes(b"of a killed task")
+    fastdata.prep_plan(large, planned, size=256)
+    assert {path: path.stat().st_ino for path in tables(planned)} == before and not list(planned.rglob("*.tmp"))
+    with pytest.raises(PrepError, match=r"(?s)was made, or begun, with other options or inputs.*--size|size 256, now 128"):
+        fastdata.prep_plan(large, planned, size=128)
+    fastdata.prep_plan(photos, planned, size=64, overwrite=True)
+    fastdata.prep_run(planned, workers=1)
+    assert len(Store(fastdata.prep_finish(planned).out)) == 56 and list(verify(planned)) == []
+
+
+def test_a_plan_while_tasks_run(large: Path, planned: Path, expected: dict[str, bytes | None]) -> None:
+    """The same plan is fine; what would take the work away from under them is refused."""
+    task = start(*PREP, "run", planned, *QUICK)
+    until(lambda: tables(planned))
+    os.killpg(task.pid, signal.SIGSTOP)
+    try:
+        (planned / "work/sources-00000.json").unlink()
+        fastdata.prep_plan(large, planned, size=256)
+        for command in (
+            ("plan", large, planned, "--size", "64"),
+            ("plan", large, planned, *OPTIONS, "--overwrite"),
+            (large, planned),
+        ):
+            refused = run(*PREP, *command)
+            assert refused.returncode == 2 and "another fastdata-prep is making" in refused.stderr
+    finally:
+        os.killpg(task.pid, signal.SIGCONT)
+    assert task.wait() == 0
+    fastdata.prep_finish(planned)
+    assert tree(planned) == expected
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
+    large: Path, planned: Path, damage: str, expected: dict[str, bytes | None]
+) -> None:
+    path = planned / "work/sources-00000.json"
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data.replace(b"class0/004.jpg", b"class0/008.jpg", 1) if damage == "flip" else data[:-9])
+    with pytest.raises(PrepError, match=r"sources-00000.json is damaged .*; plan again with the same SOURCE and options"):
+        fastdata.prep_run(planned, workers=1)
+    fastdata.prep_plan(large, planned, size=256)
+    fastdata.prep_run(planned, workers=2)
+    fastdata.prep_finish(planned)
+    assert tree(planned) == expected
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-40], lambda b: b"{}", lambda b: b.replace(b'"quality": 90', b'"quality": 91')])
+def test_a_damaged_plan_is_an_error(planned: Path, change: Callable[[bytes], bytes]) -> None:
+    path = planned / "work/plan.json"
+    path.write_bytes(change(path.read_bytes()))
+    for part in (fastdata.prep_run, fastdata.prep_finish):
+        with pytest.raises(PrepError, match=r"plan.json is damaged .*; start again with overwrite"):
+            part(planned)
+
+
+def test_no_plan(tmp_path: Path, large: Path) -> None:
+    for part in (fastdata.prep_run, fastdata.prep_finish):
+        with pytest.raises(PrepError, match=r"has no plan; make a plan with fastdata-prep plan SOURCE"):
+            part(tmp_path / "nothing")
+    with pytest.raises(TypeError, match=r"source is a list, which other machines cannot read"):
+        fastdata.prep_plan([], tmp_path / "o.fds")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_that_makes_other_bytes_is_refused(planned: Path) -> None:
+    if not cv2.checkHardwareSupport(11):
+        pytest.skip("this machine has no AVX2")
+    found = run(*PREP, "run", planned, env={**os.environ, "OPENCV_CPU_DISABLE": "AVX2"})
+    assert found.returncode == 2 and "  AVX2 in OpenCV yes, here no\n" in found.stderr
+    assert not tables(planned)
+
+
+def test_another_version_of_a_library_is_refused(planned: Path, tmp_path: Path, large: Path) -> None:
+    (tmp_path / "site/lmdb-0.0.1.dist-info").mkdir(parents=True)
+    (tmp_path / "site/lmdb-0.0.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: lmdb\nVersion: 0.0.1\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
+    for command in (("run", planned), ("finish", planned), ("plan", large, planned, *OPTIONS)):
+        found = run(*PREP, *command, env={**os.environ, "PYTHONPATH": path})
+        assert found.returncode == 2, command
+        assert "  lmdb " in found.stderr and ("here 0.0.1" in found.stderr or "now 0.0.1" in found.stderr)
+    assert not tables(planned)
+
+
+def test_inputs_that_are_not_there_are_an_error_and_not_rejects(tmp_path: Path) -> None:
+    paths = write_pictures(tmp_path / "in/a", 9)
+    fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds")
+    (tmp_path / "in").rename(tmp_path / "elsewhere")
+    with pytest.raises(PrepError, match=r"in, where the plan of .* has its inputs, is not there on .*: mount it"):
+        fastdata.prep_run(tmp_path / "o.fds", workers=1)
+    (tmp_path / "in/a").mkdir(parents=True)
+    with pytest.raises(PrepError, match=r"inputs of the plan of .* are not there on .*, such as .*00.png: mount their disk"):
+        fastdata.prep_run(tmp_path / "o.fds", workers=1)
+    (tmp_path / "elsewhere/a/04.png").rename(paths[4])
+    assert fastdata.prep_run(tmp_path / "o.fds", workers=1).rejected == 8
+
+
+def test_scratch_on_another_disk(large: Path, planned: Path, expected: dict[str, bytes | None]) -> None:
+    shm = Path("/dev/shm")
+    if not shm.is_dir() or shm.stat().st_dev == planned.stat().st_dev:
+        pytest.skip("there is no other disk")
+    scratch = shm / f"fastdata-{os.getpid()}"
+    scratch.mkdir()
+    try:
+        fastdata.prep_run(planned, workers=2, scratch=scratch)
+        assert not list(scratch.iterdir())
+    finally:
+        scratch.rmdir()
+    fastdata.prep_finish(planned)
+    assert tree(planned) == expected
+
+
+CRASH = """
+import os, signal, sys
+if "fastdata.prepare.worker" in " ".join(sys.orig_argv):
+    import fastdata.images.shards as worker
+    real = worker.prepare_image
+    def prepare_image(data, options, **more):
+        if b"crash the decoder" in data:
+            with open({log!r}, "a") as log:
+                log.write("crash\\n")
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return real(data, options, **more)
+    worker.prepare_image = prepare_image
+"""
+
+
+@pytest.mark.slow
+def test_strikes_outlive_their_task(tmp_path: Path) -> None:
+    """The first crash of an input is known to the next task, also of one that was killed after it."""
+    log = tmp_path / "crashes"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(CRASH.format(log=str(log)))
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
+    paths = write_pictures(tmp_path / "in/a", 20)
+    paths[5].write_bytes(paths[5].read_bytes() + b"crash the decoder")
+    out = tmp_path / "o.fds"
+    fastdata.prep_plan(tmp_path / "in", out, codec="png")
+    first = start(*PREP, "run", out, *QUICK, env={**os.environ, "PYTHONPATH": path})
+    until(lambda: list(out.glob("work/strikes-*.json")))
+    kill_group(first)
+    crashes = len(log.read_text().splitlines())
+    assert run(*PREP, "run", out, *QUICK, env={**os.environ, "PYTHONPATH": path}).returncode == 0
+    assert len(log.read_text().splitlines()) == 2 >= crashes
+    assert fastdata.prep_finish(out).rejected == {"crashed": 1}
+    assert [(r["name"], r["reason"]) for r in Store(out).rejects()] == [("a/05.png", "crashed")]
+
+
+ENVIRONMENTS: dict[str, tuple[dict[str, str], tuple[int, int]]] = {
+    "torchrun": ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, (3, 8)),
+    "mpirun": ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+    "srun": ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "77"}, (5, 6)),
+    "torchrun in a job of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "RANK": "9", "WORLD_SIZE": "16"}, (9, 16)),
+    "AWS Batch": ({"AWS_BATCH_JOB_ARRAY_INDEX": "2", "AWS_BATCH_JOB_ARRAY_SIZE": "4"}, (2, 4)),
+    "nothing": ({}, (0, 1)),
+    "one process": ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
+}
+NAMES = {name for environment, _ in ENVIRONMENTS.values() for name in environment} | {"SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"}
+NAMES |= {"PMI_RANK", "PMI_SIZE", "SLURM_ARRAY_TASK_COUNT"}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    write_pictures(tmp_path / "in/a", 20)
+    fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds", size=16)
+    return tmp_path / "o.fds"
+
+
+@pytest.mark.parametrize("launcher", ENVIRONMENTS)
+def test_launchers_say_which_task_this_is(launcher: str, small: Path, environment: pytest.MonkeyPatch) -> None:
+    names, expected = ENVIRONMENTS[launcher]
+    for name, value in names.items():
+        environment.setenv(name, value)
+    made = fastdata.prep_run(small, workers=1)
+    assert (made.task, made.of) == expected
+    assert made.made == (1 if expected[0] == 0 else 0), "there is one shard"
+
+
+def test_the_number_of_a_slurm_array_is_never_taken_from_its_size(small: Path, environment: pytest.MonkeyPatch) -> None:
+    """After sbatch --array=1,3 the size is 2."""
+    environment.setenv("SLURM_ARRAY_TASK_ID", "3")
+    environment.setenv("SLURM_ARRAY_TASK_COUNT", "2")
+    environment.setenv("SLURM_PROCID", "0")
+    environment.setenv("SLURM_NTASKS", "1")
+    with pytest.raises(ValueError, match=r"SLURM_ARRAY_TASK_ID is 3, but nothing says how many tasks there are: give of"):
+        fastdata.prep_run(small)
+    assert fastdata.prep_run(small, of=4, workers=1).task == 3
+    environment.setenv("SLURM_NTASKS", "8")  # the job asks for processes that the script does not start with srun
+    assert fastdata.prep_run(small, of=4, workers=1).task == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "message"),
+    [
+        ({}, {"task": 2}, "task is 2, but nothing says how many tasks there are: give of"),
+        ({}, {"task": 2, "of": 2}, "task is 2 of 2 tasks, but tasks count from 0 to 1"),
+        ({}, {"of": 2}, "of is 2, but nothing says which of these tasks this is: give task, a number from 0 to 1"),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, {"of": 2}, "of is 2, but WORLD_SIZE in the environment is 4: leave of out"),
+        ({"JOB_COMPLETION_INDEX": "2"}, {"of": 2}, "JOB_COMPLETION_INDEX is 2 of 2 tasks, but tasks count from 0 to 1"),
+        ({"RANK": "one", "WORLD_SIZE": "4"}, {}, "the environment variable RANK is 'one', but must be a whole number"),
+        ({}, {"workers": 0}, "workers is 0, but must be positive"),
+        ({}, {"progress": "loud"}, "progress is loud, but must be one of"),
+    ],
+)
+def test_wrong_tasks(
+    names: dict[str, str], arguments: dict[str, Any], message: str, small: Path, environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in names.items():
+        environment.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        fastdata.prep_run(small, **arguments)
+
+
+def test_a_source_that_is_called_like_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("plan", "run", "finish"):
+        write_pictures(tmp_path / name / "a", 3)
+        made = run(*PREP, f"./{name}", f"{name}.fds", "--size", "16", "--workers", "1")
+        assert made.returncode == 0 and len(Store(tmp_path / f"{name}.fds")) == 3
+        for command in ((name,), (name, "new.fds"), ("prep", name, "new.fds")):
+            program = [sys.executable, "-m", "fastdata"] if command[0] == "prep" else PREP
+            found = run(*program, *command)
+            assert found.returncode == 2 and f"type ./{name}" in found.stderr, (command, found.stderr)
+    (tmp_path / "plan").rename(tmp_path / "photos")
+    assert "type ./plan" not in run(*PREP, "plan").stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["finish", "finish.fds", "photos", "plan.fds", "run", "run.fds"]
+
+
+SBATCH = """#!/bin/bash
+echo "$@" >> {calls}
+cat > {calls}.script.$(wc -l < {calls})
+echo 1234
+"""
+
+
+def test_the_script_for_slurm(small: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    """With a stand-in for sbatch that writes down what it gets; tests/scale has the real one."""
+    source, out, calls = tmp_path / "in", tmp_path / "s p.fds", tmp_path / "calls"
+    write_pictures(source / "b", 300, height=300, width=400)
+    more = ("--engine", "slurm", "--tasks", "3", "--workers", "2", "--sbatch", "--partition=cpu --comment='two words'")
+    printed = run(*PREP, source, out, *OPTIONS, *more)
+    assert printed.returncode == 0 and printed.stdout.startswith("#!/bin/bash\n") and "planned 320 inputs" in printed.stderr
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sbatch").write_text(SBATCH.format(calls=calls))
+    (tmp_path / "bin/sbatch").chmod(0o755)
+    environment.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    submitted = run(*PREP, source, out, *OPTIONS, *more, "--submit")
+    assert submitted.returncode == 0 and submitted.stdout == "1234\n", submitted.stderr
+    array, finish = calls.read_text().splitlines()
+    assert "--array=0-2 --cpus-per-task=2 --requeue --partition=cpu --comment=two words" in array
+    assert "--dependency=afterok:1234 --kill-on-invalid-dep=yes --partition=cpu" in finish
+    scripts = [Path(f"{calls}.script.{k}") for k in (1, 2)]
+    assert "--of 3 --workers 2" in scripts[0].read_text() and "--array" not in finish
+    assert run("bash", "-c", printed.stdout).stdout == "1234\n", "what is printed does the same"
+    for task in "201":
+        made = run("bash", scripts[0], env={**os.environ, "SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "1"})
+        assert made.returncode == 0, made.stderr
+    assert run("bash", scripts[1]).returncode == 0
+    fastdata.prep(source, tmp_path / "local.fds", size=256, workers=2)
+    assert tree(out) == tree(tmp_path / "local.fds")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--submit",), "--submit belongs to --engine slurm"),
+        (
+            ("--engine", "slurm", "--sbatch", "--array=1-2"),
+            "--sbatch --array=1-2 would change how tasks are counted or ordered: leave it out",
+        ),
+        (("--address", "auto"), "--address is auto, but belongs to --engine ray"),
+        (("--engine", "slurm", "--submit"), "--submit needs sbatch, which is not on this machine"),
+    ],
+)
+def test_options_of_engines(options: tuple[str, ...], message: str, small: Path, tmp_path: Path) -> None:
+    found = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--size", "16", *options, env={**os.environ, "PATH": "/nowhere"})
+    assert found.returncode == 2 and message in found.stderr
+
+
+def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['ray'] = None; from fastdata.cli import prep_main; prep_main()"
+    found = run(sys.executable, "-c", code, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--engine", "ray")
+    assert found.returncode == 1 and "needs ray, which is not installed: pip install" in found.stderr
+    assert not list((tmp_path / "o.fds").rglob("*.tmp"))
+
+
+def test_a_full_scratch_is_an_error(planned: Path) -> None:
+    with pytest.raises(StoreError, match=r"(?s)cannot write|could not go on"):
+        fastdata.prep_run(planned, workers=1, scratch="/proc/none")
+    assert json.loads((planned / "work/plan.json").read_bytes())["fingerprint"]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_docs(tmp_path: Path) -> None:
+    """They run as they stand, in order; the script for Slurm is the printed one, with other paths."""
+    text = (Path(__file__).parent.parent / "docs/scale.md").read_text()
+    write_pictures(tmp_path / "photos/a", 300, height=300, width=400)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    (tmp_path / "fastdata-prep").write_text(f'#!/bin/sh\nexec {sys.executable} -m fastdata prep "$@"\n')
+    (tmp_path / "fastdata-prep").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{path}"}
+    said = ""
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        done = run("bash", "-euc", block, cwd=tmp_path, env=env)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        said += done.stdout
+    (script,) = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert script.replace("/home/me/venv/bin/python", sys.executable).replace("/home/me", str(tmp_path)) in said
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_tasks(planned: Path, expected: dict[str, bytes | None]) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    made = run(*launch, sys.executable, "-m", "fastdata", "prep", "run", planned, "--progress", "off")
+    assert made.returncode == 0, made.stderr
+    assert "task 0 of 2: 21 shards" in made.stdout and "task 1 of 2: 20 shards" in made.stdout
+    fastdata.prep_finish(planned)
+    assert tree(planned) == expected
