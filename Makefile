@@ -91,7 +91,7 @@ $(DALI): $(INSTALLED)
 $(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
 	@test -x $(SCALE)/bin/python || { echo "making $(SCALE) with $(PYTHON)"; $(PYTHON) -m venv $(SCALE); }
 	@echo "installing fastdata and what runs clusters into $(SCALE); the first time takes some minutes"
-	@$(SCALE)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/scale/requirements.txt -e .
+	@$(SCALE)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/scale/requirements.txt -e '.[ray,remote,text]'
 	@touch $@
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt
