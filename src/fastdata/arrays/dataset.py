@@ -192,9 +192,10 @@ class RAMArrays(RAMDataset, ArrayDataset):
         flips: float | Sequence[float] = 0.0,
         ignore_index: int | None = None,
         max_bytes: int | None = None,
+        shared: bool = True,
     ) -> None:
         super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
-        copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes)
+        copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes, shared=shared)
 
 
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:

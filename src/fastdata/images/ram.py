@@ -38,6 +38,7 @@ class RAMImages(RAMDataset, ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
+        shared: bool = True,
     ) -> None:
         found: Masks | None = None
         several = Several()
@@ -61,7 +62,7 @@ class RAMImages(RAMDataset, ImageDataset):
             held = [[first]]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        hold(held, decoded=decoded, max_bytes=max_bytes)
+        hold(held, decoded=decoded, max_bytes=max_bytes, shared=shared)
         super().__init__(first, Views(crop, hflip, vflip, transform), found, Fields.of(fields, first, min_visible), several)
 
 

@@ -283,10 +283,17 @@ class RAMTokens(RAMDataset, TokenDataset):
     """Tokens in memory; see RAMDataset."""
 
     def __init__(
-        self, source: StrPath, *, block_size: int, mode: str = "random", documents: str = "join", max_bytes: int | None = None
+        self,
+        source: StrPath,
+        *,
+        block_size: int,
+        mode: str = "random",
+        documents: str = "join",
+        max_bytes: int | None = None,
+        shared: bool = True,
     ) -> None:
         super().__init__(source, block_size, mode=mode, documents=documents)
-        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes)
+        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes, shared=shared)
 
 
 def _ends(store: Store) -> Array:
