@@ -43,6 +43,7 @@ class RAMImages(RAMDataset, ImageDataset):
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
+        shared: bool = True,
     ) -> None:
         found: Masks | None = None
         several = Several()
@@ -67,7 +68,7 @@ class RAMImages(RAMDataset, ImageDataset):
             held = [[first]]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        hold(held, decoded=decoded, max_bytes=max_bytes)
+        hold(held, decoded=decoded, max_bytes=max_bytes, shared=shared)
         super().__init__(first, Views(crop, hflip, vflip, transform), found, Fields.of(fields, first, min_visible), several)
 
 

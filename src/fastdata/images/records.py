@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+import cv2
 import numpy as np
 
-from fastdata.data.in_memory import InMemoryRecords, how_many, progress_bar
+from fastdata.data.in_memory import InMemoryRecords, check_free, how_many, progress_bar
 from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.images.columns import StoreValues, Values
@@ -121,10 +122,10 @@ class _Holdable(ABC):
     records: InMemoryRecords | None = None
     decoded = False
 
-    def hold(self, nbytes: Array, decoded: bool) -> None:
-        """Load the first images, which take these bytes in memory."""
+    def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
+        """Load the first images, which take these bytes in memory; key: see InMemoryRecords."""
         decoded = decoded and not self.form.planes  # planes are stored decoded
-        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img")
+        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key, self.place)
         self.decoded = decoded
         self.jpegs = self.jpegs and not decoded
         self.indexed = self.indexed and not decoded
@@ -146,6 +147,10 @@ class _Holdable(ABC):
         window = Window(0, 0, int(heights[0]), int(widths[0]))
         (region,) = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
         return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+
+    @property
+    @abstractmethod
+    def place(self) -> str: ...
 
     @abstractmethod
     def sides(self, ids: Array) -> tuple[Array, Array]: ...
@@ -202,6 +207,10 @@ class StoreImages(_Holdable):
 
     def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
+
+    def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
+        super().hold(nbytes, decoded, key)
+        self._reader = self.store.reader(self.variant)  # what the other had mapped counts as memory of this process
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         h, w = int(self._height[index]), int(self._width[index])
@@ -364,25 +373,43 @@ def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: 
     return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None
 
 
-def hold(sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None) -> None:
+def hold(
+    sources: Sequence[Sequence[StoreImages | FileImages]],
+    *,
+    decoded: bool = False,
+    max_bytes: int | None = None,
+    shared: bool = False,
+) -> None:
     """Load sources into memory: as many of the first samples as fit, the same number of each source.
 
     Args:
         sources: lists of images, and perhaps of their masks and other images. A list has the same images in several sizes.
         decoded: hold pixels instead of encoded bytes.
         max_bytes: limit for all sources together; None: everything must fit.
+        shared: hold what comes from a store once for all processes of this machine.
 
     Raises:
         StoreError: if it does not fit into free memory.
     """
     nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
-    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes, "LMDBDataset")
-    for alike, sizes in zip(sources, nbytes, strict=True):
+    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes)
+    keys = [[_key(source, decoded) if shared else None for source in alike] for alike in sources]
+    wanted = [(each[:count], key) for some, of in zip(nbytes, keys, strict=True) for each, key in zip(some, of, strict=True)]
+    check_free(sum(int(each.sum()) for each, key in wanted if not InMemoryRecords.are_held(each, key)), "LMDBDataset")
+    for alike, sizes, of in zip(sources, nbytes, keys, strict=True):
         by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
-        for source, each in zip(alike, sizes, strict=True):
-            source.hold(each[:count], decoded)
+        for source, each, key in zip(alike, sizes, of, strict=True):
+            source.hold(each[:count], decoded, key)
             if isinstance(source, StoreImages):
                 source.by_size = by_size
+
+
+def _key(source: StoreImages | FileImages, decoded: bool) -> str | None:
+    """Return what equal bytes in memory have in common; None: unknown, since files may change."""
+    if isinstance(source, FileImages):
+        return None
+    decoder = cv2.getBuildInformation() if decoded and not source.form.planes else ""  # another one may give other pixels
+    return repr((source.store.identity(source.variant), decoder))
 
 
 def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
