@@ -252,7 +252,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             "RAMTable",
             {"max_bytes": 9},
             TypeError,
-            r"max_bytes is not an argument for .*, which holds a table: it takes cache, cache_size, storage, shared",
+            r"max_bytes is not an argument for .*, which holds a table: it takes cache, cache_size, shared, storage",
         ),
         ("RAMTable", {"targets": [1]}, ValueError, "targets go with"),
         (

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-import cv2
 import numpy as np
 
-from fastdata.data.in_memory import InMemoryRecords, check_free, how_many, progress_bar
+from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.images.columns import StoreValues, Values
@@ -26,7 +25,7 @@ from fastdata.store.format import Labels
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
-__all__ = ["FileImages", "Images", "StoreImages", "hold"]
+__all__ = ["FileImages", "Images", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -371,52 +370,3 @@ def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: 
     except CodecError:
         return None
     return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None
-
-
-def hold(
-    sources: Sequence[Sequence[StoreImages | FileImages]],
-    *,
-    decoded: bool = False,
-    max_bytes: int | None = None,
-    shared: bool = False,
-) -> None:
-    """Load sources into memory: as many of the first samples as fit, the same number of each source.
-
-    Args:
-        sources: lists of images, and perhaps of their masks and other images. A list has the same images in several sizes.
-        decoded: hold pixels instead of encoded bytes.
-        max_bytes: limit for all sources together; None: everything must fit.
-        shared: hold what comes from a store once for all processes of this machine.
-
-    Raises:
-        StoreError: if it does not fit into free memory.
-    """
-    nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
-    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes)
-    keys = [[_key(source, decoded) if shared else None for source in alike] for alike in sources]
-    wanted = [(each[:count], key) for some, of in zip(nbytes, keys, strict=True) for each, key in zip(some, of, strict=True)]
-    check_free(sum(int(each.sum()) for each, key in wanted if not InMemoryRecords.are_held(each, key)), "LMDBDataset")
-    for alike, sizes, of in zip(sources, nbytes, keys, strict=True):
-        by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
-        for source, each, key in zip(alike, sizes, of, strict=True):
-            source.hold(each[:count], decoded, key)
-            if isinstance(source, StoreImages):
-                source.by_size = by_size
-
-
-def _key(source: StoreImages | FileImages, decoded: bool) -> str | None:
-    """Return what equal bytes in memory have in common; None: unknown, since files may change."""
-    if isinstance(source, FileImages):
-        return None
-    decoder = cv2.getBuildInformation() if decoded and not source.form.planes else ""  # another one may give other pixels
-    return repr((source.store.identity(source.variant), decoder))
-
-
-def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
-    """Return the bytes that each image takes in memory."""
-    if decoded:
-        heights, widths = source.sides(np.arange(len(source)))
-        return np.asarray(source.form.nbytes(heights * widths))
-    if isinstance(source, FileImages):
-        return source.nbytes
-    return source.store.field(source.variant, "bytes").astype(np.int64)
