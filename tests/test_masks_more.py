@@ -100,7 +100,7 @@ def test_16_bit_masks_and_other_sizes_in_memory():
 
 
 def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
-    ram = RAMDataset(masked(), crop=CenterCrop(90), ignore_index=7)
+    ram = RAMDataset(masked(), crop=CenterCrop(90), ignore_index=7, shared=False)
     subset = ram.subset([3, 1])
     copy = pickle.loads(data := pickle.dumps(subset))
     assert isinstance(copy, RAMDataset) and len(data) < 4000 and copy.ignore_index == 7
@@ -138,9 +138,9 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
     total = whole_bytes(photographed("jpeg"), False)
     monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: total - 1)
     with pytest.raises(StoreError, match=rf"give max_bytes={int((total - 1) * 0.8)} to keep"):
-        RAMDataset(photographed("jpeg"))
+        RAMDataset(photographed("jpeg"), shared=False)
     monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: total)
-    assert len(RAMDataset(photographed("jpeg"))) == COUNT
+    assert len(RAMDataset(photographed("jpeg"), shared=False)) == COUNT
 
 
 # The Loader

@@ -30,7 +30,7 @@ def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
     ):
         fastdata.open(stores.store(), block_size=8)
     with pytest.raises(
-        TypeError, match=r"hflip is not an argument for .*, which holds a table: it takes cache, cache_size, storage"
+        TypeError, match=r"hflip is not an argument for .*, which holds a table: it takes cache, cache_size, shared, storage"
     ):
         fastdata.open(stores.table(), hflip=0.5)
     with pytest.raises(

@@ -98,12 +98,12 @@ def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
     with pytest.raises(
         StoreError, match=rf"the data takes {total / 1e9:.2f} GB of memory, but 0.00 GB are free: give max_bytes=40000"
     ):
-        RAMDataset(store())
+        RAMDataset(store(), shared=False)
     assert len(RAMDataset(store(), max_bytes=40_000)) == COUNT
 
 
 def test_a_damaged_record_is_named_when_it_is_decoded():
-    dataset = RAMDataset(store("jpeg"))
+    dataset = RAMDataset(store("jpeg"), shared=False)
     (records,) = records_of(dataset)
     records.bytes[records.ends[5] : records.ends[5] + 200] = 0
     with pytest.raises(FormatError, match=r"sample 5 of .*: .*; run fastdata verify"):
@@ -159,18 +159,27 @@ def test_a_reference_to_memory_that_is_gone_says_so():
 MAKER = """
 import pickle, sys
 from fastdata import RAMDataset
-dataset = RAMDataset(sys.argv[1])
+dataset = RAMDataset(sys.argv[1], shared=bool(int(sys.argv[2])))
 print(pickle.dumps(dataset).hex(), flush=True)
 sys.stdin.read()
 """
 
 
-def test_another_process_reads_the_same_memory_until_its_maker_is_gone():
-    with subprocess.Popen([sys.executable, "-c", MAKER, store()], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
+@pytest.mark.parametrize(
+    ("shared", "error"),
+    [
+        (0, "process {pid}, which holds this data .* has ended .*; make the dataset again"),
+        (1, "no process of this machine holds this data in memory any more; .*make the dataset again"),
+    ],
+)
+def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared, error):
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER, store(), str(shared)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as maker:
         data = bytes.fromhex(maker.stdout.readline().decode())
         assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(store())[3][0])
         maker.stdin.close()
-    with pytest.raises(StoreError, match=rf"process {maker.pid}, which holds this data .* has ended .*; make the dataset again"):
+    with pytest.raises(StoreError, match=error.format(pid=maker.pid)):
         pickle.loads(data)
 
 

@@ -124,10 +124,10 @@ def test_whole_arrays_are_what_went_in(most: int | None) -> None:
 
 def test_held_chunks_are_read_from_memory() -> None:
     path, arrays, _ = volumes()
-    held = RAMDataset(path)
+    held = RAMDataset(path, shared=False)
     memory_of(held)[:] = 255
     assert (held[0][0] == 65_535).all() and not (ArrayDataset(path)[0][0] == 65_535).all()
-    part = RAMDataset(path, max_bytes=100_000)
+    part = RAMDataset(path, max_bytes=100_000, shared=False)
     memory_of(part)[:] = 255
     np.testing.assert_array_equal(part[5][0], arrays[5])
 
@@ -205,10 +205,10 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_other_processes_share_the_memory(method: str) -> None:
     path, everything = tokens()
-    options = '{"block_size": 64, "mode": "document"}'
+    options = '{"block_size": 64, "mode": "document", "shared": false}'
     assert script(OTHERS, path, method, options) == [int(everything[0]), 7]
     path, arrays, _ = volumes()
-    assert script(OTHERS, path, method, "{}") == [int(arrays[0][0, 0, 0]), 7 + (7 << 8)]
+    assert script(OTHERS, path, method, '{"shared": false}') == [int(arrays[0][0, 0, 0]), 7 + (7 << 8)]
 
 
 def test_tokens_in_memory_outlive_their_store(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
     disk = "TokenDataset" if kind == "tokens" else "ArrayDataset"
     monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 200_000)
     with pytest.raises(StoreError, match=rf"max_bytes=160000 .*{disk}"):
-        RAMDataset(path, **options)
+        RAMDataset(path, shared=False, **options)
     assert len(RAMDataset(path, max_bytes=160_000, **options)) > 0
 
 
@@ -252,7 +252,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             "RAMTable",
             {"max_bytes": 9},
             TypeError,
-            r"max_bytes is not an argument for .*, which holds a table: it takes cache, cache_size, storage",
+            r"max_bytes is not an argument for .*, which holds a table: it takes cache, cache_size, shared, storage",
         ),
         ("RAMTable", {"targets": [1]}, ValueError, "targets go with"),
         (

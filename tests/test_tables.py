@@ -437,7 +437,7 @@ def work(dataset, pipe):
 
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[2])
-    dataset = TableDataset(sys.argv[1])
+    dataset = TableDataset(sys.argv[1], shared=False)
     here, there = context.Pipe()
     process = context.Process(target=work, args=(dataset, there))
     process.start()

@@ -56,8 +56,8 @@ class SharedArray:
         shared.array[...] = values
         return shared
 
-    def _attach(self, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    def _attach(self, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...], access: int = mmap.ACCESS_WRITE) -> None:
+        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=access)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
         self.array: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.arrays.chunks import Box, touched
-from fastdata.data.in_memory import InMemoryRecords, how_many
+from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.place import Place
 from fastdata.store.store import Store
@@ -38,6 +38,7 @@ class StoreArrays:
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
         self._variant = variant
         self._chunk = arrays.chunk
+        self._variant = variant
         self._reader = self.store.reader(variant)
         self.axes = len(arrays.chunk)
         self.dtype = np.dtype(variant.form.dtype)
@@ -59,9 +60,15 @@ class StoreArrays:
         """Return the bytes of each chunk, int64 [chunks]."""
         return self._reader.lengths()
 
-    def copy_to_memory(self, sizes: Array) -> None:
-        """Copy the first chunks, which have these sizes, into shared memory."""
-        self.records = InMemoryRecords(sizes, self._reader.get, "chunk")
+    @property
+    def identity(self) -> str:
+        """What is equal for arrays whose chunks are equal."""
+        return self.store.identity(self._variant)
+
+    def copy_to_memory(self, sizes: Array, key: str | None) -> None:
+        """Copy the first chunks, which have these sizes, into shared memory; key: see InMemoryRecords."""
+        self.records = InMemoryRecords(sizes, self._reader.get, "chunk", key, str(self.store.path))
+        self._reader = self.store.reader(self._variant)  # what the other had mapped counts as memory of this process
 
     def _get(self, chunk: int) -> memoryview:
         if self.records is not None and chunk < len(self.records):
@@ -135,14 +142,21 @@ class StoreArrays:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
-def copy_to_memory(sources: Sequence[StoreArrays], max_bytes: int | None) -> None:
+def copy_to_memory(sources: Sequence[StoreArrays], max_bytes: int | None, *, shared: bool) -> None:
     """Copy the first chunks into memory, as many as `max_bytes` allows, the same number of arrays and of their masks.
+
+    Args:
+        sources: the arrays, and perhaps their masks.
+        max_bytes: limit for all sources together; None: everything must fit.
+        shared: hold them once for all processes of this machine.
 
     Raises:
         StoreError: if they do not fit into free memory.
         ValueError: if max_bytes is negative.
     """
     sizes = [source.sizes() for source in sources]
-    count = how_many(np.sum(sizes, axis=0), max_bytes, "ArrayDataset")
-    for source, chunks in zip(sources, sizes, strict=True):
-        source.copy_to_memory(chunks[:count])
+    count = how_many(np.sum(sizes, axis=0), max_bytes)
+    wanted = [(source, each[:count], source.identity if shared else None) for source, each in zip(sources, sizes, strict=True)]
+    check_free(sum(int(each.sum()) for _, each, key in wanted if not InMemoryRecords.are_held(each, key)), "ArrayDataset")
+    for source, each, key in wanted:
+        source.copy_to_memory(each, key)

@@ -207,10 +207,11 @@ class RAMArrays(RAMDataset, ArrayDataset):
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
+        shared: bool = True,
     ) -> None:
         source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
-        copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes)
+        copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes, shared=shared)
 
 
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:

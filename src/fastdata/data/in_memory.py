@@ -1,4 +1,4 @@
-"""Records in memory, shared by all processes."""
+"""Records in memory, held once for all processes."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fastdata import node_memory
 from fastdata.errors import StoreError
 from fastdata.machine import available_cores, free_memory
 from fastdata.shared_memory import SharedArray
 
-__all__ = ["InMemoryRecords", "how_many", "progress_bar"]
+__all__ = ["InMemoryRecords", "check_free", "how_many", "progress_bar"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FILL_STEP = 64  # records per task: a million futures would take more memory than the records
 
 
-def how_many(sizes: Array, max_bytes: int | None, disk: str) -> int:
+def how_many(sizes: Array, max_bytes: int | None) -> int:
     """Return how many of the first records to keep in memory.
 
     Args:
         sizes: bytes of each record, int64 [n].
         max_bytes: the most bytes to keep; None: all records.
-        disk: the dataset that reads from disk, for the message.
 
     Raises:
-        StoreError: the records do not fit into free memory.
         ValueError: max_bytes is negative.
     """
     if max_bytes is not None and max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    count = len(sizes) if max_bytes is None else int(np.searchsorted(ends, max_bytes, "right")) - 1
-    need, free = int(ends[count]), free_memory()
+    return len(sizes) if max_bytes is None else int(np.searchsorted(np.cumsum(sizes), max_bytes, "right"))
+
+
+def check_free(need: int, disk: str) -> None:
+    """Raise a StoreError if that many bytes are not free. disk: the dataset that reads from disk, for the message."""
+    free = free_memory()
     if need > free:
         raise StoreError(
             f"the data takes {need / 1e9:.2f} GB of memory, but {free / 1e9:.2f} GB are free: "
             f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use {disk}"
         )
-    return count
 
 
 class InMemoryRecords:
@@ -52,6 +53,8 @@ class InMemoryRecords:
         sizes: bytes of each record, int64 [n].
         read: returns a record's bytes by its number, as any buffer. Called from several threads.
         unit: what a progress bar counts.
+        key: what the records are, for all processes of this machine to share them; None: this process and its children have a copy.
+        what: the name of the data in a message.
 
     Attributes:
         ends: 0, and where each record ends in the memory; int64 [n + 1].
@@ -61,41 +64,62 @@ class InMemoryRecords:
         StoreError: a record has another length than `sizes` says, or shared memory is not available.
     """
 
-    def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str) -> None:
-        self._ends = SharedArray.of(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        self._bytes = SharedArray(int(self._ends.array[-1]))
+    def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str, key: str | None, what: str) -> None:
+        self._memory = node_memory.once(key, _memory_of(sizes), np.uint8, lambda memory: _fill(memory, sizes, read, unit), what)
+        self._count = len(sizes)
+        self._views()
 
-        def load(first: int) -> int:
-            stop = min(first + FILL_STEP, len(self))
-            for k in range(first, stop):
-                self._put(k, np.frombuffer(read(k), np.uint8))
-            return stop - first
+    @staticmethod
+    def are_held(sizes: Array, key: str | None) -> bool:
+        """Return whether a process of this machine has these records in memory already, or loads them."""
+        return node_memory.is_held(key, _memory_of(sizes), np.uint8)
 
-        with ThreadPoolExecutor(available_cores()) as pool, progress_bar("into memory", len(self), unit) as bar:
-            for done in pool.map(load, range(0, len(self), FILL_STEP)):
-                bar.update(done)
-
-    def _put(self, index: int, data: Array) -> None:
-        start, end = self._ends.array[index : index + 2]
-        if len(data) != end - start:
-            raise StoreError(f"record {index} has {len(data)} bytes, but {end - start} were expected: it changed while it was read")
-        self._bytes.array[start:end] = data
-
-    @property
-    def ends(self) -> Array:
-        return self._ends.array
-
-    @property
-    def bytes(self) -> Array:
-        return self._bytes.array
+    def _views(self) -> None:
+        self.ends, self.bytes = _parts(self._memory.array, self._count)
 
     def __len__(self) -> int:
-        return len(self._ends.array) - 1
+        return self._count
 
     def get(self, index: int) -> memoryview:
         """Return the bytes of a record, which must not be written to."""
-        start, end = self._ends.array[index : index + 2]
-        return self._bytes.array[start:end].data
+        start, end = self.ends[index : index + 2]
+        return self.bytes[start:end].data
+
+    def __getstate__(self) -> tuple[SharedArray, int]:
+        return self._memory, self._count
+
+    def __setstate__(self, state: tuple[SharedArray, int]) -> None:
+        self._memory, self._count = state
+        self._views()
+
+
+def _memory_of(sizes: Array) -> int:
+    """Return the bytes of records of these sizes, and of where each ends."""
+    return int(np.sum(sizes)) + 8 * (len(sizes) + 1)
+
+
+def _parts(memory: Array, count: int) -> tuple[Array, Array]:
+    """Return where records end, and their bytes."""
+    edge = 8 * (count + 1)
+    return memory[:edge].view(np.int64), memory[edge:]
+
+
+def _fill(memory: Array, sizes: Array, read: Callable[[int], Any], unit: str) -> None:
+    ends, data = _parts(memory, len(sizes))
+    np.cumsum(sizes, out=ends[1:])
+
+    def load(first: int) -> int:
+        stop = min(first + FILL_STEP, len(sizes))
+        for k in range(first, stop):
+            record = np.frombuffer(read(k), np.uint8)
+            if len(record) != sizes[k]:
+                raise StoreError(f"record {k} has {len(record)} bytes, but {sizes[k]} were expected: it changed while it was read")
+            data[ends[k] : ends[k + 1]] = record
+        return stop - first
+
+    with ThreadPoolExecutor(available_cores()) as pool, progress_bar("into memory", len(sizes), unit) as bar:
+        for done in pool.map(load, range(0, len(sizes), FILL_STEP)):
+            bar.update(done)
 
 
 def progress_bar(what: str, total: int, unit: str) -> Any:

@@ -39,9 +39,13 @@ class RAMDataset:
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same. Not for
             tables, whose rows are made in memory.
         cache, cache_size, storage: for a URL, as for LMDBDataset. Without a cache, shards never touch the disk.
+        shared: hold a store once for all processes of this user on this machine that hold it, such as the 8 ranks of torchrun: the
+            first one reads it, the others wait and attach, and the memory stays until the last of them ends. False: each process
+            has a copy for itself and its children, as has one with a list of files.
 
     Raises:
-        StoreError: there is no such store, or it does not fit into free memory (a container's limit included).
+        StoreError: there is no such store, it does not fit into free memory (a container's limit included), or the process that
+            reads it for all has not gone on for five minutes.
         FormatError: it is damaged, or of a newer version.
         TypeError: this kind of data does not take an argument.
         ValueError: an argument has a wrong value.

@@ -6,18 +6,24 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import cv2
+import numpy as np
+
+from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
-from fastdata.images.records import FileImages, StoreImages, hold
+from fastdata.images.records import FileImages, StoreImages
 from fastdata.images.several import Several, open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
 
 __all__ = ["RAMImages"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class RAMImages(RAMDataset, ImageDataset):
@@ -43,6 +49,7 @@ class RAMImages(RAMDataset, ImageDataset):
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
+        shared: bool = True,
     ) -> None:
         found: Masks | None = None
         several = Several()
@@ -67,7 +74,7 @@ class RAMImages(RAMDataset, ImageDataset):
             held = [[first]]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
-        hold(held, decoded=decoded, max_bytes=max_bytes)
+        _hold(held, decoded=decoded, max_bytes=max_bytes, shared=shared)
         super().__init__(first, Views(crop, hflip, vflip, transform), found, Fields.of(fields, first, min_visible), several)
 
 
@@ -81,3 +88,52 @@ def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:
     if not sizes or len(set(sizes)) < len(sizes):
         raise ValueError(f"size is {size!r}, but must be a stored size, or several different ones, such as (160, 224)")
     return sizes
+
+
+def _hold(
+    sources: Sequence[Sequence[StoreImages | FileImages]],
+    *,
+    decoded: bool = False,
+    max_bytes: int | None = None,
+    shared: bool = False,
+) -> None:
+    """Load sources into memory: as many of the first samples as fit, the same number of each source.
+
+    Args:
+        sources: lists of images, and perhaps of their masks and other images. A list has the same images in several sizes.
+        decoded: hold pixels instead of encoded bytes.
+        max_bytes: limit for all sources together; None: everything must fit.
+        shared: hold what comes from a store once for all processes of this machine.
+
+    Raises:
+        StoreError: if it does not fit into free memory.
+    """
+    nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
+    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes)
+    keys = [[_key(source, decoded) if shared else None for source in alike] for alike in sources]
+    wanted = [(each[:count], key) for some, of in zip(nbytes, keys, strict=True) for each, key in zip(some, of, strict=True)]
+    check_free(sum(int(each.sum()) for each, key in wanted if not InMemoryRecords.are_held(each, key)), "LMDBDataset")
+    for alike, sizes, of in zip(sources, nbytes, keys, strict=True):
+        by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
+        for source, each, key in zip(alike, sizes, of, strict=True):
+            source.hold(each[:count], decoded, key)
+            if isinstance(source, StoreImages):
+                source.by_size = by_size
+
+
+def _key(source: StoreImages | FileImages, decoded: bool) -> str | None:
+    """Return what equal bytes in memory have in common; None: unknown, since files may change."""
+    if isinstance(source, FileImages):
+        return None
+    decoder = cv2.getBuildInformation() if decoded and not source.form.planes else ""  # another one may give other pixels
+    return repr((source.store.identity(source.variant), decoder))
+
+
+def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
+    """Return the bytes that each image takes in memory."""
+    if decoded:
+        heights, widths = source.sides(np.arange(len(source)))
+        return np.asarray(source.form.nbytes(heights * widths))
+    if isinstance(source, FileImages):
+        return source.nbytes
+    return source.store.field(source.variant, "bytes").astype(np.int64)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from fastdata.data.in_memory import InMemoryRecords, how_many, progress_bar
+from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError
 from fastdata.images.columns import StoreValues, Values
@@ -25,7 +25,7 @@ from fastdata.store.format import Labels
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
-__all__ = ["FileImages", "Images", "StoreImages", "hold"]
+__all__ = ["FileImages", "Images", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,10 +121,10 @@ class _Holdable(ABC):
     records: InMemoryRecords | None = None
     decoded = False
 
-    def hold(self, nbytes: Array, decoded: bool) -> None:
-        """Load the first images, which take these bytes in memory."""
+    def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
+        """Load the first images, which take these bytes in memory; key: see InMemoryRecords."""
         decoded = decoded and not self.form.planes  # planes are stored decoded
-        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img")
+        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key, self.place)
         self.decoded = decoded
         self.jpegs = self.jpegs and not decoded
         self.indexed = self.indexed and not decoded
@@ -146,6 +146,10 @@ class _Holdable(ABC):
         window = Window(0, 0, int(heights[0]), int(widths[0]))
         (region,) = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
         return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+
+    @property
+    @abstractmethod
+    def place(self) -> str: ...
 
     @abstractmethod
     def sides(self, ids: Array) -> tuple[Array, Array]: ...
@@ -202,6 +206,10 @@ class StoreImages(_Holdable):
 
     def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
+
+    def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
+        super().hold(nbytes, decoded, key)
+        self._reader = self.store.reader(self.variant)  # what the other had mapped counts as memory of this process
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         h, w = int(self._height[index]), int(self._width[index])
@@ -362,34 +370,3 @@ def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: 
     except CodecError:
         return None
     return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None
-
-
-def hold(sources: Sequence[Sequence[StoreImages | FileImages]], *, decoded: bool = False, max_bytes: int | None = None) -> None:
-    """Load sources into memory: as many of the first samples as fit, the same number of each source.
-
-    Args:
-        sources: lists of images, and perhaps of their masks and other images. A list has the same images in several sizes.
-        decoded: hold pixels instead of encoded bytes.
-        max_bytes: limit for all sources together; None: everything must fit.
-
-    Raises:
-        StoreError: if it does not fit into free memory.
-    """
-    nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
-    count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes, "LMDBDataset")
-    for alike, sizes in zip(sources, nbytes, strict=True):
-        by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
-        for source, each in zip(alike, sizes, strict=True):
-            source.hold(each[:count], decoded)
-            if isinstance(source, StoreImages):
-                source.by_size = by_size
-
-
-def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
-    """Return the bytes that each image takes in memory."""
-    if decoded:
-        heights, widths = source.sides(np.arange(len(source)))
-        return np.asarray(source.form.nbytes(heights * widths))
-    if isinstance(source, FileImages):
-        return source.nbytes
-    return source.store.field(source.variant, "bytes").astype(np.int64)

@@ -132,6 +132,10 @@ class Store:
         paths = [self.path / shard_file(variant.name, k) for k in range(len(variant.shards))]
         return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards])
 
+    def identity(self, variant: Variant) -> str:
+        """Return what is equal for variants whose records are equal: their form, their counts, and the sums of their shards."""
+        return repr((variant.form, self.manifest.shard_records(variant), [s.xxh3_128 for s in variant.shards]))
+
     def names(self) -> list[str]:
         """Return the source name of each sample; for tokens, of each input. They are decoded as file names (surrogateescape)."""
         names = self._lines(NAMES, str)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from fastdata import node_memory
 from fastdata.data.choice import checked, disambiguate, part_of, places
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import ROW_MASK
@@ -57,6 +59,7 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
     Args:
         path: a store of a table; a folder, or a URL.
         cache, cache_size, storage: as for LMDBDataset.
+        shared: hold it once for all processes of this machine, see RAMDataset; False: for this process and its children.
 
     Attributes:
         columns: dict of each column's description: kind, dtype, unit, scale, names.
@@ -77,6 +80,7 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
+        shared: bool = True,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
         store = Store(path, kind="table")
@@ -87,14 +91,20 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         self._shard_ends = np.cumsum(store.manifest.shard_samples)
         self.columns = {c.name: c for c in table.columns if c.name not in table.targets}
         self._layout = Layout(table, self._labels.kind)
+        key = repr((store.identity(store.manifest.variants[0]), table)) if shared else None
         need, free = self._layout.row.itemsize * self._count, free_memory()
-        if need > free:
+        if need > free and not node_memory.is_held(key, self._count, self._layout.row):
             raise StoreError(
                 f"{store.path} takes {need} bytes in memory, but {free} are free; prepare it without some columns (--drop NAME)"
             )
-        self._table = _allocate(self._count, self._layout.row)
+        self._table: SharedArray | _PrivateArray
+        if SharedArray.possible():
+            fill = partial(_fill, store=store, table=table, layout=self._layout)
+            self._table = node_memory.once(key, self._count, self._layout.row, fill, str(store.path))
+        else:
+            self._table = _PrivateArray(np.zeros(self._count, self._layout.row))
+            _fill(self._table.array, store, table, self._layout)
         self._chosen: SharedArray | _PrivateArray | None = None
-        _fill(self._table.array, store, table, self._layout)
 
     @property
     def categories(self) -> dict[str, list[str]]:
@@ -120,11 +130,10 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         return counted(self.targets), len(self._labels.names)
 
     def column(self, name: str) -> torch.Tensor:
-        """Return all values of a column, or of a mask ("NAME.missing"), in the order of this dataset. Do not change them: for a
-        whole table, they are a view of the shared memory."""
+        """Return a copy of all values of a column, or of a mask ("NAME.missing"), in the order of this dataset."""
         if name not in self._layout.fields:
             raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._layout.fields))}")
-        return torch.from_numpy(self._values(self._layout.fields[name]))
+        return torch.from_numpy(np.require(self._values(self._layout.fields[name]), requirements="W"))
 
     def _values(self, field: str) -> Array:
         values: Array = self._table.array[field]
@@ -212,8 +221,9 @@ class RAMTable(RAMDataset, TableDataset):
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
+        shared: bool = True,
     ) -> None:
-        super().__init__(locate(source, cache, cache_size, storage, in_memory=True))
+        super().__init__(locate(source, cache, cache_size, storage, in_memory=True), shared=shared)
 
 
 def _contiguous(part: Array, pin: bool) -> torch.Tensor:

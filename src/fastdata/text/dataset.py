@@ -309,10 +309,11 @@ class RAMTokens(RAMDataset, TokenDataset):
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
+        shared: bool = True,
     ) -> None:
         source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, block_size, mode=mode, documents=documents)
-        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes)
+        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes, shared=shared)
 
 
 def _ends(store: Store) -> Array:

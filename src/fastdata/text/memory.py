@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.data.in_memory import how_many
+from fastdata import node_memory
+from fastdata.data.in_memory import check_free, how_many
 from fastdata.errors import FormatError
 from fastdata.shared_memory import SharedArray
 from fastdata.store.place import Place
@@ -102,6 +103,7 @@ class TokenMemory:
         store: a store of tokens.
         in_memory: copy the tokens into memory.
         max_bytes: how much to copy; the other tokens are mapped. None: all of them.
+        shared: copy them once for all processes of this machine.
 
     Attributes:
         dtype: numpy's uint16 or uint32.
@@ -112,7 +114,7 @@ class TokenMemory:
         FormatError: if the records do not match the manifest.
     """
 
-    def __init__(self, store: Store, *, in_memory: bool, max_bytes: int | None = None) -> None:
+    def __init__(self, store: Store, *, in_memory: bool, max_bytes: int | None = None, shared: bool = True) -> None:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
         self.counts = store.manifest.section("tokens").counts
@@ -124,7 +126,8 @@ class TokenMemory:
         self._copied_records = 0
         self._process = -1
         if in_memory:
-            self._copy_to_memory(max_bytes)
+            self._copy_to_memory(max_bytes, store.identity(variant) if shared else None, str(store.path))
+            self._reader = store.reader(variant)  # what the other had mapped counts as memory of this process
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat", "_parts")} | {"_process": -1}
@@ -175,13 +178,14 @@ class TokenMemory:
             run += 1
             done += count
 
-    def _copy_to_memory(self, max_bytes: int | None) -> None:
+    def _copy_to_memory(self, max_bytes: int | None, key: str | None, what: str) -> None:
         """Copy as many of the first records as `max_bytes` allows into one array."""
         runs = self.runs
-        count = how_many(np.diff(runs.starts) * self.dtype.itemsize, max_bytes, "TokenDataset")
-        copied = SharedArray(int(runs.starts[count]), self.dtype)
-        self.copy(runs, 0, copied.array)
-        self._copied = copied
+        count = how_many(np.diff(runs.starts) * self.dtype.itemsize, max_bytes)
+        length = int(runs.starts[count])
+        if not node_memory.is_held(key, length, self.dtype):
+            check_free(length * self.dtype.itemsize, "TokenDataset")
+        self._copied = node_memory.once(key, length, self.dtype, lambda memory: self.copy(runs, 0, memory), what)
         self._copied_records = count
         self._process = -1
         self._parts = []

@@ -1,0 +1,609 @@
+"""One copy per machine: processes that open the same store in memory share it, whoever of them dies, and whenever."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastdata
+import stores
+from fastdata import FormatError, LMDBDataset, Loader, RAMDataset, StoreError, node_memory
+from stores import COUNT, masked, masked_arrays, script, store
+from support import Array, memory_of, records_of, until
+
+PATIENT = 60.0  # seconds, for a machine that is busy
+
+# A rank of its own: it opens a store, says which memory it has, and lives until it is told to end.
+RANK = """
+import hashlib, json, os, sys, time
+from fastdata import RAMDataset, node_memory
+from support import memory_of
+path, options, slow = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
+make = node_memory._make
+def slowly(key, size, fill):
+    print("loads", flush=True)
+    def fill_slowly(memory):
+        fill(memory)
+        time.sleep(slow)
+    return make(key, size, fill_slowly)
+node_memory._make = slowly
+dataset = RAMDataset(path, **options)
+memory = memory_of(dataset)
+print("has", hashlib.sha256(memory.tobytes()).hexdigest(), flush=True)
+for line in sys.stdin:
+    print("still", hashlib.sha256(memory.tobytes()).hexdigest(), flush=True)
+"""
+
+
+class Rank:
+    """A process that holds a store. slow: seconds that it takes longer to load it."""
+
+    def __init__(self, path: Path, options: dict[str, Any] | None = None, slow: float = 0.0) -> None:
+        paths = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+        command = [sys.executable, "-W", "error", "-c", RANK, str(path), json.dumps(options or {}), str(slow)]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+        self.pid = self.process.pid
+        self.said: list[list[str]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line.split())
+
+    def begins(self) -> None:
+        """Wait until it loads."""
+        until(lambda: ["loads"] in self.said or self.process.poll() is not None, PATIENT)
+
+    @property
+    def loaded(self) -> bool:
+        return ["loads"] in self.said
+
+    def sum(self) -> str:
+        """Wait until it has the memory, and return the checksum of it."""
+        found = until(lambda: [s for s in self.said if s[0] == "has"] or self.process.poll() is not None, PATIENT)
+        assert found is not True, self.process.stderr and self.process.stderr.read()
+        return str(found[0][1])
+
+    def inode(self) -> int:
+        """The memory that it maps."""
+        (found,) = {int(line.split()[4]) for line in self._maps() if "/memfd:fastdata-" in line}
+        return found
+
+    def _maps(self) -> list[str]:
+        return Path(f"/proc/{self.pid}/maps").read_text().splitlines()
+
+    def still(self) -> str:
+        """Let it read its memory again."""
+        assert self.process.stdin is not None
+        before = len(self.said)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        until(lambda: len(self.said) > before, PATIENT)
+        return self.said[-1][1]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        if number == signal.SIGKILL:
+            self.process.wait()
+            self._reader.join()
+            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+                with suppress(BrokenPipeError):
+                    assert stream is not None
+                    stream.close()
+
+
+@contextmanager
+def ranks() -> Iterator[Any]:
+    """Yield what starts ranks, all of which end in the end; then nothing of theirs may be left."""
+    started: list[Rank] = []
+
+    def start(*arguments: Any, **options: Any) -> Rank:
+        started.append(Rank(*arguments, **options))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for rank in started:
+            rank.kill()
+        pids = {rank.pid for rank in started}
+        until(lambda: not {pid for _, pid in names()} & pids)
+        assert not [p for p in Path("/dev/shm").iterdir() if "fastdata" in p.name]
+
+
+def own_names() -> list[tuple[str, int]]:
+    return [(key, process) for key, process in names() if process == os.getpid()]
+
+
+def names() -> list[tuple[str, int]]:
+    """The names that processes have bound for memory: key, process."""
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    found = [line.split()[-1].split("/") for line in lines if "@fastdata-" in line]
+    return [(parts[0], int(parts[1])) for parts in found if len(parts) > 1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A store whose bytes no other test holds."""
+    return fresh(tmp_path)
+
+
+def fresh(root: Path) -> Path:
+    from support import encode
+
+    (root / "in").mkdir()
+    rng = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
+    for k in range(5):
+        (root / "in" / f"{k}.png").write_bytes(encode(rng.integers(0, 256, (40, 50, 3), np.uint8), ".png"))
+    return fastdata.prep(root / "in", root / "o.fds", codec="rgb", workers=1).out
+
+
+def stored_sum(path: Path) -> str:
+    """The checksum of all records of a store of rgb, one after the other, read without the datasets."""
+    import hashlib
+
+    return hashlib.sha256(b"".join(image.tobytes() for image in stores.whole(path))).hexdigest()
+
+
+# Sharing
+
+
+@pytest.mark.slow
+def test_ranks_that_start_together_read_once_and_share(copy: Path) -> None:
+    with ranks() as start:
+        all_of_them = [start(copy, slow=0.3) for _ in range(4)]
+        assert {rank.sum() for rank in all_of_them} == {stored_sum(copy)}
+        assert len({rank.inode() for rank in all_of_them}) == 1
+        assert sum(rank.loaded for rank in all_of_them) == 1
+
+
+@pytest.mark.slow
+def test_a_newcomer_attaches_to_a_survivor_when_the_maker_is_dead(copy: Path) -> None:
+    with ranks() as start:
+        maker = start(copy)
+        maker.sum()
+        others = [start(copy) for _ in range(2)]
+        inodes = {other.sum() and other.inode() for other in others} | {maker.inode()}
+        maker.kill()
+        newcomer = start(copy)
+        assert newcomer.sum() == stored_sum(copy) and not newcomer.loaded
+        assert inodes == {newcomer.inode()}
+        others[0].kill()
+        assert {rank.still() for rank in (others[1], newcomer)} == {stored_sum(copy)}
+        others[1].kill()
+        last = start(copy)
+        assert last.sum() == stored_sum(copy) and not last.loaded and {last.inode()} == inodes
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_takes_over_when_the_maker_dies_while_it_loads(copy: Path) -> None:
+    with ranks() as start:
+        maker = start(copy, slow=1000)
+        maker.begins()
+        waiting = [start(copy) for _ in range(3)]
+        time.sleep(0.5)
+        assert not any(["has"] == said[:1] for rank in waiting for said in rank.said)
+        maker.kill()
+        assert {rank.sum() for rank in waiting} == {stored_sum(copy)}
+        assert sum(rank.loaded for rank in waiting) == 1 and len({rank.inode() for rank in waiting}) == 1
+
+
+def test_a_maker_that_fails_leaves_its_error_to_itself(copy: Path) -> None:
+    """And who waits finds out for itself."""
+    errors: list[Exception] = []
+    begun = threading.Event()
+
+    def fill(memory: Array) -> None:
+        begun.set()
+        time.sleep(0.3)
+        raise ValueError("no disk")
+
+    def make() -> None:
+        try:
+            node_memory.once("failing", 100, np.uint8, fill, "this")
+        except ValueError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    begun.wait()
+    found = node_memory.once("failing", 100, np.uint8, lambda memory: memory.fill(7), "this")
+    thread.join()
+    assert [str(error) for error in errors] == ["no disk"] and found.array.tolist() == [7] * 100
+
+
+def test_a_damaged_record_is_an_error_of_every_rank(copy: Path) -> None:
+    (shard,) = copy.glob("*/shard-*.mdb")
+    data = bytearray(shard.read_bytes())
+    data[4096 * 2 :] = bytes(len(data) - 4096 * 2)
+    shard.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(FormatError, match="run fastdata verify"):
+            RAMDataset(copy)
+
+
+@pytest.mark.slow
+def test_a_maker_that_hangs_is_named_after_a_while(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_memory, "PATIENCE_S", 1.0)
+    with ranks() as start:
+        maker = start(copy, slow=1000)
+        maker.begins()
+        maker.kill(signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=rf"process {maker.pid} loads .*o\.fds .* not gone on for 1 s.*shared=False"):
+            RAMDataset(copy)
+        assert 1 <= time.monotonic() - began < PATIENT
+        assert torch.equal(RAMDataset(copy, shared=False)[3][0], LMDBDataset(copy)[3][0])
+        maker.kill(signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_maker_that_is_slow_is_waited_for_as_long_as_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_memory, "PATIENCE_S", 0.5)
+    page = 4096
+
+    def fill(memory: Array) -> None:
+        for k in range(10):
+            memory[k * page : (k + 1) * page] = k
+            time.sleep(0.2)
+
+    results: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(node_memory.once("slow", 10 * page, np.uint8, fill, "this")))
+        for _ in range(3)
+    ]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found.array[::page].tolist() for found in results] == [[*range(10)]] * 3
+    assert 2 <= time.monotonic() - began < 4, "it was filled once"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
+    """Of eight ranks that come and go; whoever lives has the right bytes, no two memories at once, and nothing is left."""
+    copy, rng = fresh(tmp_path), random.Random(seed)
+    want = stored_sum(copy)
+    with ranks() as start:
+        alive = [start(copy, slow=rng.random()) for _ in range(8)]
+        for _ in range(14):
+            time.sleep(rng.random() * 0.5)
+            rng.choice(alive).kill()
+            alive = [rank for rank in alive if rank.process.poll() is None]
+            alive.append(start(copy, slow=rng.random()))
+        assert {rank.sum() for rank in alive} == {want}
+        assert len({rank.inode() for rank in alive}) == 1
+        assert {rank.still() for rank in alive} == {want}
+        for rank in alive:
+            rank.kill()
+        until(lambda: not {pid for _, pid in names()} & {rank.pid for rank in alive})
+        again = start(copy)
+        assert again.sum() == want and again.loaded, "the memory has gone with its last user"
+
+
+# What is shared, and what is not
+
+
+def inodes(dataset: Any) -> set[int]:
+    """Which files of this process's memory hold the samples of a dataset."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "/memfd:fastdata-" in line]
+    address = memory_of(dataset).ctypes.data
+    ranges = [(*(int(edge, 16) for edge in line[0].split("-")), int(line[4])) for line in lines]
+    return {inode for low, high, inode in ranges if low <= address < high}
+
+
+def table() -> Path:
+    return stores.table()
+
+
+KINDS: dict[str, Any] = {
+    "images": (lambda: store("jpeg"), {}, {}),
+    "decoded": (lambda: store("jpeg"), {"decoded": True}, {"hflip": 0.5}),
+    "masks": (masked, {}, {"ignore_index": 9}),
+    "tokens": (stores.tokens, {"block_size": 8, "mode": "sequential"}, {"block_size": 9}),
+    "arrays": (masked_arrays, {}, {"flips": 1.0}),
+    "table": (table, {}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_datasets_of_one_store_share_and_give_what_a_copy_gives(kind: str) -> None:
+    path, options, others = KINDS[kind]
+    first, second = RAMDataset(path(), **options), RAMDataset(path(), **{**options, **others})
+    alone = RAMDataset(path(), shared=False, **options)
+    assert inodes(first) and inodes(first) == inodes(second)
+    assert not inodes(alone), "it has memory of no name"
+    for k in (0, -1):
+        one, two = first[k], alone[k]
+        assert str(one) == str(two)
+    assert not memory_of(first).flags.writeable
+
+
+DIFFERENT: dict[str, Any] = {
+    "another size": ({"size": 96}, {"size": 64}),
+    "pixels": ({}, {"decoded": True}),
+    "a part": ({}, {"max_bytes": 100_000}),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_other_bytes_are_other_memory(what: str) -> None:
+    one, two = (RAMDataset(store("jpeg"), **options) for options in DIFFERENT[what])
+    assert not inodes(one) & inodes(two)
+    disk = [LMDBDataset(store("jpeg"), size=options.get("size")) for options in DIFFERENT[what]]
+    for ram, lmdb in zip((one, two), disk, strict=True):
+        assert all(torch.equal(ram[k][0], lmdb[k][0]) for k in range(0, COUNT, 5))
+
+
+def test_another_codec_or_a_store_of_the_same_size_is_other_memory(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, two = fresh(tmp_path / "a"), fresh(tmp_path / "b")  # other pixels, the same shapes
+    first, second = RAMDataset(one), RAMDataset(two)
+    assert not inodes(first) & inodes(second) and not torch.equal(first[0][0], second[0][0])
+
+
+def test_a_copy_of_the_store_elsewhere_shares(tmp_path: Path, copy: Path) -> None:
+    import shutil
+
+    shutil.copytree(copy, tmp_path / "elsewhere")
+    first, second = RAMDataset(copy), RAMDataset(tmp_path / "elsewhere")
+    assert inodes(first) == inodes(second)
+
+
+def test_who_attaches_needs_no_free_memory(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = RAMDataset(copy)
+    monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 0)
+    assert inodes(RAMDataset(copy)) == inodes(held)
+    with pytest.raises(StoreError, match="are free"):
+        RAMDataset(copy, shared=False)
+    del held
+    gc.collect()
+    with pytest.raises(StoreError, match="are free"):
+        RAMDataset(copy)
+
+
+def test_nothing_is_left_when_the_last_dataset_goes(copy: Path) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    gc.collect()
+    before, count = own_names(), descriptors()
+    first, second = RAMDataset(copy), RAMDataset(copy)
+    assert len(own_names()) == len(before) + 2
+    del first
+    gc.collect()
+    assert len(own_names()) == len(before) + 1 and torch.equal(second[0][0], LMDBDataset(copy)[0][0])
+    del second
+    gc.collect()
+    assert own_names() == before and descriptors() == count
+
+
+def test_nobody_can_change_what_all_share(copy: Path) -> None:
+    dataset = RAMDataset(copy)
+    with pytest.raises(ValueError, match="read-only"):
+        memory_of(dataset)[0] = 1
+    ((inode,),) = [inodes(dataset)]
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            if entry.stat().st_ino != inode or "memfd:fastdata-" not in str(entry.readlink()):
+                continue
+        except OSError:
+            continue
+        descriptor = os.open(entry, os.O_RDWR)  # the permission of the file alone
+        with pytest.raises(PermissionError):
+            os.write(descriptor, b"x")
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, 1)
+        os.close(descriptor)
+
+
+# Other users and other places
+
+
+def key_of(path: Path) -> str:
+    """The name under which a store's memory is held, when it is held."""
+    before = own_names()
+    held = RAMDataset(path)
+    ((key, _),) = {*own_names()} - {*before}
+    del held
+    gc.collect()
+    assert set(own_names()) <= set(before)
+    return key.removeprefix("@")
+
+
+def test_a_lock_that_another_program_has_taken_costs_a_copy_and_no_hang(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_memory, "UNSEEN_S", 0.3)
+    key = key_of(copy)
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(f"\0{key}")
+        dataset = RAMDataset(copy)
+    assert torch.equal(dataset[0][0], LMDBDataset(copy)[0][0]) and not inodes(dataset)
+
+
+def test_a_name_that_leads_to_other_memory_is_not_believed(copy: Path) -> None:
+    """Anyone may bind a name that says that process so-and-so has the memory."""
+    key = key_of(copy)
+    other = os.memfd_create("fastdata-other")
+    os.ftruncate(other, 1 << 20)
+    reader, writer = os.pipe()
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two, socket.socket(socket.AF_UNIX) as three:
+        one.bind(f"\0{key}/{os.getpid()}/{other}/{os.fstat(other).st_ino}/1000001")
+        two.bind(f"\0{key}/{os.getpid()}/{reader}/{os.fstat(reader).st_ino}/1000002")  # to open it would block
+        three.bind(f"\0{key}/1/0/1/1000003")
+        dataset = RAMDataset(copy)
+    assert torch.equal(dataset[0][0], LMDBDataset(copy)[0][0])
+    for descriptor in (other, reader, writer):
+        os.close(descriptor)
+
+
+AS_NOBODY = """
+import json, os
+from fastdata import node_memory
+os.setgid(65534)
+os.setuid(65534)
+found = node_memory.once("of whom", 4096, "u1", lambda memory: memory.fill(2), "this")
+seen = int(found.array[0])
+with open("/proc/net/unix") as names:
+    mine = [line.split()[-1] for line in names if "@fastdata-" in line and line.count("/") >= 3]
+opened = []
+for name in mine:
+    _, pid, fd, *_ = name.split("/")
+    if int(pid) == os.getppid():
+        try:
+            opened.append(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY))
+        except OSError as error:
+            opened.append(error.errno)
+print(json.dumps([seen, opened]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_no_other_user_can_attach() -> None:
+    mine = node_memory.once("of whom", 4096, np.uint8, lambda memory: memory.fill(1), "this")
+    found = script(AS_NOBODY)
+    assert found[0] == 2 and found[1] and set(found[1]) == {13}, "permission denied"
+    assert mine.array[0] == 1
+
+
+IN_A_NAMESPACE = """
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(int(sys.argv[1], 16)) == 0
+if (pid := os.fork()) == 0:  # the first process of a new namespace of processes
+    from fastdata import node_memory
+    found = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(2), "this")
+    again = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(3), "this")
+    print(json.dumps([int(found.array[0]), int(again.array[0])]), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to make namespaces")
+@pytest.mark.parametrize(("what", "flag"), [("network", "0x40000000"), ("processes", "0x20000000")])
+def test_containers_have_copies_of_their_own(what: str, flag: str) -> None:
+    mine = node_memory.once("where", 4096, np.uint8, lambda memory: memory.fill(1), "this")
+    first, second = script(IN_A_NAMESPACE, flag)
+    assert first == 2 and second in (2, 3) and mine.array[0] == 1
+
+
+def test_without_the_list_of_names_each_process_has_a_copy(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_memory, "NAMES", Path("/proc/no/such"))
+    dataset = RAMDataset(copy)
+    assert torch.equal(dataset[0][0], LMDBDataset(copy)[0][0]) and not inodes(dataset)
+
+
+# Forks and workers
+
+
+def test_a_fork_while_the_memory_is_filled_holds_neither_lock_nor_memory() -> None:
+    """The child would keep both after its parent's death, and a mapping of the child's for writing would forbid the seal."""
+    children: list[int] = []
+
+    def fill(memory: Array) -> None:
+        memory[:] = 5
+        child = os.fork()
+        if child == 0:
+            time.sleep(100)
+            os._exit(0)
+        children.append(child)
+
+    try:
+        found = node_memory.once("forked", 8192, np.uint8, fill, "this")
+        again = node_memory.once("forked", 8192, np.uint8, fill, "this")
+        assert found.array[0] == again.array[0] == 5 and len(children) == 1
+        del found, again
+        gc.collect()
+        began = time.monotonic()
+        new = node_memory.once("forked", 8192, np.uint8, lambda memory: memory.fill(6), "this")
+        assert new.array[0] == 6 and time.monotonic() - began < 5, "the child has the lock"
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
+def test_workers_of_a_loader_read_the_memory_that_ranks_share(method: str, copy: Path) -> None:
+    code = """
+import sys, json, multiprocessing, threading
+from fastdata import Loader, RAMDataset
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[2])
+    dataset = RAMDataset(sys.argv[1])
+    with Loader(dataset, 2, num_workers=2) as loader:
+        total = sum(int(images.sum()) for images, _ in loader)
+    names = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
+    print(json.dumps([total, names]))
+"""
+    with ranks() as start:
+        rank = start(copy)
+        rank.sum()
+        total, threads = script(code, copy, method)
+    assert total == sum(int(image.sum()) for image in stores.whole(copy)) and threads == []
+
+
+@pytest.mark.slow
+def test_a_loader_goes_on_when_the_rank_that_made_the_memory_dies(copy: Path) -> None:
+    with ranks() as start:
+        maker = start(copy)
+        maker.sum()
+        dataset = RAMDataset(copy)
+        with Loader(dataset, 1, num_workers=1) as loader:
+            batches = iter(loader)
+            first = next(batches)[0]
+            maker.kill()
+            rest = [batch[0] for batch in batches]
+    images = stores.whole(copy)
+    for found, image in zip([first, *rest], images, strict=True):
+        assert np.array_equal(found[0].permute(1, 2, 0), image)
+
+
+# How much memory
+
+
+@pytest.mark.slow
+def test_eight_ranks_take_the_store_once_and_little_more(tmp_path: Path) -> None:
+    """200 MB of pixels, and what opening them adds to what each rank has: at most 1.01 x the store + 20 MB a rank."""
+    (tmp_path / "in").mkdir()
+    from support import encode
+
+    rng = np.random.default_rng(0)
+    for k in range(67):
+        (tmp_path / "in" / f"{k:02d}.png").write_bytes(encode(rng.integers(0, 256, (1000, 1000, 3), np.uint8), ".png"))
+    path = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", size=None).out
+    benchmark = Path(__file__).parent.parent / "benchmarks" / "ram_per_node.py"
+    found = subprocess.run(
+        [sys.executable, benchmark, path, "--ranks", "1", "8", "--json"], capture_output=True, text=True, check=True, timeout=300
+    )
+    one, eight = json.loads(found.stdout)
+    assert one["store_bytes"] == 67 * 3_000_000
+    for row in (one, eight):
+        assert row["store_bytes"] < row["pss_bytes"] <= 1.01 * row["store_bytes"] + row["ranks"] * 20e6
+    assert sum(len(records.bytes) for records in records_of(RAMDataset(path))) == one["store_bytes"]
