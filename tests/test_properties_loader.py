@@ -13,6 +13,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -459,6 +460,7 @@ class Run:
     def resume(self, carrier: str, elsewhere: tuple[Options, str] | None) -> None:
         """From the state, in this Loader or in another one, which may have other ranks, batches and engines."""
         state = CARRIERS[carrier](self.loader.state_dict())
+        step = self.options.step
         place, begun = self.place, self.place.begun
         if place.consumed >= self.options.stop:
             place.move(place.epoch + 1)
@@ -472,7 +474,9 @@ class Run:
             self.options = replace(self.options, schedule=schedule)
         elif begun:
             self.live = None
-        self.loader.load_state_dict(state)
+        other_batches = not self.options.sampler and step != self.options.step
+        with pytest.warns(UserWarning, match="samples in a batch over all ranks") if other_batches else nullcontext():
+            self.loader.load_state_dict(state)
         place.move(place.epoch, place.consumed)
         if place.consumed >= self.options.stop:
             place.move(place.epoch + 1)

@@ -173,11 +173,10 @@ sys.stdin.read()
     ],
 )
 def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared, error):
-    with subprocess.Popen(
-        [sys.executable, "-c", MAKER, store(), str(shared)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as maker:
+    path = store(size=77)  # which no other test holds
+    with subprocess.Popen([sys.executable, "-c", MAKER, path, str(shared)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
         data = bytes.fromhex(maker.stdout.readline().decode())
-        assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(store())[3][0])
+        assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(path)[3][0])
         maker.stdin.close()
     with pytest.raises(StoreError, match=error.format(pid=maker.pid)):
         pickle.loads(data)

@@ -15,7 +15,7 @@ from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
-from fastdata.images.records import FileImages, StoreImages
+from fastdata.images.records import FileImages, Held, StoreImages
 from fastdata.images.several import Several, open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
@@ -114,10 +114,11 @@ def _hold(
     wanted = [(each[:count], key) for some, of in zip(nbytes, keys, strict=True) for each, key in zip(some, of, strict=True)]
     check_free(sum(int(each.sum()) for each, key in wanted if not InMemoryRecords.are_held(each, key)), "LMDBDataset")
     for alike, sizes, of in zip(sources, nbytes, keys, strict=True):
-        by_size = {source.variant.size: source for source in alike if isinstance(source, StoreImages)}
+        by_size: dict[int | None, Held] = {}
         for source, each, key in zip(alike, sizes, of, strict=True):
             source.hold(each[:count], decoded, key)
             if isinstance(source, StoreImages):
+                by_size[source.variant.size] = source.held
                 source.by_size = by_size
 
 

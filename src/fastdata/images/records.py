@@ -25,12 +25,13 @@ from fastdata.store.format import Labels
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
-__all__ = ["FileImages", "Images", "StoreImages"]
+__all__ = ["FileImages", "Held", "Images", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Scratch = Callable[[int], Array]
 Regions = tuple[Region, ...]
+Held = tuple[InMemoryRecords | None, bool, bool, bool]
 
 END_OF_IMAGE = b"\xff\xd9"
 
@@ -165,7 +166,7 @@ class StoreImages(_Holdable):
     """One stored size of a store's images, or of their masks; image: of which image of each sample, if it has several.
 
     Attributes:
-        by_size: the same images in each stored size that is in memory; empty: they are on disk.
+        by_size: what is in memory of each size, as `held` returns it; empty: the images are on disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False, image: str = "") -> None:
@@ -182,7 +183,7 @@ class StoreImages(_Holdable):
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
         self.columns = {c.name: StoreValues(self.store.path, c, len(self.store)) for c in self.store.manifest.columns}
-        self.by_size: dict[int | None, StoreImages] = {}
+        self.by_size: dict[int | None, Held] = {}
         self._names: list[str] | None = None
 
     @property
@@ -253,16 +254,26 @@ class StoreImages(_Holdable):
                 f"size {stored or size} is not held in memory, only {', '.join(known) or 'the own size of the images'}: make a "
                 f"RAMDataset(..., size=({', '.join([*known, str(stored)])})), which holds all of them, or use LMDBDataset"
             )
-        return self.by_size[stored]
+        found = StoreImages(self.store.place, stored, mask=self.mask, image=self.image)
+        found._take(self.by_size[stored], self.by_size)
+        return found
+
+    @property
+    def held(self) -> Held:
+        """What is in memory: the records, whether they are pixels, and whether they are JPEGs with an index."""
+        return self.records, self.decoded, self.jpegs, self.indexed
+
+    def _take(self, held: Held, by_size: dict[int | None, Held]) -> None:
+        self.records, self.decoded, self.jpegs, self.indexed = held
+        self.by_size = by_size
 
     def __getstate__(self) -> tuple[Any, ...]:
-        held = self.records, self.decoded, self.jpegs, self.indexed, self.by_size
-        return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, held
+        return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, self.held, self.by_size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, mask, image, fingerprint, held = state
+        path, size, mask, image, fingerprint, held, by_size = state
         self.__init__(path, size, mask=mask, image=image)  # type: ignore[misc]
-        self.records, self.decoded, self.jpegs, self.indexed, self.by_size = held
+        self._take(held, by_size)
         if self.store.manifest.fingerprint != fingerprint:
             raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
