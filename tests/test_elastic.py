@@ -55,6 +55,7 @@ def ranks_of(world: int, n: int, batch: int, order: str, *, drop_last: bool) -> 
     return [Loader(Sharded(n), global_batch_size=batch, rank=rank, **options) for rank in range(world)]
 
 
+@pytest.mark.slow
 @UNEVEN
 @given(
     st.integers(16, 300),

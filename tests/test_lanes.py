@@ -33,6 +33,7 @@ def whole(order: LaneOrder, epoch: int) -> Array:
 # ------------------------------------------------------------------------------------------------------------ the order
 
 
+@pytest.mark.slow
 @given(counts_of_shards, st.integers(1, 30), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.data())
 @settings(max_examples=150, deadline=None)
 def test_the_order_is_the_documented_one_at_any_place(
@@ -55,6 +56,7 @@ def test_an_epoch_has_every_sample_once(counts: list[int]) -> None:
     np.testing.assert_array_equal(np.sort(whole(order, 5)), np.arange(sum(counts)))
 
 
+@pytest.mark.slow
 @given(counts_of_shards, st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=100, deadline=None)
 def test_the_pieces_say_what_each_lane_reads_and_when(counts: list[int], lanes: int, epoch: int) -> None:

@@ -60,6 +60,7 @@ def test_every_value_comes_back(value: Any) -> None:
     assert back == value and _types(back) == _types(value)
 
 
+@pytest.mark.slow
 @given(values=st.lists(st.builds(Thing, VALUES) | st.builds(Thing, VALUES, VALUES, st.just({"a": 0}))))
 @settings(deadline=None)
 def test_rows_come_back(values: list[Any]) -> None:
@@ -97,6 +98,7 @@ def _check(before: Work, after: Work) -> None:
     assert (before.roots, before.skipped, before.notes) == (after.roots, after.skipped, after.notes)
 
 
+@pytest.mark.slow
 def test_a_plan_of_many_inputs_is_read_in_slices(tmp_path: Path) -> None:
     work = _work(45_000, tmp_path / "o.fds")
     save_plan(work)

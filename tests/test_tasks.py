@@ -66,6 +66,7 @@ def test_tasks_make_the_bytes_of_one_run(name: str, golden: Path, tmp_path: Path
         assert getattr(summary, figure) == getattr(again, figure), figure
 
 
+@pytest.mark.slow
 def test_the_same_from_the_command_line(large: Path, tmp_path: Path, expected: dict[str, bytes | None]) -> None:
     out = tmp_path / "o.fds"
     plan = run(*PREP, "plan", large, out, *OPTIONS)
@@ -87,6 +88,7 @@ def test_the_same_from_the_command_line(large: Path, tmp_path: Path, expected: d
         assert tree(out) == expected
 
 
+@pytest.mark.slow
 def test_tasks_run_twice_at_the_same_time(planned: Path, expected: dict[str, bytes | None]) -> None:
     command = (*PREP, "run", planned, "--of", "2", "--task")
     tasks = [start(*command, str(task), *QUICK, stderr=subprocess.PIPE) for task in (0, 1, 0)]
@@ -98,6 +100,7 @@ def test_tasks_run_twice_at_the_same_time(planned: Path, expected: dict[str, byt
     assert tree(planned) == expected
 
 
+@pytest.mark.slow
 def test_a_task_that_the_end_overtakes_is_done(planned: Path, expected: dict[str, bytes | None]) -> None:
     """It was thought dead: others have made its shards, and the store, while it stood still."""
     late = start(*PREP, "run", planned, *QUICK, stderr=subprocess.PIPE)
@@ -170,6 +173,7 @@ def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: 
     assert len(Store(fastdata.prep_finish(planned).out)) == 56 and list(verify(planned)) == []
 
 
+@pytest.mark.slow
 def test_a_plan_while_tasks_run(large: Path, planned: Path, expected: dict[str, bytes | None]) -> None:
     """The same plan is fine; what would take the work away from under them is refused."""
     task = start(*PREP, "run", planned, *QUICK)
@@ -383,6 +387,7 @@ def test_wrong_tasks(
         fastdata.prep_run(small, **arguments)
 
 
+@pytest.mark.slow
 def test_a_source_that_is_called_like_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("plan", "run", "finish"):
@@ -405,6 +410,7 @@ echo 1234
 """
 
 
+@pytest.mark.slow
 def test_the_script_for_slurm(small: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     """With a stand-in for sbatch that writes down what it gets; tests/scale has the real one."""
     source, out, calls = tmp_path / "in", tmp_path / "s p.fds", tmp_path / "calls"
