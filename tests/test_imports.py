@@ -94,9 +94,10 @@ ARROWS = {
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
+    "cli_join": {"errors", "prepare", "store", "words"},
     "cli_options": {"kinds", "options"},
     "cli_prep": {"_version", "cli_options", "errors", "prepare"},
-    "cli": {"_version", "cli_options", "cli_prep", "errors", "remote", "store", "bench", "words"},
+    "cli": {"_version", "cli_join", "cli_options", "cli_prep", "errors", "remote", "store", "bench", "words"},
     "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }

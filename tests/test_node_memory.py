@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -448,8 +449,9 @@ def test_a_lock_that_another_program_has_taken_costs_a_copy_and_no_hang(copy: Pa
 def test_a_name_that_leads_to_other_memory_is_not_believed(copy: Path) -> None:
     """Anyone may bind a name that says that process so-and-so has the memory."""
     key = key_of(copy)
-    other = os.memfd_create("fastdata-other")
-    os.ftruncate(other, 1 << 20)
+    other = os.memfd_create("fastdata-other", os.MFD_ALLOW_SEALING)
+    os.ftruncate(other, 8 * 6 + 5 * 40 * 50 * 3)  # as large, and finished
+    fcntl.fcntl(other, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
     reader, writer = os.pipe()
     with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two, socket.socket(socket.AF_UNIX) as three:
         one.bind(f"\0{key}/{os.getpid()}/{other}/{os.fstat(other).st_ino}/1000001")

@@ -178,6 +178,7 @@ def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared, e
         data = bytes.fromhex(maker.stdout.readline().decode())
         assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(path)[3][0])
         maker.stdin.close()
+    gc.collect()  # of the copy here, which would hold the memory
     with pytest.raises(StoreError, match=error.format(pid=maker.pid)):
         pickle.loads(data)
 

@@ -459,7 +459,7 @@ def test_a_dataset_outlives_its_store(tmp_path: Path) -> None:
 def test_a_table_that_does_not_fit_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastdata.tables.dataset.free_memory", lambda: 1000)
     with pytest.raises(StoreError, match=r"takes 8000 bytes in memory, but 1000 are free; prepare it without some columns"):
-        TableDataset(store)
+        TableDataset(store, shared=False)
 
 
 def test_other_kinds_of_stores_say_what_opens_them(store: Path) -> None:

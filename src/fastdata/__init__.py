@@ -36,8 +36,10 @@ _HOMES = {
     "TableDataset": "tables.dataset",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
+    "append": "prepare",
     "drop_dead_bias": "gpu.bias",
     "largest_batch": "bench.largest_batch",
+    "merge": "prepare",
     "open": "data.opening",
     "prep": "prepare",
     "prep_finish": "prepare",
@@ -45,6 +47,7 @@ _HOMES = {
     "prep_run": "prepare",
     "profile": "bench.profile",
     "publish": "remote.publish",
+    "subset": "prepare",
     "CodecError": "errors",
     "FastDataError": "errors",
     "FormatError": "errors",
@@ -87,14 +90,17 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "TaskSummary",
     "TokenDataset",
     "Trainer",
+    "append",
     "drop_dead_bias",
     "largest_batch",
+    "merge",
     "prep",
     "prep_finish",
     "prep_plan",
     "prep_run",
     "profile",
     "publish",
+    "subset",
 ]
 
 if TYPE_CHECKING:
@@ -123,7 +129,7 @@ if TYPE_CHECKING:
     from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
-    from fastdata.prepare import PlanSummary, Summary, TaskSummary, prep, prep_finish, prep_plan, prep_run
+    from fastdata.prepare import PlanSummary, Summary, TaskSummary, append, merge, prep, prep_finish, prep_plan, prep_run, subset
     from fastdata.remote.publish import publish
     from fastdata.tables.dataset import TableDataset
     from fastdata.text.dataset import TokenDataset

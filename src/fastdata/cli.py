@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from fastdata._version import __version__
+from fastdata.cli_join import merge, subset
 from fastdata.cli_options import KINDS, SETTINGS
 from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
@@ -49,6 +50,8 @@ def cli() -> None:
 
 
 cli.add_command(prep)
+cli.add_command(merge)
+cli.add_command(subset)
 
 
 @cli.command()

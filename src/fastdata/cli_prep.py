@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+from click.core import ParameterSource
 
 from fastdata._version import __version__
 from fastdata.cli_options import HELP, PLANNED, RUNS, SETTINGS, HelpInGroups, options_of_kinds, run_option, with_options
@@ -73,6 +74,7 @@ def _folder_of(part: str) -> str:
 @OUT
 @options_of_kinds
 @with_options(PLANNED, RUNS)
+@run_option("--append", type=click.Path(), metavar="STORE", help="Add the samples to STORE as its next version, as it was made.")
 @run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
 @REJECT_RATE
 @run_option(
@@ -88,11 +90,11 @@ def _folder_of(part: str) -> str:
 )
 @run_option("--submit", is_flag=True, help="For Slurm: run the script instead of printing it.")
 @with_options(HELP)
-def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
+def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: Any) -> None:
     """Make a store from SOURCE: images, text, arrays or a table. OUT defaults to the name of SOURCE + ".fds" in the working folder.
     To continue after an interruption, run the same command again. In tasks: plan, run, finish.
     """
-    from fastdata.prepare import report
+    from fastdata.prepare import grow, report
     from fastdata.prepare.estimate import estimate
     from fastdata.prepare.job import prep
 
@@ -100,9 +102,19 @@ def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
     slurm = {name: options.pop(name) for name in ("tasks", "sbatch", "submit")}
     if options["engine"] != "slurm" and (wrong := [name for name, value in slurm.items() if value]):
         raise click.UsageError(f"--{wrong[0]} belongs to --engine slurm: add it, or leave --{wrong[0]} out")
+    if append is not None:
+        if options["out"] is not None:
+            raise click.UsageError(f"OUT {options['out']} and --append {append} are two stores: leave one out")
+        if options["engine"] == "slurm":
+            raise click.UsageError(
+                f"--append {append} does not go with --engine slurm: prepare the inputs to a store of their own, then merge both"
+            )
+        options = {name: value for name, value in options.items() if name in ("source", "progress") or _is_typed(name)}
+        if dry_run:
+            options = grow.as_before(append, options)
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress", "engine", "address"):
-            options.pop(run_only)
+            options.pop(run_only, None)
         found = estimate(**options)
         for line in report.estimate_lines(found):
             click.echo(line)
@@ -115,7 +127,7 @@ def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
         return
     try:
         with _terminable():
-            summary = prep(**options)
+            summary = prep(**options) if append is None else grow.append(store=append, **options)
     except KeyboardInterrupt as error:
         command = shlex.join(["fastdata-prep", *_arguments()])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
@@ -177,6 +189,10 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler set outside Python
+
+
+def _is_typed(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _arguments() -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
-from fastdata.errors import FormatError, StoreError
+from fastdata.errors import FormatError
 from fastdata.store.place import Place
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
@@ -32,8 +32,8 @@ class StoreArrays:
         records: the first chunks, copied into memory; None: all are on disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, mask: bool = False) -> None:
-        self.store = Store(path, "arrays")
+    def __init__(self, path: str | os.PathLike[str], *, mask: bool = False, fingerprint: str | None = None) -> None:
+        self.store = Store(path, "arrays", fingerprint=fingerprint)
         self.mask = mask
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
         self._variant = variant
@@ -136,10 +136,8 @@ class StoreArrays:
 
     def __setstate__(self, state: tuple[Path | Place, bool, str, InMemoryRecords | None]) -> None:
         path, mask, fingerprint, in_memory = state
-        self.__init__(path, mask=mask)  # type: ignore[misc]
+        self.__init__(path, mask=mask, fingerprint=fingerprint)  # type: ignore[misc]
         self.records = in_memory
-        if self.store.manifest.fingerprint != fingerprint:
-            raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
 def copy_to_memory(sources: Sequence[StoreArrays], max_bytes: int | None, *, shared: bool) -> None:

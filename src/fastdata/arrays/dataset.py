@@ -74,7 +74,8 @@ class ArrayDataset(SlotDataset):
         path = locate(path, cache, cache_size, storage)
         self._arrays = StoreArrays(path)
         masked = self._arrays.store.manifest.section("masks") is not None
-        self._masks = StoreArrays(path, mask=True) if masked else None
+        store = self._arrays.store
+        self._masks = StoreArrays(store.path, mask=True, fingerprint=store.manifest.fingerprint) if masked else None
         self.crop, self.flips = self._checked_view(crop, flips)
         self.ignore_index = self._checked_class(ignore_index)
 

@@ -49,6 +49,27 @@ class ArrayKind(Kind):
 
         return plan_arrays(source, options, limit)
 
+    def again(self, store: Any) -> dict[str, Any]:
+        """Return the arguments; a dtype only if the user has chosen it, since floats are then rounded."""
+        options, found = store.manifest.options, super().again(store)
+        without = {name for name, given in (("dtype", options["rounded"]), ("mask_bits", options["mask_bits"])) if not given}
+        return {name: value for name, value in found.items() if name not in without}
+
+    def alike(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
+        return {name: value for name, value in options.items() if name not in ("libraries", "rounded")}
+
+    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+        """Count the chunks of all stores through, and join the counts of the classes of masks."""
+        from fastdata.images.sections import join_masks
+
+        first = 0
+        for store, rows in zip(stores, samples, strict=True):
+            rows["first"] += first
+            first += sum(store.manifest.variants[0].records)
+        arrays = stores[0].manifest.section("arrays")
+        return {"arrays": arrays, "masks": join_masks([store.manifest.section("masks") for store in stores])}
+
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         from fastdata.store.format import NUMBERS, Form
 

@@ -11,6 +11,7 @@ from typing import Any
 from fastdata import kinds
 from fastdata.remote.locate import locate
 from fastdata.store.format import Manifest, read_manifest
+from fastdata.store.versions import current
 
 __all__ = ["check_arguments", "described", "open"]
 
@@ -35,7 +36,7 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
         ValueError: an argument has a wrong value.
     """
     found = locate(path, *(arguments.pop(name, None) for name in CACHED))
-    manifest = read_manifest(Path(found))
+    manifest = read_manifest(current(Path(found)))
     dataset = kinds.find(manifest.kind).dataset(manifest)
     check_arguments(dataset, arguments, described(path, manifest))
     return dataset(found, **arguments)

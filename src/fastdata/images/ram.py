@@ -20,6 +20,7 @@ from fastdata.images.several import Several, open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
+from fastdata.store.store import Store
 
 __all__ = ["RAMImages"]
 
@@ -57,12 +58,12 @@ class RAMImages(RAMDataset, ImageDataset):
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
             source = locate(source, cache, cache_size, storage, in_memory=True)
-            sizes = _check_sizes(size)
-            opened = [open_images(source, one, images) for one in sizes]
+            sizes, version = _check_sizes(size), Store(source).manifest.fingerprint
+            opened = [open_images(source, one, images, version) for one in sizes]
             first, several = opened[0]
             held = [*zip(*([images, *some.others] for images, some in opened), strict=True)]
             if masks and fields is None and first.store.manifest.section("masks"):
-                mask_images = [StoreImages(source, one, mask=True) for one in sizes]
+                mask_images = [first.like(one, mask=True) for one in sizes]
                 found = Masks.of(first, mask_images[0], ignore_index)
                 held.append(mask_images)
         else:

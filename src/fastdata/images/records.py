@@ -169,8 +169,16 @@ class StoreImages(_Holdable):
         by_size: what is in memory of each size, as `held` returns it; empty: the images are on disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], size: int | None, *, mask: bool = False, image: str = "") -> None:
-        self.store = Store(path)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        size: int | None,
+        *,
+        mask: bool = False,
+        image: str = "",
+        fingerprint: str | None = None,
+    ) -> None:
+        self.store = Store(path, fingerprint=fingerprint)
         self.image = image
         self.size = size
         self.mask = mask
@@ -246,7 +254,7 @@ class StoreImages(_Holdable):
 
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
-            return StoreImages(self.store.place, size, mask=self.mask, image=self.image)
+            return self.like(size, mask=self.mask, image=self.image)
         stored = self.store.variant(size).size
         if stored not in self.by_size:
             known = [str(size) for size in self.by_size if size is not None]
@@ -267,15 +275,17 @@ class StoreImages(_Holdable):
         self.records, self.decoded, self.jpegs, self.indexed = held
         self.by_size = by_size
 
+    def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
+        """Return other images, or the masks, of the same version of the store, from disk."""
+        return StoreImages(self.store.path, size, mask=mask, image=image, fingerprint=self.store.manifest.fingerprint)
+
     def __getstate__(self) -> tuple[Any, ...]:
         return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, self.held, self.by_size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         path, size, mask, image, fingerprint, held, by_size = state
-        self.__init__(path, size, mask=mask, image=image)  # type: ignore[misc]
+        self.__init__(path, size, mask=mask, image=image, fingerprint=fingerprint)  # type: ignore[misc]
         self._take(held, by_size)
-        if self.store.manifest.fingerprint != fingerprint:
-            raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
 class FileImages(_Holdable):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from fastdata.store.format import PIXELS, Labels, entry, sample_columns
 
-__all__ = ["Masks", "parse_masks", "samples_dtype"]
+__all__ = ["Masks", "join_masks", "parse_masks", "samples_dtype"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,19 @@ def parse_masks(found: Any) -> Masks | None:
         return None
     names = tuple(entry(name, str) for name in entry(found["names"], list))
     return Masks(names, {k: entry(n, int) for k, n in entry(found["pixels"], dict).items()})
+
+
+def join_masks(found: Sequence[Masks | None]) -> Masks | None:
+    """Join the sections of several stores. Raise ValueError if their classes have different names."""
+    sections = [masks for masks in found if masks is not None]
+    if not sections:
+        return None
+    names = {masks.names for masks in sections}
+    if len(names) > 1 or len(sections) < len(found):
+        listed = " and ".join(", ".join(one) or "no names" for one in sorted(names))
+        raise ValueError(f"their masks have the classes {listed}: prepare them with the same --palette")
+    pixels = sum((Counter(masks.pixels) for masks in sections), Counter[str]())
+    return Masks(names.pop(), {name: pixels[name] for name in sorted(pixels, key=int)})
 
 
 def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:

@@ -12,7 +12,6 @@ from fastdata.errors import FormatError
 from fastdata.images.concat import ConcatImages
 from fastdata.images.records import Images, StoreImages
 from fastdata.shared_memory import SharedArray
-from fastdata.store.store import Store
 
 __all__ = ["Several", "open_images"]
 
@@ -42,13 +41,16 @@ class Several:
         return replace(self, others=tuple(images.with_size(size) for images in self.others))
 
 
-def open_images(path: str | os.PathLike[str], size: int | None, chosen: str | Sequence[str] | None) -> tuple[StoreImages, Several]:
+def open_images(
+    path: str | os.PathLike[str], size: int | None, chosen: str | Sequence[str] | None, fingerprint: str | None = None
+) -> tuple[StoreImages, Several]:
     """Open the images of a store: the first, and the others of each sample.
 
     Args:
         path: the store.
         size: the stored size; None: the largest.
         chosen: the name of one image, which is emitted alone, or several; None: all.
+        fingerprint: of the version to open, if the store has grown; None: the newest.
 
     Raises:
         StoreError: the store lacks an image, or the size.
@@ -56,13 +58,14 @@ def open_images(path: str | os.PathLike[str], size: int | None, chosen: str | Se
         ValueError: no image is chosen, or one twice.
     """
     if isinstance(chosen, str):
-        return StoreImages(path, size, image=chosen), Several()
-    names = Store(path).manifest.images if chosen is None else tuple(chosen)
+        return StoreImages(path, size, image=chosen, fingerprint=fingerprint), Several()
+    opened = StoreImages(path, size, fingerprint=fingerprint)
+    names = opened.store.manifest.images if chosen is None else tuple(chosen)
     if chosen is None and not names:
-        return StoreImages(path, size), Several()
+        return opened, Several()
     if not names or len(set(names)) < len(names):
         raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
-    first, *others = (StoreImages(path, size, image=name) for name in names)
+    first, *others = (opened.like(size, image=name) for name in names)
     everything = np.arange(len(first))
     sides = first.sides(everything)
     if any(images.form.planes or not all(map(np.array_equal, sides, images.sides(everything))) for images in (first, *others)):

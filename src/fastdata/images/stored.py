@@ -10,7 +10,6 @@ from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
-from fastdata.images.records import StoreImages
 from fastdata.images.several import open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
@@ -119,5 +118,5 @@ class MaskDataset(ImageDataset):
     ) -> None:
         path = locate(path, cache, cache_size, storage)
         first, several = open_images(path, size, images)
-        masks = Masks.of(first, StoreImages(path, size, mask=True), ignore_index)
+        masks = Masks.of(first, first.like(size, mask=True), ignore_index)
         super().__init__(first, Views(crop, hflip, vflip), masks, several=several)

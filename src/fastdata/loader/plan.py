@@ -201,8 +201,10 @@ class Planner:
             raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
         for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes"):
             if state.get(name) != own.get(name):
+                grown = "; of a store that has grown, open the version of the state, such as photos.fds/version-1"
                 raise ValueError(
                     f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal"
+                    f"{grown if name == 'num_samples' else ''}"
                 )
         if state.get("shards") != own.get("shards"):
             raise ValueError(

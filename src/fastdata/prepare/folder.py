@@ -17,7 +17,7 @@ from fastdata.prepare.plan_files import difference, plan_path
 from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
 from fastdata.store.format import read_manifest
 
-__all__ = ["Busy", "claimed", "clear", "is_finished", "is_stored", "refuse_store"]
+__all__ = ["Busy", "claimed", "clear", "is_finished", "is_stored", "refuse_store", "writing"]
 
 LOCK = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
@@ -25,6 +25,15 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems tha
 
 class Busy(PrepError):
     """Another process works in the folder."""
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turn errors of the disk into a StoreError that says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error}\nWhat is finished is kept; run the same command again.") from error
 
 
 @contextmanager
@@ -97,9 +106,11 @@ def refuse_store(source: Path) -> None:
 
 
 def clear(out: Path, keep: set[Path]) -> None:
-    """Remove the files of earlier runs, the manifest first, so that an interruption leaves no store. Keep all other files."""
+    """Remove the files of earlier runs, the manifest first, so that an interruption leaves no store. Keep all other files, and the
+    lock.
+    """
     for path in own_files(out):
-        if path not in keep:
+        if path not in keep and path != out / WORK / LOCK:
             path.unlink()
     for folder in own_folders(out):
         with suppress(OSError):  # not empty
@@ -122,7 +133,7 @@ def is_finished(work: Work, overwrite: bool) -> bool:
     """
     out, plan, changed = work.out, work.plan, ""
     if overwrite and not _is_resumable(work):
-        clear(out, {out / WORK / LOCK})
+        clear(out, set())
     elif (out / MANIFEST).exists():
         old = read_manifest(out)
         if old.fingerprint == plan.fingerprint:

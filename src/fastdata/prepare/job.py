@@ -11,13 +11,13 @@ from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import as_path, build_plan, check_positive
-from fastdata.prepare.folder import claimed, is_stored
+from fastdata.prepare.folder import claimed, is_stored, writing
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary, summarize
-from fastdata.prepare.tasks import lay_plan, make_all, plan_tasks, writing
+from fastdata.prepare.tasks import lay_plan, make_all, plan_tasks
 from fastdata.store.files import WORK
 from fastdata.store.store import Store
 
@@ -105,4 +105,4 @@ def _laid(work: Work, overwrite: bool, *, share: bool) -> Iterator[Work | None]:
 
 def _already(work: Work) -> Summary:
     """Describe a store that was finished before this run."""
-    return summarize(Store(work.out, kind=None), work, None, 0.0, ())
+    return summarize(Store(work.out, kind=None, fingerprint=work.plan.fingerprint), work, None, 0.0, ())

@@ -19,7 +19,7 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.finish import finish, finished_shards
-from fastdata.prepare.folder import Busy, claimed, clear, is_finished, is_stored
+from fastdata.prepare.folder import Busy, claimed, clear, is_finished, is_stored, writing
 from fastdata.prepare.host import check_host, check_libraries
 from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
@@ -32,16 +32,7 @@ from fastdata.sources.options import StrPath
 from fastdata.store.files import COLUMNS, WORK
 from fastdata.store.store import Store
 
-__all__ = ["finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run", "writing"]
-
-
-@contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Turn errors of the disk into a StoreError that says how to go on."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"cannot write {out}: {error}\nWhat is finished is kept; run the same command again.") from error
+__all__ = ["finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run"]
 
 
 def prep_plan(
@@ -109,7 +100,7 @@ def _kept(plan: Plan, out: Path, finished: Iterable[int]) -> set[Path]:
     names = [COLUMNS, *(name for name, _, _ in plan.options.variants())]
     files = {shard_place(out, name, k) for name in names for k in finished} | {shard_table(out, k) for k in finished}
     strikes = {*(out / WORK).glob("strikes-*.json")} if plan_path(out).exists() else set()
-    return files | strikes | {plan_path(out), out / WORK / "lock"}
+    return files | strikes | {plan_path(out)}
 
 
 def prep_run(
@@ -233,7 +224,9 @@ def prep_finish(out: StrPath) -> Summary:
 def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. The arguments are those of `summarize`."""
     notes = () if is_stored(work.out, work.plan) else finish(work)
-    summary = summarize(Store(work.out, kind=None), work, resumed, time.monotonic() - started, notes)
+    summary = summarize(
+        Store(work.out, kind=None, fingerprint=work.plan.fingerprint), work, resumed, time.monotonic() - started, notes
+    )
     with suppress(OSError):
         shutil.rmtree(work.out / WORK)
     return summary

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from fastdata.remote.bucket import Bucket
 from fastdata.remote.places import record_places
 from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, file_sum, offsets_file, shard_file
-from fastdata.store.format import WITH_MORE, Manifest, Variant, read_manifest
+from fastdata.store.format import WITH_MORE, Manifest, Variant
+from fastdata.store.store import Store
 
 __all__ = ["main", "publish"]
 
@@ -38,22 +40,27 @@ def publish(
     has one more file for each variant, `offsets.npy`, with which single records can be read.
 
     Args:
-        store: the folder of a finished store.
+        store: the folder of a finished store. Of one that has grown, the newest version is copied; `photos.fds/version-1`
+            is the first.
         url: such as s3://bucket/photos.fds.
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
         tick: called with the bytes of each file that is there.
 
     Raises:
-        StoreError: there is no such store, or it is damaged.
+        StoreError: there is no such store, it is damaged, or it is a subset, which has no shards of its own.
         RemoteError: the URL cannot be written, or holds another store.
         MissingExtraError: obstore is not installed.
         ValueError: this is no URL.
     """
     if not is_url(url):
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
-    read_manifest(Path(store))
+    opened = Store(store, kind=None)
+    if opened.rows is not None:
+        raise StoreError(
+            f"{opened.path} is a subset of the shards in {opened.shards}: publish that store, and choose samples as you read it"
+        )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    asked = json.dumps({"store": os.path.abspath(store), "url": url, "storage": dict(storage or {})})
+    asked = json.dumps({"store": os.fspath(opened.path), "url": url, "storage": dict(storage or {})})
     with subprocess.Popen(
         [sys.executable, "-c", START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True
     ) as child:
@@ -85,15 +92,17 @@ def _say(**words: Any) -> None:
 
 
 def _publish(root: Path, url: str, storage: Mapping[str, Any]) -> None:
-    manifest = read_manifest(root)
+    store = Store(root, kind=None)
+    manifest = store.manifest
     bucket = Bucket(url, storage, create=True)
     _check_free(bucket, manifest)
     with ThreadPoolExecutor(REQUESTS) as pool:
-        files = [(shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
-        for total in pool.map(lambda each: _put_file(bucket, root, *each), [*files, *manifest.files.items()]):
+        shards = [(store.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
+        others = [(root / name, name, total) for name, total in manifest.files.items()]
+        for total in pool.map(lambda each: _put_file(bucket, store, *each), [*shards, *others]):
             _say(bytes=total.bytes)
-        tables = dict(pool.map(lambda variant: _put_offsets(bucket, root, manifest, variant), manifest.variants))
-    body = json.loads((root / MANIFEST).read_bytes())
+        tables = dict(pool.map(lambda variant: _put_offsets(bucket, store, variant), manifest.variants))
+    body = json.loads(replace(manifest, shards_in="").to_json())
     body["version"] = WITH_MORE
     body["files"] |= {name: {"bytes": total.bytes, "xxh3_128": total.xxh3_128} for name, total in tables.items()}
     _put(bucket, MANIFEST, json.dumps(body, indent=1, sort_keys=True).encode() + b"\n")
@@ -113,21 +122,21 @@ def _check_free(bucket: Bucket, manifest: Manifest) -> None:
         raise RemoteError(f"{bucket.url} holds another store: give a URL where nothing is, or delete what is there")
 
 
-def _put_file(bucket: Bucket, root: Path, name: str, total: FileSum) -> FileSum:
+def _put_file(bucket: Bucket, store: Store, path: Path, name: str, total: FileSum) -> FileSum:
     try:
-        found = file_sum(root / name)
+        found = file_sum(path)
     except OSError as error:
-        raise StoreError(f"{root / name} cannot be read: {error.strerror}") from None
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     if found != total:
-        raise FormatError(f"{root / name} is not what was written: its checksum differs; run fastdata verify {root}")
-    if not bucket.put(name, root / name):
+        raise FormatError(f"{path} is not what was written: its checksum differs; run fastdata verify {store.path}")
+    if not bucket.put(name, path):
         _check_same(bucket, name, total)
     return total
 
 
-def _put_offsets(bucket: Bucket, root: Path, manifest: Manifest, variant: Variant) -> tuple[str, FileSum]:
-    counts = manifest.shard_records(variant)
-    tables = [record_places(root / shard_file(variant.name, k), count) for k, count in enumerate(counts)]
+def _put_offsets(bucket: Bucket, store: Store, variant: Variant) -> tuple[str, FileSum]:
+    counts = store.manifest.shard_records(variant)
+    tables = [record_places(store.shard(variant, k), count) for k, count in enumerate(counts)]
     buffer = io.BytesIO()
     np.save(buffer, np.concatenate([np.empty((0, 2), np.uint64), *tables]).astype("<u8"))
     name = offsets_file(variant.name)

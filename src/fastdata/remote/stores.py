@@ -37,6 +37,7 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
 
     pool, files: threads for requests, and for files.
     """
+    grown = pool.submit(_has_grown, bucket)
     try:
         raw = bucket.read(MANIFEST)
     except RemoteError as error:
@@ -49,6 +50,11 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
         sums = {name: FileSum(found["bytes"], found["xxh3_128"]) for name, found in body["files"].items()}
     except (ValueError, KeyError, TypeError):
         raise FormatError(f"{bucket.url}/{MANIFEST} is not the manifest of a store") from None
+    if grown.result() or body.get("shards_in"):
+        what = "a version or a subset, whose shards lie elsewhere" if body.get("shards_in") else "a copy of a store that has grown"
+        raise RemoteError(
+            f"{bucket.url} is {what}: write what you want to read to a URL of its own, with fastdata publish STORE URL"
+        )
     names = r"[\w.-]+(/[\w.-]+)?"
     if not re.fullmatch(r"[0-9a-f]{8,}", str(fingerprint)) or not all(
         re.fullmatch(names, name) and ".." not in name for name in sums
@@ -62,6 +68,14 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
         write_atomic(root / MANIFEST, raw, durable=False)
     read_manifest(root)
     return root
+
+
+def _has_grown(bucket: Bucket) -> bool:
+    """Return whether there are versions. Their shards would be fetched as those of the first one."""
+    try:
+        return bucket.size(f"version-1/{MANIFEST}") > 0
+    except RemoteError:  # also 403, with which some buckets answer for what does not exist
+        return False
 
 
 def _fetch_file(bucket: Bucket, name: str, total: FileSum, path: Path, pool: Executor) -> None:

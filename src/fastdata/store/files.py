@@ -22,6 +22,7 @@ __all__ = [
     "MANIFEST",
     "NAMES",
     "REJECTS",
+    "ROWS",
     "SAMPLES",
     "WORK",
     "FileSum",
@@ -44,6 +45,7 @@ SAMPLES = "samples.npy"
 IMAGES = "images.npy"  # of a store with several images a sample
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
+ROWS = "rows.npy"  # of a subset: the record of each sample
 COLUMNS = "columns"
 WORK = "work"  # holds the plan and the tables of finished shards while a store is made
 
@@ -76,7 +78,9 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(size, digest.hexdigest())
 
 
-_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
+VERSION = r"version-[0-9]+(\.[0-9]+\.tmp)?"  # a folder with the manifest and the tables of a version
+_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|rows\.npy"
+_COMMON += r"|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|tokenizer\.model|characters\.json)"
 
@@ -95,7 +99,8 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
     mark = r"\.[\w-]+\.tmp"  # of a temporary file
     of_variant = rf"({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
-    files = rf"({_COMMON}{_COLUMNS}{extra})|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
+    tables = rf"({VERSION}/)?{_COMMON}{_COLUMNS}{extra})"
+    files = rf"({tables}|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
     return re.compile(variant), re.compile(files)
 
 
@@ -112,9 +117,11 @@ def own_files(root: Path) -> list[Path]:
 
 
 def own_folders(root: Path) -> list[Path]:
-    """Return the folders in a store that prep makes."""
-    folders = (path for path in root.iterdir() if path.name in (WORK, COLUMNS) or is_variant(path.name))
-    return [path for path in folders if path.is_dir() and not path.is_symlink()]
+    """Return the folders in a store that prep makes, inner ones first."""
+    known = re.compile(rf"{WORK}|{COLUMNS}|{VERSION}")
+    folders = [path for path in root.iterdir() if known.fullmatch(path.name) or is_variant(path.name)]
+    inner = [path / COLUMNS for path in folders if re.fullmatch(VERSION, path.name)]
+    return [path for path in (*inner, *folders) if path.is_dir() and not path.is_symlink()]
 
 
 def has_foreign(root: Path) -> bool:

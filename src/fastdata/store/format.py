@@ -22,9 +22,10 @@ from fastdata.tokenizer import Spec
 __all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
 __all__ += ["read_manifest", "sample_columns", "variant_columns"]
 
-MAJOR = 1
+MAJOR = 2
 VERSION = "1.0"
 WITH_MORE = "1.1"  # of a store with columns or several images a sample; readers of 1.0 ignore them, and see the first image
+ELSEWHERE = "2.0"  # of a version of a store that has grown, or a subset, whose shards older readers would not find
 MASK = "mask-"  # the prefix of the names of variants that hold masks
 IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
 PIXELS = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")]  # what tables say of each image
@@ -83,6 +84,8 @@ class Manifest:
     Attributes:
         sections: the entries of its kind, by name.
         images: the names of the images of a sample, if it has several.
+        shards_in: the folder of the shards, relative to that of the manifest; empty: they are next to it.
+        added: of a version of a store that has grown, the checksum of the manifest of the store that was added last; else empty.
     """
 
     num_samples: int
@@ -99,11 +102,17 @@ class Manifest:
     sections: dict[str, Any] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
     images: tuple[str, ...] = ()
+    shards_in: str = ""
+    added: str = ""
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **dict.fromkeys(IN_ALL), **asdict(self)}
         if self.columns or self.images:
             body["version"] = WITH_MORE
+        if self.shards_in:
+            body["version"] = ELSEWHERE
+        else:
+            del body["shards_in"], body["added"]
         if self.columns:
             body["columns"] = [column.as_json() for column in self.columns]
         else:
@@ -216,6 +225,8 @@ def _parse(body: dict[str, Any]) -> Manifest:
         sections=kind.sections(body, variants),
         columns=_columns(body.get("columns", []), files),
         images=_images(images, variants, files),
+        shards_in=entry(body.get("shards_in", ""), str),
+        added=entry(body.get("added", ""), str),
     )
 
 

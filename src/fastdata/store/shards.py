@@ -171,12 +171,14 @@ class ShardReader:
         paths: the shards, in order.
         counts: the number of records in each.
         sizes: the size of each file in bytes, from the manifest: mapping a shorter file would kill the process.
+        rows: the numbers of the records to read; None: all.
     """
 
-    def __init__(self, paths: Sequence[Path], counts: Sequence[int], sizes: Sequence[int]) -> None:
+    def __init__(self, paths: Sequence[Path], counts: Sequence[int], sizes: Sequence[int], rows: Any = None) -> None:
         self._paths = list(paths)
         self._sizes = list(sizes)
         self._starts = [0, *accumulate(counts)]
+        self._rows = rows
         self._reset()
 
     def _reset(self) -> None:
@@ -188,13 +190,15 @@ class ShardReader:
         self._finalizer.atexit = False
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return self._starts[-1] if self._rows is None else len(self._rows)
 
     def get(self, index: int) -> memoryview:
         """Return the bytes of a record. The view is valid as long as this reader: decode or copy it at once."""
         if self._forks != _forks:
             self._finalizer.detach()
             self._reset()
+        if self._rows is not None:
+            index = int(self._rows[index])
         shard = bisect.bisect_right(self._starts, index) - 1
         try:
             txn = self._local.txns[shard]
@@ -235,7 +239,7 @@ class ShardReader:
         return txn
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_paths": self._paths, "_sizes": self._sizes, "_starts": self._starts}
+        return {"_paths": self._paths, "_sizes": self._sizes, "_starts": self._starts, "_rows": self._rows}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -11,11 +11,12 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import IMAGES, NAMES, REJECTS, SAMPLES, shard_file
+from fastdata.store.files import IMAGES, NAMES, REJECTS, ROWS, SAMPLES, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest, variant_columns
 from fastdata.store.place import Place, Records
 from fastdata.store.shards import ShardReader, check_size
 from fastdata.store.uses import Use
+from fastdata.store.versions import current
 
 __all__ = ["Store"]
 
@@ -26,26 +27,30 @@ class Store:
     """A finished store.
 
     Args:
-        path: the folder, or a Place.
+        path: the folder, or a Place. A store that has grown is opened as its newest version.
         kind: the kind of data it must hold; None: any.
+        fingerprint: open the version with this fingerprint; None: the newest.
 
     Attributes:
-        path: the folder, absolute.
+        path: the folder, absolute; that of the version, if the store has grown.
         place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
+        shards: the folder that the shards are in.
         manifest: what it contains and how it was made.
         kind: its kind of data.
         samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table. `field` reads what it says of
             the variants.
+        rows: of a subset, the record of each sample, counted through all shards; None: sample i is record i.
 
     Raises:
-        StoreError: there is no finished store at `path`, or it holds another kind.
+        StoreError: there is no finished store at `path`, or not this version, or it holds another kind.
         FormatError: its version is newer, or a file is missing, cut short or damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], kind: str | None = "images") -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | os.PathLike[str], kind: str | None = "images", *, fingerprint: str | None = None) -> None:
+        self.path = current(Path(path).absolute(), fingerprint)
         self.place: Path | Place = path if isinstance(path, Place) else self.path
         self.manifest: Manifest = read_manifest(self.path)
+        self.shards = (self.path / self.manifest.shards_in).resolve() if self.manifest.shards_in else self.path
         self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):
             found = self.manifest.kind
@@ -57,13 +62,14 @@ class Store:
         table = SAMPLES in self.manifest.files
         self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(labels, first)) if table else np.empty(0)
         self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
+        self.rows: Array | None = self._load(ROWS, np.dtype("<i8")) if ROWS in self.manifest.files else None
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():
             check_size(self.path / name, total.bytes)
         for variant in () if isinstance(self.place, Place) else self.manifest.variants:
             for shard, total in enumerate(variant.shards):
-                check_size(self.path / shard_file(variant.name, shard), total.bytes)
+                check_size(self.shard(variant, shard), total.bytes)
 
     def _load(self, file: str, want: np.dtype[Any]) -> Array:
         """Return a table with a row for each sample."""
@@ -129,12 +135,17 @@ class Store:
         """Open the records of a variant."""
         if isinstance(self.place, Place):
             return self.place.reader(self.manifest, variant)
-        paths = [self.path / shard_file(variant.name, k) for k in range(len(variant.shards))]
-        return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards])
+        paths = [self.shard(variant, k) for k in range(len(variant.shards))]
+        return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards], self.rows)
+
+    def shard(self, variant: Variant, number: int) -> Path:
+        """Return the path of a shard."""
+        return self.shards / shard_file(variant.name, number)
 
     def identity(self, variant: Variant) -> str:
-        """Return what is equal for variants whose records are equal: their form, their counts, and the sums of their shards."""
-        return repr((variant.form, self.manifest.shard_records(variant), [s.xxh3_128 for s in variant.shards]))
+        """Return what is equal for variants whose records are equal: their form, their counts, and the sums of their files."""
+        sums = [s.xxh3_128 for s in variant.shards]
+        return repr((variant.form, self.manifest.shard_records(variant), sums, self.manifest.files.get(ROWS)))
 
     def names(self) -> list[str]:
         """Return the source name of each sample; for tokens, of each input. They are decoded as file names (surrogateescape)."""

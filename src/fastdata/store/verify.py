@@ -18,6 +18,7 @@ from fastdata.store.files import file_sum, shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.shards import ShardReader
 from fastdata.store.store import Store
+from fastdata.store.versions import current
 
 __all__ = ["verify"]
 
@@ -36,18 +37,19 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
         quick: do not read the bytes of the shards.
         tick: called with the size in bytes of each shard that is done.
     """
-    root = Path(path)
     try:
+        root = current(Path(path))
         manifest = read_manifest(root)
     except FastDataError as error:
         yield str(error)
         return
+    shards_in = root / manifest.shards_in
     problems = list(_check_files(root, manifest))
     yield from problems
     for variant in manifest.variants:
         inspect = []
         for shard, total in enumerate(variant.shards):
-            where = root / shard_file(variant.name, shard)
+            where = shards_in / shard_file(variant.name, shard)
             if not where.is_file() or where.stat().st_size != total.bytes:
                 found = f"has {where.stat().st_size} bytes, the manifest says {total.bytes}" if where.is_file() else "is missing"
                 yield f"{where} {found}"
@@ -80,11 +82,11 @@ def _inspect(root: Path, manifest: Manifest, variant: Variant, shards: list[int]
         for line in done.stdout.splitlines():
             shard, problem = json.loads(line)
             if problem:
-                yield f"{root / shard_file(variant.name, shard)}: {problem}"
+                yield f"{root / manifest.shards_in / shard_file(variant.name, shard)}: {problem}"
         if not done.returncode:
             return
         end = signal.Signals(-done.returncode).name if done.returncode < 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
-        yield f"{root / shard_file(variant.name, shard)}: its structure is damaged ({end})"
+        yield f"{root / manifest.shards_in / shard_file(variant.name, shard)}: its structure is damaged ({end})"
         shards = shards[shards.index(shard) + 1 :]  # continue after the shard that ended the process
 
 
@@ -103,7 +105,8 @@ def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: s
     for shard in map(int, shards.split(",")):
         _report(shard, "")
         count = manifest.shard_records(variant)[shard]
-        reader = ShardReader([Path(path) / shard_file(variant_name, shard)], [count], [variant.shards[shard].bytes])
+        where = Path(path) / manifest.shards_in / shard_file(variant_name, shard)
+        reader = ShardReader([where], [count], [variant.shards[shard].bytes])
         if (found := reader.count(0)) != count:
             _report(shard, f"it has {found} records, the manifest says {count}")
         if how == "full" and kinds.find(manifest.kind).checksums:  # other kinds have checksums of whole shards only
@@ -114,7 +117,9 @@ def _check_records(store: Store, variant: Variant, shard: int, reader: ShardRead
     sums = store.field(variant, "xxh3")
     names, start = store.names(), sum(store.manifest.shard_samples[:shard])
     rows = range(start, start + store.manifest.shard_samples[shard])
-    for row, records in zip(rows, store.kind.records(store, rows), strict=True):
+    first = sum(store.manifest.shard_records(variant)[:shard])
+    places = store.kind.records(store, rows) if store.rows is None else ([int(store.rows[row]) - first] for row in rows)
+    for row, records in zip(rows, places, strict=True):
         digest = xxhash.xxh3_64()
         try:
             for k in records:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["FLOATS", "INTEGERS", "MASK", "Column", "Table", "parse_table"]
+__all__ = ["FLOATS", "INTEGERS", "MASK", "Column", "Table", "join_tables", "parse_table"]
 
 MASK = ".missing"  # a batch has a column's mask under its name and this
 INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")  # torch computes with int16, not with uint16
@@ -87,6 +87,36 @@ def parse_table(entry: Any, shards: Any) -> Table:
     if shards is None or any(records != count for records in shards):
         raise ValueError(f"shards have {count} records for these columns, not {shards}")
     return table
+
+
+def join_tables(tables: Sequence[Table]) -> Table:
+    """Join the descriptions of tables.
+
+    Raises:
+        ValueError: a column is not stored alike in all.
+    """
+    first = tables[0]
+    for other in tables[1:]:
+        names, others = ([column.name for column in table.columns] for table in (first, other))
+        if names != others or first.targets != other.targets:
+            raise ValueError(
+                f"their columns are {', '.join(names)} with the targets {', '.join(first.targets) or 'none'}, and "
+                f"{', '.join(others)} with {', '.join(other.targets) or 'none'}"
+            )
+        for one, two in zip(first.columns, other.columns, strict=True):
+            for what in ("kind", "dtype", "unit", "zone", "scale", "names"):
+                if getattr(one, what) != getattr(two, what):
+                    raise ValueError(
+                        f"column {one.name} has the {what} {getattr(one, what)!r} in one and {getattr(two, what)!r} in another: a "
+                        "table is stored as narrowly as its values allow, so prepare all rows together"
+                    )
+            if (one.missing is None) != (two.missing is None):
+                raise ValueError(f"column {one.name} has missing values in one and none in another: prepare all rows together")
+    columns = [
+        replace(one, missing=None if one.missing is None else sum(table.column(one.name).missing or 0 for table in tables))
+        for one in first.columns
+    ]
+    return Table(tuple(columns), first.targets)
 
 
 def _column(entry: Any) -> Column:

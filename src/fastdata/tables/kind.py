@@ -67,6 +67,16 @@ class TableKind(Kind):
         if old.get("columns") != new.get("columns"):
             yield "  columns: other names, types or values"
 
+    def alike(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return nothing: `join` compares the columns, and names the first that differs."""
+        return {}
+
+    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+        """Join the columns, which must be stored alike."""
+        from fastdata.tables.columns import join_tables
+
+        return {"table": join_tables([store.manifest.section("table") for store in stores])}
+
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         from fastdata.store.format import Form
 

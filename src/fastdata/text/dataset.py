@@ -92,6 +92,7 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         store = Store(path, "tokens")
         self.path = store.path
         self._place = store.place
+        self._fingerprint = store.manifest.fingerprint
         self.block_size = block_size
         self.mode = mode
         self.documents = documents
@@ -313,7 +314,8 @@ class RAMTokens(RAMDataset, TokenDataset):
     ) -> None:
         source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, block_size, mode=mode, documents=documents)
-        self._memory = TokenMemory(Store(source, "tokens"), in_memory=True, max_bytes=max_bytes, shared=shared)
+        store = Store(self.path, "tokens", fingerprint=self._fingerprint)
+        self._memory = TokenMemory(store, in_memory=True, max_bytes=max_bytes, shared=shared)
 
 
 def _ends(store: Store) -> Array:

@@ -64,6 +64,36 @@ class TokenKind(Kind):
         if before and after and before != after and before["name"] == after["name"] and "tokenizer" in self.typed(new):
             yield f"  --tokenizer {after['name']}, now with other contents"
 
+    def again(self, store: Any) -> dict[str, Any]:
+        """Return the arguments; the tokenizer is the store's own."""
+        section, found = store.manifest.section("tokens"), super().again(store)
+        found.pop("train_bpe", None)
+        found.pop("tokenizer", None)
+        end = found.pop("end_token", None)
+        if section.engine == "none":
+            return found | {"end_token": "none" if end is None else str(end)}
+        from fastdata.tokenizer import FILES
+
+        tokenizer = str(store.path) if section.engine in FILES else section.name
+        return found | {"tokenizer": tokenizer} | ({"end_token": "none"} if end is None else {})
+
+    def alike(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return all but what the tokenizer was called, and what it was trained on."""
+        tokenizer = {key: value for key, value in options["tokenizer"].items() if key != "name"}
+        return {key: value for key, value in options.items() if key != "trained_on"} | {"tokenizer": tokenizer}
+
+    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+        """Count the tokens of all stores through."""
+        from dataclasses import replace
+
+        sections = [store.manifest.section("tokens") for store in stores]
+        first = 0
+        for section, rows in zip(sections, samples, strict=True):
+            rows["start"] += first
+            first += sum(section.counts)
+        counts = tuple(count for section in sections for count in section.counts)
+        return {"tokens": replace(sections[0], counts=counts, largest=max(section.largest for section in sections))}
+
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         from fastdata.store.format import Form
 

@@ -1,0 +1,42 @@
+"""Versions of a store that has grown: folders `version-2`, `version-3`, ... inside of it, each with a manifest and tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fastdata.errors import StoreError
+from fastdata.store.files import MANIFEST
+from fastdata.store.format import read_manifest
+
+__all__ = ["current", "version_folder", "versions"]
+
+
+def version_folder(root: Path, number: int) -> Path:
+    """Return the folder of a version."""
+    return root / f"version-{number}"
+
+
+def versions(root: Path) -> list[int]:
+    """Return the numbers of the versions of a store, in order; empty if it has never grown."""
+    found = (re.fullmatch(r"version-([1-9][0-9]*)", path.parent.name) for path in root.glob(f"version-*/{MANIFEST}"))
+    return sorted(int(name[1]) for name in found if name)
+
+
+def current(path: Path, fingerprint: str | None = None) -> Path:
+    """Return the folder with the manifest of a store: its newest version, or the one with this fingerprint.
+
+    Args:
+        path: a store, or the folder of one of its versions, which stands for that version.
+        fingerprint: of the version that was opened before; None: take the newest.
+
+    Raises:
+        StoreError: there is no version with this fingerprint.
+    """
+    known = [version_folder(path, number) for number in reversed(versions(path))]
+    if fingerprint is None:
+        return known[0] if known else path
+    for folder in (*known, path):
+        if read_manifest(folder).fingerprint == fingerprint:
+            return folder
+    raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
