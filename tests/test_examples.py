@@ -93,8 +93,8 @@ def test_segmentation_learns_from_generated_scenes(tmp_path: Path) -> None:
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
     rng = np.random.default_rng(0)
-    for k in range(24):
-        mask = cv2.circle(np.zeros((90, 120), np.uint8), (30 + 3 * k, 45), 30, 1, -1)
+    for k in range(16):
+        mask = cv2.circle(np.zeros((90, 120), np.uint8), (30 + 4 * k, 45), 30, 1, -1)
         noise = rng.integers(0, 60, (90, 120, 3), np.uint8)
         cv2.imwrite(str(tmp_path / f"images/{k}.png"), noise + 150 * mask[:, :, None])
         cv2.imwrite(str(tmp_path / f"masks/{k}.png"), mask)
