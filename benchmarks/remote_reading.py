@@ -1,6 +1,6 @@
-"""What it costs to read a store from object storage: cold, warm, the first batch, and eight ranks of a node.
+"""What it costs to read a store from object storage: cold, warm, with a small cache or faults, the first batch, eight ranks.
 
-    python benchmarks/remote_reading.py --images 600
+    python benchmarks/remote_reading.py --images 20000
 
 The server is tests/scale/faults.py on this machine, so its CPU time counts too. Run it on a quiet machine: on one with two cores,
 the server, the fetcher and the workers share them. Ratios come from the same round; medians over the rounds are printed.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -22,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "scale
 
 import cv2
 import numpy as np
+from prep_inputs import repeated
 
 import fastdata
-from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from fastdata import LMDBDataset, Loader, RandomResizedCrop, StoreError
 from fastdata.store.format import read_manifest
 from faults import FaultServer, serving
 
@@ -33,14 +35,18 @@ import json, os, sys, time
 from concurrent.futures import ThreadPoolExecutor
 import obstore
 from obstore.store import from_url
-url, sizes = sys.argv[1], json.loads(sys.argv[2])
+url, sizes, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 store = from_url(url, client_options={"allow_http": True})
 STEP = 16 << 20
 def get(each):
     path, start, size = each
-    return len(obstore.get_range(store, path, start=start, length=min(STEP, size - start)))
+    part = obstore.get_range(store, path, start=start, length=min(STEP, size - start))
+    if out:
+        with open(os.path.join(out, path.replace("/", "-")), "ab") as file:
+            file.write(part)
+    return len(part)
 started = time.perf_counter()
-with ThreadPoolExecutor(16) as pool:
+with ThreadPoolExecutor(4 if out else 16) as pool:
     parts = [(path, start, size) for path, size in sizes.items() for start in range(0, size, STEP)]
     total = sum(pool.map(get, parts))
 print(total / (time.perf_counter() - started))
@@ -57,26 +63,43 @@ with Loader(LMDBDataset(url, cache=cache, crop=RandomResizedCrop(128)), 16, num_
 
 
 def make(folder: Path, images: int) -> Path:
-    """Prepare a store of noise with soft edges, which compresses as photos do."""
-    (folder / "in").mkdir(parents=True)
+    """Prepare a store of noise with soft edges, which compresses as photos do. A thousand images are drawn, and repeated."""
+    (folder / "drawn").mkdir(parents=True)
     rng = np.random.default_rng(0)
-    for k in range(images):
+    for k in range(min(images, 1000)):
         small = rng.integers(0, 256, (60, 80, 3), np.uint8)
         image = cv2.resize(small, (640, 480), interpolation=cv2.INTER_CUBIC)
-        cv2.imwrite(str(folder / "in" / f"{k:05d}.jpg"), cv2.add(image, rng.integers(0, 24, image.shape, np.uint8)))
-    return fastdata.prep(folder / "in", folder / "photos.fds", size=384).out
+        cv2.imwrite(str(folder / "drawn" / f"{k:05d}.jpg"), cv2.add(image, rng.integers(0, 24, image.shape, np.uint8)))
+    repeated(sorted((folder / "drawn").iterdir()), images, folder / "in")
+    return fastdata.prep(folder / "in", folder / "photos.fds", size=384, progress="off").out
 
 
-def read(path: str | Path, **options: object) -> tuple[float, float]:
-    """Return images/s of an epoch, and the seconds until its first batch, opening included."""
+def read(path: str | Path, epochs: int = 1, **options: object) -> tuple[float, float]:
+    """Return images/s of the last epoch, and the seconds from the opening to the first batch."""
     started = time.perf_counter()
     dataset = LMDBDataset(path, crop=RandomResizedCrop(224), **options)
-    count, first = 0, 0.0
-    with Loader(dataset, 32, num_workers=2) as loader:
-        for batch in loader:
-            first = first or time.perf_counter() - started
-            count += len(batch.ids)
-    return count / (time.perf_counter() - started), first
+    first = 0.0
+    with Loader(dataset, 32, shuffle=True, order="lanes", num_workers=2) as loader:
+        for _ in range(epochs):
+            count, began = 0, time.perf_counter() if first else started
+            for batch in loader:
+                first = first or time.perf_counter() - started
+                count += len(batch.ids)
+    return count / (time.perf_counter() - began), first
+
+
+def least_cache(url: str, folder: Path) -> int:
+    """Return the smallest cache_size that a shuffled pass accepts, from the error that names it."""
+    try:
+        read(url, cache=folder, cache_size="20MB")
+    except StoreError as error:
+        return int(re.findall(r"give cache_size=(\d+)", str(error))[0])
+    raise SystemExit("a cache of 20 MB was accepted: take more images")
+
+
+def plain(url: str, sizes: dict[str, int], out: Path | str = "") -> subprocess.Popen[str]:
+    """Download shards with obstore alone, and write them to files in a folder, if one is given. It prints bytes/s."""
+    return subprocess.Popen([sys.executable, "-c", PLAIN, url, json.dumps(sizes), str(out)], stdout=subprocess.PIPE, text=True)
 
 
 def sizes_of(store: Path) -> dict[str, int]:
@@ -90,7 +113,7 @@ def shard_bytes(server: FaultServer) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     parser.add_argument("--json", type=Path, help="write the results there too")
@@ -120,20 +143,41 @@ def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
     with serving(folder / "served") as server:
         url = f"{server.url}/photos.fds"
         for k in range(rounds):
-            done = subprocess.run([sys.executable, "-c", PLAIN, url, json.dumps(sizes)], capture_output=True, text=True, check=True)
-            plain = float(done.stdout)
+            speed = float(plain(url, sizes).communicate()[0])
             local, _ = read(store)
             cache = folder / f"cache{k}"
             cold, _ = read(url, cache=cache)
             warm, _ = read(url, cache=cache)
             again, _ = read(store)
-            note("plain download, MB/s", plain / 1e6)
+            (folder / "plain").mkdir()
+            with plain(url, sizes, folder / "plain") as beside:
+                limit, _ = read(store)
+                beside.communicate()
+            shutil.rmtree(folder / "plain")
+            note("plain download, MB/s", speed / 1e6)
             note("local, images/s", local)
-            note("cold / min(plain download, local)", cold / min(plain / per_image, local))
+            note("cold / min(plain download, local)", cold / min(speed / per_image, local))
+            note("cold / local beside a plain download to files", cold / limit)
             note("warm / local", warm / statistics.mean((local, again)))
             server.delay_s = 0.02
             note("first batch, cold, 20 ms a request, s", read(url, cache=folder / f"delayed{k}")[1])
             server.delay_s = 0.0
+            for name in (f"cache{k}", f"delayed{k}"):
+                shutil.rmtree(folder / name)
+        least = least_cache(url, folder / "least")
+        note("least cache / store, bytes", least / total)
+        for k in range(rounds):
+            everything, _ = read(url, epochs=2, cache=folder / f"all{k}")
+            some, _ = read(url, epochs=2, cache=folder / f"least{k}", cache_size=least)
+            note("second epoch, least cache / all in cache", some / everything)
+            sound, _ = read(url, cache=folder / f"sound{k}")
+            server.chance = 0.01  # of each kind of fault
+            faulty, _ = read(url, cache=folder / f"faulty{k}")
+            server.chance = 0.0
+            note("cold, 1 % of each fault / without faults", faulty / sound)
+            for name in (f"all{k}", f"least{k}", f"sound{k}", f"faulty{k}"):
+                shutil.rmtree(folder / name)
+        note("faults", sum(server.made.values()))
         server.nbytes.clear()
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, url, str(folder / "ranks"), str(rank)]) for rank in range(8)]
         if any(rank.wait() for rank in ranks):

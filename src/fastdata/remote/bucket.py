@@ -23,6 +23,7 @@ from fastdata.remote.url import Storage, scheme
 __all__ = ["RANGE", "Bucket"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
+NEAR = 1 << 16  # bytes between two ranges that come in one request
 AHEAD = 4  # requests of one download in flight
 PART = 16 << 20  # of a multipart upload
 TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
@@ -98,7 +99,9 @@ class Bucket:
     def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[memoryview]:
         """Return several ranges of an object; near ones come in one request."""
         with self._explained(path):
-            return [memoryview(part) for part in self._api.get_ranges(self._store, path, starts=starts, lengths=lengths)]
+            return [
+                memoryview(part) for part in self._api.get_ranges(self._store, path, starts=starts, lengths=lengths, coalesce=NEAR)
+            ]
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
         """Write an object to the beginning of a file, a range after the other.

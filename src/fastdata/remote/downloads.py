@@ -6,7 +6,9 @@ import errno
 import os
 import threading
 import time
+from collections import deque
 from concurrent.futures import Executor, Future
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,9 @@ WAIT_S = 30.0  # for room in the cache, while a reader waits
 AHEAD_WAIT_S = 0.1  # for room, while none does
 TRIES = 5  # to write to a disk that is full: each makes the cache smaller
 PAUSE_S = 0.05  # until shards are fetched ahead again, if there was no room
-IDLE_S = 0.1  # between two looks at the schedules
+IDLE_S = 0.1  # between two looks at the schedules that find nothing to fetch
+AT_ONCE = 64  # shards that a look at the schedules finds at most
+STALE_S = 1.0  # after which they are looked for again
 
 
 class Key(NamedTuple):
@@ -65,6 +69,8 @@ class Downloads:
         self._change = threading.Condition()
         self._asked: dict[tuple[Path, bool], tuple[Key, Future[Memory | None]]] = {}  # in the order of asking
         self._fetching: dict[tuple[Path, bool], tuple[Future[Memory | None], bool]] = {}  # and whether it is ahead of need
+        self._coming = deque[Key]()  # what the schedules have next
+        self._look = 0.0  # when they are looked at again
         self._resume = 0.0  # when shards are fetched ahead again
         for _ in range(threads):
             threading.Thread(target=self._run, daemon=True).start()
@@ -99,6 +105,8 @@ class Downloads:
     def wake(self) -> None:
         """Look at the schedules again."""
         with self._change:
+            self._coming.clear()
+            self._look = 0.0
             self._change.notify()
 
     def _run(self) -> None:
@@ -114,6 +122,7 @@ class Downloads:
                 future.set_exception(error)
                 if isinstance(error, CacheFullError):
                     self._resume = time.monotonic() + PAUSE_S  # later shards would take the room that this one needs
+                    self._look = 0.0
                 elif not asked:
                     self._schedules.failed(key.name[0])
             finally:
@@ -139,13 +148,23 @@ class Downloads:
         return *self._asked.pop(name), True
 
     def _scheduled_next(self) -> tuple[Key, Future[Memory | None], bool] | None:
-        if time.monotonic() < self._resume:
+        now = time.monotonic()
+        if now < self._resume:
             return None
-        for store, variant, shard in self._schedules.coming():
-            key = Key(store, variant, shard, False)
-            if key.name not in self._fetching and not key.name[0].exists():
+        if now >= self._look:
+            keys = (Key(store, variant, shard, False) for store, variant, shard in self._schedules.coming())
+            self._coming = deque(islice(filter(self._missing, keys), AT_ONCE))
+            self._look = now + (STALE_S if self._coming else IDLE_S)
+        while self._coming:
+            key = self._coming.popleft()
+            if not self._coming:
+                self._look = 0.0
+            if self._missing(key):
                 return key, Future(), False
         return None
+
+    def _missing(self, key: Key) -> bool:
+        return key.name not in self._fetching and not key.name[0].exists()
 
     def _memory(self, key: Key) -> Memory:
         memory = Memory(key.store.file_bytes(key.variant, key.shard))

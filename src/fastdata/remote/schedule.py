@@ -16,6 +16,8 @@ from fastdata.shared_memory import SharedArray
 
 __all__ = ["Schedules"]
 
+ALIVE_S = 0.1  # for which a reader that was alive is taken to be so
+SLACK = 8  # shards that are fetched ahead, or are let go of
 AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
 
 
@@ -51,6 +53,7 @@ class Schedules:
         self._readers: dict[tuple[int, ...], _Reader] = {}
         self._owners: dict[tuple[int, ...], int] = {}
         self._failed: dict[Path, float] = {}
+        self._looked = 0.0  # when it was last looked at which readers are alive
         self._lock = threading.Lock()
 
     def extend(
@@ -96,7 +99,7 @@ class Schedules:
             return
         sizes = [store.file_bytes(variant, shard) for shard in range(len(store.variants[variant].shards))]
         with self._lock:
-            self._readers[tuple(clock)].most[store.root, variant] = sum(sorted(sizes)[-most - 1 :])
+            self._readers[tuple(clock)].most[store.root, variant] = sum(sorted(sizes)[-most - SLACK :])
             together: dict[tuple[Path, str], int] = {}
             for reader in self._alive():
                 for what, need in reader.most.items():
@@ -110,9 +113,12 @@ class Schedules:
 
     def _alive(self) -> list[_Reader]:
         """Return the readers whose Loaders exist."""
-        for name in [name for name in self._readers if not _exists(*name)]:
-            self._owners.pop(name, None)
-            del self._readers[name]
+        now = time.monotonic()
+        if now >= self._looked + ALIVE_S:
+            self._looked = now
+            for name in [name for name in self._readers if not _exists(*name)]:
+                self._owners.pop(name, None)
+                del self._readers[name]
         return list(self._readers.values())
 
     def drop(self, owner: int) -> None:
