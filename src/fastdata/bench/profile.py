@@ -74,7 +74,7 @@ def profile(fn: Callable[..., Any], *args: Any, steps: int = 20, warmup: int = 3
         TypeError: `fn` is not callable.
         ValueError: `steps` is less than 1, or `warmup` is negative.
 
-    Example:
+    Examples:
         >>> import torch
         >>> found = profile(torch.nn.functional.mse_loss, torch.ones(8, requires_grad=True), torch.zeros(8))
         >>> found.name, found.device, found.syncs

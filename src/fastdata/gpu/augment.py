@@ -51,7 +51,7 @@ class Augment(nn.Module):
         TypeError: when called, if images are not uint8 or uint16 [B, C, H, W], if ids are missing, or if the transform draws in a
             way that does not tell samples apart, or would not move the masks.
 
-    Example:
+    Examples:
         >>> augment = Augment(lambda image: image ^ torch.randint(256, (), dtype=torch.uint8))
         >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
         >>> torch.equal(augment(images, ids=[5, 6, 7, 8], epoch=2)[1:], augment(images[1:], ids=[6, 7, 8], epoch=2))

@@ -26,7 +26,7 @@ def drop_dead_bias(model: nn.Module) -> list[str]:
     Returns:
         The names of the convolutions, as in ``model.named_modules()``. Their `bias` is None now.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
         >>> drop_dead_bias(model)
         ['0']

@@ -58,7 +58,7 @@ class GPUNormalize(nn.Module):
         ValueError: if mean, std, dtype or max_value are out of range, mean and std differ in length, or mean or std are above 1, as
             in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions.
 
-    Example:
+    Examples:
         >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
         >>> normalize(torch.zeros(8, 3, 32, 32, dtype=torch.uint8))[0, :, 0, 0]
         tensor([-2.1250, -2.0312, -1.8047], dtype=torch.bfloat16)

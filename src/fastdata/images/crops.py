@@ -42,7 +42,7 @@ class Crop:
         shape: (height, width) of the output; None: it depends on the box, and `shapes` returns it.
         antialias, fast: as for RandomResizedCrop.
 
-    Example:
+    Examples:
         >>> class Corner(Crop):
         ...     '''One of the four corners of an image, half as high and wide as it, resized.'''
         ...     draws = 2
@@ -176,7 +176,7 @@ class MultiCrop(Sequence[RandomResizedCrop]):
         scale, local_scale: the share of the image's area that a view covers, (lowest, highest).
         ratio, antialias, fast: as for RandomResizedCrop.
 
-    Example:
+    Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
         [224, 224, 96, 96, 96]
     """

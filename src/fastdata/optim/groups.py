@@ -31,7 +31,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     Raises:
         ValueError: if `weight_decay` is below 0 or not finite.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
         >>> [(len(group["params"]), group["weight_decay"]) for group in decay_groups(model, 0.05)]
         [(2, 0.05), (4, 0.0)]

@@ -1,4 +1,4 @@
-"""Every command and snippet of the README runs as it stands, in order, beside folders of what it prepares."""
+"""Every command and snippet of the README and of each page runs as it stands, in order, beside folders of what it prepares."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ import cv2
 import numpy as np
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
+ELSEWHERE = {"integrations", "remote", "scale"}  # run with the packages, the server and the clusters that they are about
 
 
-def _blocks() -> list[tuple[str, str]]:
-    return re.findall(r"^```(bash|python)\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+def _blocks(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"^```(bash|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+PAGES = [
+    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if page.stem not in ELSEWHERE and _blocks(page)
+]
 
 
 def _images(root: Path) -> None:
@@ -62,6 +68,11 @@ def _images(root: Path) -> None:
         cv2.imwrite(str(root / "described" / f"{k}.jpg"), np.full((90, 120, 3), k, np.uint8))
         (root / "described" / f"{k}.txt").write_text(f"shade {k} of grey\n")
         np.save(root / "described" / f"{k}.npy", np.full(16, k, np.float32))
+    for folder, colour in (("photos", 10), ("more", 90), ("others", 150), ("yet-more", 200)):
+        for k in range(6):
+            path = root / folder / ("cat", "dog")[k % 2] / f"{k}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), np.full((80, 100, 3), colour + k, np.uint8))
     rows = (f"{'' if k % 10 == 3 else 20 + k},{('Rome', 'Oslo')[k % 2]},{k / 8},{('low', 'high')[k % 3 > 1]}" for k in range(40))
     (root / "people.csv").write_text("age,city,score,income\n" + "".join(f"{row}\n" for row in rows))
 
@@ -74,23 +85,46 @@ def _volumes(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_snippet_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
     _images(tmp_path)
     _volumes(tmp_path)
     commands = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
-    ran = 0
-    for language, text in _blocks():
+    for language, text in _blocks(page):
         if language == "bash":
             text = "\n".join(line for line in text.splitlines() if not line.startswith(SET_UP))
         run = ["bash", "-euc", text] if language == "bash" else [sys.executable, "-W", "error", "-c", text]
         done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        ran += bool(text.strip())
-    assert ran >= 3
-    assert (tmp_path / "images.fds" / "manifest.json").is_file()
 
 
-def test_the_first_snippet_is_twelve_lines_at_most() -> None:
-    first = next(text for language, text in _blocks() if language == "python")
+def test_the_readme_is_a_screen_and_a_map() -> None:
+    """It has 100 lines at most, and its first loader takes twelve."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100
+    first = next(text for language, text in _blocks(ROOT / "README.md") if language == "python")
     assert len([line for line in first.splitlines() if line.strip()]) <= 12
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    """Links between the pages, and to files of the repository; mkdocs checks them too, on the site."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    wrong = []
+    for page in pages:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text))):
+            if "://" in target:
+                continue
+            path = (page.parent / target).resolve() if target else page
+            generated = path == ROOT / "docs/cli.md"
+            if not path.exists() and not generated:
+                wrong.append(f"{page.name}: {target}")
+            elif anchor and anchor not in {_anchor(line) for line in path.read_text().splitlines() if line.startswith("#")}:
+                wrong.append(f"{page.name}: {target}#{anchor}")
+    assert not wrong
+
+
+def _anchor(heading: str) -> str:
+    """The anchor of a heading, as GitHub and mkdocs make it of plain words."""
+    return re.sub(r"[^\w -]", "", heading.lstrip("#").strip().lower()).replace(" ", "-")
