@@ -277,7 +277,7 @@ class StoreImages(_Holdable):
 
     def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
         """Return other images, or the masks, of the same version of the store, from disk."""
-        return StoreImages(self.store.path, size, mask=mask, image=image, fingerprint=self.store.manifest.fingerprint)
+        return StoreImages(self.store.place, size, mask=mask, image=image, fingerprint=self.store.manifest.fingerprint)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, self.held, self.by_size

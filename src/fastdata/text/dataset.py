@@ -314,7 +314,7 @@ class RAMTokens(RAMDataset, TokenDataset):
     ) -> None:
         source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, block_size, mode=mode, documents=documents)
-        store = Store(self.path, "tokens", fingerprint=self._fingerprint)
+        store = Store(self._place, "tokens", fingerprint=self._fingerprint)
         self._memory = TokenMemory(store, in_memory=True, max_bytes=max_bytes, shared=shared)
 
 
