@@ -4,6 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 DALI := .venv/.dali
+DOCS := .venv/.docs
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
 TORCHES := 2.6.0 2.15.0
@@ -13,7 +14,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-dali test-integrations test-scale test-torch check bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations test-scale test-torch torches check docs pictures bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -24,6 +25,8 @@ help:
 	@echo "make test-scale   preparing on clusters of Ray and Slurm, run on this machine; installs them, into .venv-scale and (as root, on Debian) by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
+	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
+	@echo "make pictures   draw the pictures of README and docs"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
@@ -62,6 +65,13 @@ check: $(INSTALLED)
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q tests/test_imports.py
 
+docs: $(DOCS)
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build -q
+	@echo "build/site/index.html"
+
+pictures: $(INSTALLED)
+	$(RUN) tools/pictures.py
+
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
 
@@ -80,6 +90,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(DALI): $(INSTALLED)
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dali]'
+	@touch $@
+
+$(DOCS): $(INSTALLED)
+	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
 .venv-torch-%/.installed: pyproject.toml

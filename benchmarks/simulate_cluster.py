@@ -135,7 +135,7 @@ def simulate(shards: int, cluster: Cluster, caches: list[float], lanes: int | No
         if None not in counts:
             later = np.mean([np.mean(count[1:]) for count in counts if count])
             wanted = np.mean([len(np.unique(uses.shard)) for epochs in nodes for uses in epochs[1:]])
-            found["hits"][cache] = 1 - later / wanted
+            found["hits"][cache] = max(0.0, 1 - later / wanted)  # below: shards are fetched twice in an epoch
     total = each * cluster.nodes * cluster.shard_bytes
     found |= {"bytes": total, "node_rate": total / cluster.nodes / epoch_s, "requests": total / cluster.request_bytes / epoch_s}
     speeds = {

@@ -1,0 +1,79 @@
+"""Draw the pictures of README and docs: python tools/pictures.py [NAME...]      (`make pictures` draws all)
+
+They come from the newest results in benchmarks/results, and from what the commands draw for the real images of `make demo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fastdata.bench.plot import COLORS, DPI
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "docs/pictures"
+SHOWN = {  # the name in the results -> the name in the picture, for what most people use
+    "fastdata": "fastdata",
+    "tf.data": "tf.data",
+    "FFCV, JPEG": "FFCV",
+    "DALI": "DALI",
+    "WebDataset + cv2": "WebDataset + cv2",
+    "torch DataLoader + cv2": "DataLoader + cv2",
+    "torch DataLoader + Pillow": "DataLoader + Pillow",
+    "MosaicML Streaming + cv2": "MosaicML Streaming + cv2",
+}
+WORKS = {"train-256": "random crops of 224 x 224, short side 256", "eval-256": "centre crops of 224 x 224, short side 256"}
+
+
+def peers() -> None:
+    """Draw images/s of the Loader beside other loaders."""
+    newest = max(path for path in (ROOT / "benchmarks/results").glob("peers-2*.json"))
+    result = json.loads(newest.read_text())
+    works = [work for work in result["works"] if work["name"] in WORKS]
+    figure = Figure(figsize=(9.0, 2.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, work in zip(figure.subplots(1, len(works)), works, strict=True):
+        _bars(axes, work)
+    figure.savefig(OUT / "peers.png", dpi=DPI)
+
+
+def _bars(axes: Any, work: dict[str, Any]) -> None:
+    found = {SHOWN[row["name"]]: row["images_per_s"]["median"] for row in work["results"] if row["name"] in SHOWN}
+    rows = sorted(found.items(), key=lambda row: row[1])
+    axes.barh([name for name, _ in rows], [rate for _, rate in rows], 0.7, color=[COLORS["ours" if n == "fastdata" else "other"] for n, _ in rows])
+    for k, (_, rate) in enumerate(rows):
+        axes.annotate(f"{rate:,.0f}", (rate, k), (4, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.set_title(WORKS[work["name"]], fontsize=9.5, loc="left")
+    axes.set_xlabel("images/s", fontsize=8.5)
+    axes.set_xlim(0, max(found.values()) * 1.15)
+    axes.tick_params(labelsize=8.5, length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def demo() -> None:
+    """Copy the contact sheet and the chart of `fastdata bench` that `make demo` draws."""
+    subprocess.run([sys.executable, "examples/demo.py"], cwd=ROOT, check=True)
+    for name in ("digits.png", "bench.png"):
+        (OUT / name).write_bytes((ROOT / "demo" / name).read_bytes())
+
+
+PICTURES: dict[str, Callable[[], None]] = {"peers": peers, "demo": demo}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(PICTURES)}; all")
+    for name in parser.parse_args().names or PICTURES:
+        PICTURES[name]()
+
+
+if __name__ == "__main__":
+    main()
