@@ -48,7 +48,8 @@ def peers() -> None:
 def _bars(axes: Any, work: dict[str, Any]) -> None:
     found = {SHOWN[row["name"]]: row["images_per_s"]["median"] for row in work["results"] if row["name"] in SHOWN}
     rows = sorted(found.items(), key=lambda row: row[1])
-    axes.barh([name for name, _ in rows], [rate for _, rate in rows], 0.7, color=[COLORS["ours" if n == "fastdata" else "other"] for n, _ in rows])
+    colors = [COLORS["ours" if name == "fastdata" else "other"] for name, _ in rows]
+    axes.barh([name for name, _ in rows], [rate for _, rate in rows], 0.7, color=colors)
     for k, (_, rate) in enumerate(rows):
         axes.annotate(f"{rate:,.0f}", (rate, k), (4, 0), textcoords="offset points", va="center", fontsize=8.5)
     axes.set_title(WORKS[work["name"]], fontsize=9.5, loc="left")

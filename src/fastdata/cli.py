@@ -21,11 +21,25 @@ from fastdata.cli_join import merge, subset
 from fastdata.cli_options import KINDS, SETTINGS
 from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
+from fastdata.remote.url import is_url
 
 __all__ = ["main", "prep_main"]
 
 FORMATS = "; ".join(f"{kind.says}: {', '.join(kind.exports)}" for kind in KINDS)
-STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
+FOLDER = click.Path(exists=True, file_okay=False)
+
+
+class _FolderOrUrl(click.ParamType[Any]):
+    """A store in a folder or in object storage."""
+
+    name = "store"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_url(value) else FOLDER.convert(value, param, ctx)
+
+
+STORE = click.argument("store", type=FOLDER)
+STORE_OR_URL = click.argument("store", type=_FolderOrUrl())
 
 
 def _bytes(text: str) -> int:
@@ -55,12 +69,14 @@ cli.add_command(subset)
 
 
 @cli.command()
-@STORE
+@STORE_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
 @click.option("--sheet", type=_Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
 def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
-    """Describe STORE: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it was made."""
+    """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
+    was made."""
+    from fastdata.remote.locate import locate
     from fastdata.store.contact_sheet import draw_sheet
     from fastdata.store.info import store_facts
     from fastdata.store.info_lines import info_lines
@@ -68,26 +84,30 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
 
     if size is not None and sheet is None:
         raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
-    opened = Store(store, kind=None)
+    place = locate(store, in_memory=True)
+    opened = Store(place, kind=None)
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:
-        click.echo(f"{draw_sheet(store, sheet, size=size)} {opened.kind.drawn} drawn in {sheet}", err=as_json)
+        click.echo(f"{draw_sheet(place, sheet, size=size)} {opened.kind.drawn} drawn in {sheet}", err=as_json)
 
 
 @cli.command()
-@STORE
+@STORE_OR_URL
 @click.option("--quick", is_flag=True, help="Check sizes, tables and structure only.")
 def verify(store: str, quick: bool) -> None:
-    """Check STORE against its checksums. Print a line for each problem, and exit with code 1 if there are any."""
+    """Check STORE, a folder or a URL, against its checksums. Print a line for each problem; exit with code 1 if there are any."""
     from tqdm import tqdm
 
+    from fastdata.remote.locate import locate
     from fastdata.store.verify import verify
     from fastdata.words import number_of
 
+    if quick and is_url(store):
+        raise click.UsageError(f"--quick looks at files, but {store} is a URL: leave --quick out, which reads every byte")
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
         problems = 0
-        for problem in verify(store, quick=quick, tick=bar.update):
+        for problem in verify(locate(store, in_memory=True), quick=quick, tick=bar.update):
             problems += 1
             bar.write(problem, file=sys.stdout)
     if problems:
@@ -111,7 +131,7 @@ def publish(store: str, url: str) -> None:
 
 
 @cli.command()
-@STORE
+@STORE_OR_URL
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
     "--to",
@@ -122,15 +142,16 @@ def publish(store: str, url: str) -> None:
 @click.option("--shard-size", type=_bytes, metavar="SIZE", help="Largest size of a tar, such as 500MB. Default: 1GB.")
 @click.option("--val-fraction", type=float, help="For nanogpt: share of tokens, from the end, for val.bin; 0: none. Default: 0.1.")
 def export(store: str, out: str, to: str | None, **options: Any) -> None:
-    """Write the samples of STORE to DIR as ordinary files: images in class folders, in WebDataset tars, or with COCO annotations;
-    tokens as .bin, arrays as .npy, a table as Parquet."""
+    """Write the samples of STORE, a folder or a URL, to DIR as ordinary files: images in class folders, in WebDataset tars, or with
+    COCO annotations; tokens as .bin, arrays as .npy, a table as Parquet."""
     from tqdm import tqdm
 
+    from fastdata.remote.locate import locate
     from fastdata.store.export import export
     from fastdata.words import number_of
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(store, out, to=to, tick=bar.update, **options)
+        count = export(locate(store, in_memory=True), out, to=to, tick=bar.update, **options)
     click.echo(f"{number_of(count, 'sample' if to == 'webdataset' else 'file')} in {out}")
 
 

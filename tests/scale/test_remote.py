@@ -25,7 +25,7 @@ from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, R
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
 from faults import FaultServer
-from support import write_pictures
+from support import tree, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
@@ -86,6 +86,28 @@ def test_every_kind_through_a_cache_and_in_memory(kind: str, tmp_path: Path) -> 
     assert batches(RAMDataset(url, **options)) == expected
     assert used(tmp_path / "cache") == before and not used(tmp_path / "home" / "fastdata")  # shards never touch the disk
     assert batches(fastdata.open(url, **options)) == expected  # without a cache file:// is the folder
+
+
+def fastdata_command(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fastdata", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_the_commands_take_a_url(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    url = f"{server.url}/many.fds"
+    found, expected = (json.loads(fastdata_command("info", place, "--json").stdout) for place in (url, server.root / "many.fds"))
+    passing = {"path": "", "free_memory": 0}
+    assert {**found, **passing} == {**expected, **passing}
+    assert fastdata_command("verify", url).returncode == 0
+    assert (
+        fastdata_command("export", url, tmp_path / "far").returncode
+        == fastdata_command("export", many, tmp_path / "near").returncode
+    )
+    assert tree(tmp_path / "far") == tree(tmp_path / "near")
+    refused = fastdata_command("verify", url, "--quick")
+    assert (refused.returncode, "--quick looks at files" in refused.stderr) == (2, True)
+    server.always["shard-00002"] = "flip"
+    damaged = fastdata_command("verify", url)
+    assert damaged.returncode == 1 and re.fullmatch(r".*/shard-00002.mdb came \d times with another checksum .*\n", damaged.stdout)
 
 
 def test_tokens_need_room_for_all_of_them(tmp_path: Path) -> None:

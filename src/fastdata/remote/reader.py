@@ -8,7 +8,7 @@ import mmap
 import os
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,10 @@ class Mirror(Place):
                 f"cache_size is {self.limit}, but {self.url} is read as a whole and takes {need} bytes: "
                 f"give cache_size={need} or more"
             )
+
+    def check(self, variant: Variant, shard: int) -> None:
+        found = replace(self, in_memory=True).ask("take", variant=variant.name, shard=shard)
+        os.close(found.descriptor)
 
     def ask(self, what: str, **more: Any) -> Any:
         """Ask the fetcher about this store."""

@@ -40,5 +40,9 @@ class Place(os.PathLike[str]):
         """Raise a StoreError if there cannot be room for all shards of a variant at once."""
 
     @abstractmethod
+    def check(self, variant: Variant, shard: int) -> None:
+        """Read a shard, and raise a FastDataError if it is not what was written."""
+
+    @abstractmethod
     def reader(self, manifest: Manifest, variant: Variant) -> Records:
         """Open the records of a variant."""
