@@ -18,7 +18,7 @@ import click
 
 from fastdata._version import __version__
 from fastdata.cli_join import merge, subset
-from fastdata.cli_options import KINDS, SETTINGS
+from fastdata.cli_options import KINDS, SETTINGS, STORAGE, with_options
 from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
 
@@ -99,14 +99,15 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("url")
-def publish(store: str, url: str) -> None:
+@with_options((STORAGE,))
+def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
     """Copy STORE to a URL, such as s3://bucket/photos.fds, from which datasets read it through a cache."""
     from tqdm import tqdm
 
     from fastdata.remote.publish import publish
 
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
-        publish(store, url, tick=bar.update)
+        publish(store, url, storage=storage, tick=bar.update)
     click.echo(f"{url} is a copy of {store}")
 
 

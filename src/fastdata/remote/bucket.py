@@ -7,10 +7,11 @@ A process that has used obstore cannot be forked any more: its children hang. So
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,25 @@ __all__ = ["RANGE", "Bucket"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 AHEAD = 4  # requests of one download in flight
-PART = 16 << 20  # of a multipart upload
+PART = 8 << 20  # of a multipart upload
+PARTS = 4  # of one upload in flight
+TRIES = 4  # to write an object
 TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
+WRITE_TIMEOUTS = {**TIMEOUTS, "read_timeout": timedelta(seconds=30)}  # it counts from when a part is begun to be sent
+NO_OBJECT = "there is no such object (404)"
+PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
+    "error sending request",
+    "connection closed",
+    "connection reset",
+    "broken pipe",
+    "timed out",
+    "timeout",
+    "xamzcontentsha256mismatch",
+    "baddigest",
+    "incompletebody",
+    "conditionalrequestconflict",
+)
 
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
@@ -73,7 +90,11 @@ class Bucket:
         self.url = url.rstrip("/")
         self._api = obstore
         with self._explained(""):
-            self._store: Any = from_url(self.url, **_options(self.url, storage or {}, create=create))
+            options = _options(self.url, storage or {}, create=create)
+            self._store: Any = from_url(self.url, **options)
+            if "client_options" in options:
+                options["client_options"] |= WRITE_TIMEOUTS
+            self._writer: Any = from_url(self.url, **options)
 
     def size(self, path: str) -> int:
         """Return the size of an object in bytes."""
@@ -148,12 +169,20 @@ class Bucket:
         """
         from obstore.exceptions import AlreadyExistsError
 
-        with self._explained(path):
-            try:
-                self._api.put(self._store, path, data, mode="overwrite" if replace else "create", chunk_size=PART)
-            except AlreadyExistsError:
-                return False
-        return True
+        mode = "overwrite" if replace else "create"
+        for attempt in range(TRIES):
+            with self._explained(path):
+                try:
+                    self._api.put(self._writer, path, data, mode=mode, chunk_size=PART, max_concurrency=PARTS)
+                except AlreadyExistsError:
+                    return False
+                except self._api.exceptions.GenericError as error:
+                    if attempt + 1 == TRIES or not any(sign in str(error).lower() for sign in PASSING):
+                        raise
+                else:
+                    return True
+            time.sleep(2**attempt / 10)
+        return False  # never reached
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
@@ -164,14 +193,14 @@ class Bucket:
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects; those that do not exist are no error."""
-        from obstore.exceptions import NotFoundError
+        from obstore.exceptions import BaseError, NotFoundError
 
-        for path in paths:
-            with self._explained(path):
-                try:
+        try:
+            self._api.delete(self._store, list(paths))  # many in one request, where the service can
+        except (BaseError, FileNotFoundError):
+            for path in paths:
+                with self._explained(path), suppress(NotFoundError, FileNotFoundError):
                     self._api.delete(self._store, path)
-                except NotFoundError:
-                    continue
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
@@ -183,7 +212,7 @@ class Bucket:
         except (known.BaseError, OSError, ValueError) as error:
             where = f"{self.url}/{path}" if path else self.url
             cause = _cause(error, known)
-            raise RemoteError(f"{where}: {cause}", missing=cause.startswith("there is no such")) from None
+            raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT) from None
 
 
 def _is_missing(error: Exception, known: Any) -> bool:
@@ -196,7 +225,7 @@ def _cause(error: Exception, known: Any) -> str:
     low = str(error).lower()
     found = next((meaning for sign, meaning in CAUSES if sign in low), "")
     if _is_missing(error, known):
-        return found if found.startswith("there is no such") else "there is no such object (404)"
+        return found if found.startswith("there is no such") else NO_OBJECT
     if isinstance(error, known.PermissionDeniedError):
         return found or "access is denied (403): check the credentials and the bucket's policy"
     if isinstance(error, known.UnauthenticatedError):
