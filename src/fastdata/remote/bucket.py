@@ -42,6 +42,7 @@ PASSING = (  # signs of errors after which the client does not repeat a write: t
     "xamzcontentsha256mismatch",
     "baddigest",
     "incompletebody",
+    "nosuchupload",
     "conditionalrequestconflict",
 )
 
@@ -167,7 +168,7 @@ class Bucket:
         Returns:
             Whether it was written; False: there is an object of this name already.
         """
-        from obstore.exceptions import AlreadyExistsError
+        from obstore.exceptions import AlreadyExistsError, GenericError, NotFoundError
 
         mode = "overwrite" if replace else "create"
         for attempt in range(TRIES):
@@ -176,7 +177,7 @@ class Bucket:
                     self._api.put(self._writer, path, data, mode=mode, chunk_size=PART, max_concurrency=PARTS)
                 except AlreadyExistsError:
                     return False
-                except self._api.exceptions.GenericError as error:
+                except (GenericError, NotFoundError) as error:
                     if attempt + 1 == TRIES or not any(sign in str(error).lower() for sign in PASSING):
                         raise
                 else:
