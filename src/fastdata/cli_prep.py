@@ -124,7 +124,7 @@ def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: A
             click.echo(f"more than {max_reject_rate:.2%} of the tried inputs are rejected; --max-reject-rate allows more", err=True)
             sys.exit(3)
         sys.exit(0 if found.fits else 1)
-    if options["engine"] == "slurm":
+    if options.get("engine") == "slurm":  # not typed with --append
         _on_slurm(options, **slurm)
         return
     try:
