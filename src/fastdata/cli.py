@@ -21,11 +21,19 @@ from fastdata.cli_join import merge, subset
 from fastdata.cli_options import KINDS, SETTINGS, STORAGE, with_options
 from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
+from fastdata.remote.url import is_url
 
 __all__ = ["main", "prep_main"]
 
 FORMATS = "; ".join(f"{kind.says}: {', '.join(kind.exports)}" for kind in KINDS)
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
+
+
+class _Stored(click.Path):
+    """A folder that exists, or a URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_url(value) else super().convert(value, param, ctx)
 
 
 def _bytes(text: str) -> int:
@@ -55,12 +63,14 @@ cli.add_command(subset)
 
 
 @cli.command()
-@STORE
+@click.argument("store", type=_Stored(exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
 @click.option("--sheet", type=_Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
-def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
+@with_options((STORAGE,))
+def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it was made."""
+    from fastdata.remote.locate import locate
     from fastdata.store.contact_sheet import draw_sheet
     from fastdata.store.info import store_facts
     from fastdata.store.info_lines import info_lines
@@ -68,7 +78,9 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
 
     if size is not None and sheet is None:
         raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
-    opened = Store(store, kind=None)
+    if sheet is not None and is_url(store):
+        raise click.UsageError(f"--sheet needs a folder, but STORE {store} is a URL: leave --sheet out")
+    opened = Store(locate(store, storage=storage, in_memory=True), kind=None)
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:

@@ -124,6 +124,9 @@ def test_the_command_and_what_it_made_on_moto(photos: Path, expected: Tree, moto
     dataset = LMDBDataset("s3://bucket/command.fds", cache=tmp_path / "cache", storage=storage)
     local = fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled").out
     assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
+    info = run(*MAIN, "info", "s3://bucket/command.fds", *options[:4])
+    assert info.returncode == 0, info.stderr
+    assert "s3://bucket/command.fds: 120 images" in info.stdout and re.search(r"order\s+shuffled", info.stdout), info.stdout
     again = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128, *options)
     assert again.returncode == 0 and "already finished" in again.stdout
     assert run(*MAIN, "publish", local, "s3://bucket/command.fds", *options[:4]).returncode == 0  # whose bytes are there

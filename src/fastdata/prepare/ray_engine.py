@@ -31,7 +31,7 @@ _pools: dict[str, tuple[Work, Pool, ExitStack]] = {}  # by the token of the run:
 
 
 class _Run(NamedTuple):
-    """What all tasks of a run know: the store, a file in its work folder, options of its client, and where to write shards first."""
+    """What all tasks of a run know: the store, a file in its work folder, options of its client, where to write shards first."""
 
     out: str
     token: str
