@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -20,8 +22,11 @@ import pytest
 import fastdata
 from conftest import free_port
 from fastdata import LMDBDataset, PrepError, RemoteError, StoreError
+from fastdata.prepare.remote_out import RemoteOut
+from fastdata.prepare.worker import Made
+from fastdata.store.files import file_sum
 from faults import FaultStore, storing
-from support import MAIN, PREP, encode, kill_group, run, start, tree
+from support import MAIN, PREP, children, encode, kill_group, run, start, tree, until
 from test_golden_kinds import STORES, write_inputs
 
 Tree = dict[str, bytes | None]
@@ -336,3 +341,47 @@ def test_what_cannot_be_shuffled_is_listed(tmp_path: Path, server: FaultStore) -
     assert any(note.startswith("order: as listed, since ") and "unpacked in large pieces" in note for note in made.notes)
     with pytest.raises(PrepError, match=r"order is shuffled, but .* is unpacked in large pieces"):
         fastdata.prep(tmp_path / "images.parquet", "s3://bucket/other.fds", order="shuffled")
+
+
+def test_a_shard_that_two_processes_make_with_different_bytes(server: FaultStore, tmp_path: Path) -> None:
+    """Such as one that found an input to hang. Whose table comes first has made it, and its bytes stay."""
+    root = server.root / "bucket/photos.fds"
+
+    def made(data: bytes) -> Made:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.tmp"
+        path.write_bytes(data)
+        total = file_sum(path)
+        table = json.dumps({"files": {"128": [total.bytes, total.xxh3_128]}})
+        return Made(7, {"128": (path, total)}, table.encode())
+
+    def table() -> str:
+        return (root / "work/shard-00007.json").read_text()
+
+    with RemoteOut(URL, None, tmp_path / "scratch") as remote:
+        remote.publish(made(b"ours"))
+        first = table()
+        remote.publish(made(b"ours"))
+        remote.publish(made(b"theirs"))
+        assert (root / "128/shard-00007.mdb").read_bytes() == b"ours" and table() == first
+        (root / "128/shard-00007.mdb").unlink()  # theirs are written before ours, and their table after our table
+        with pytest.raises(
+            StoreError, match=r"shard 7 of s3://bucket/photos.fds was made twice at the same time, with different b"
+        ):
+            remote.publish(made(b"theirs"))
+        assert not (root / "work/shard-00007.json").exists()
+        remote.publish(made(b"again"))
+        assert (root / "128/shard-00007.mdb").read_bytes() == b"again"
+
+
+def test_the_death_of_the_process_that_sends_is_an_error(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    server.delay_s = 0.1
+    command = (*PREP, photos, URL, "--size", "128", "--workers", "1", "--progress", "off", "--scratch", tmp_path / "scratch")
+    process = start(*command, stderr=subprocess.PIPE)
+    until(lambda: [*(server.root / "bucket/photos.fds").glob("128/*.mdb")], 60)
+    (child,) = [pid for pid in children(process.pid) if b"remote.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(child, signal.SIGKILL)
+    assert b"the process that talks to s3://bucket/photos.fds has ended; run the same" in process.communicate(timeout=30)[1]
+    assert process.returncode == 1 and list((tmp_path / "scratch").iterdir()) == []
+    server.delay_s = 0.0
+    assert run(*command).returncode == 0
+    same(objects(server), expected)
