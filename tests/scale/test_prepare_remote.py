@@ -211,6 +211,19 @@ def test_writes_whose_answers_are_lost(photos: Path, expected: Tree, server: Fau
     fastdata.prep(photos, URL, size=128, workers=2)
     assert server.made["cut of a write"] > 5 and server.made["twice of a write"] > 5
     same(objects(server), expected)
+    server.always = dict.fromkeys(("plan.json", "manifest.json"), "twice")
+    assert fastdata.prep(photos, "s3://bucket/few.fds", size=64, limit=9, workers=1).kept == 9
+
+
+def test_bits_that_flip_in_plan_and_tables(photos: Path, expected: Tree, server: FaultStore) -> None:
+    fastdata.prep_plan(photos, URL, size=128)
+    server.faults, server.chance, server.of = ("flip",), 0.3, "/work/"
+    fastdata.prep_run(URL, workers=2, progress="off")
+    made = {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").iterdir()}
+    fastdata.prep_finish(URL)
+    assert server.made["flip"] > 5
+    same(objects(server), expected)
+    assert {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").glob("*.mdb")} == made
 
 
 def test_parts_of_large_objects_that_fail(tmp_path: Path, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
