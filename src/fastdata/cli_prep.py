@@ -92,9 +92,8 @@ def _folder_of(part: str) -> str:
 @run_option("--submit", is_flag=True, help="For Slurm: run the script instead of printing it.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: Any) -> None:
-    """Make a store from SOURCE: images, text, arrays or a table. OUT is a folder, or a URL such as s3://bucket/photos.fds. It
-    defaults to the name of SOURCE + ".fds" in the working folder. To continue after an interruption, run the same command again.
-    In tasks: plan, run, finish.
+    """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
+    SOURCE's name + ".fds" in the working folder. To continue after an interruption, run the same command again. In tasks: plan, run, finish.
     """
     from fastdata.prepare import grow, report
     from fastdata.prepare.estimate import estimate
