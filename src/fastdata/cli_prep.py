@@ -93,7 +93,7 @@ def _folder_of(part: str) -> str:
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: Any) -> None:
     """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
-    SOURCE's name + ".fds" in the working folder. To continue after an interruption, run the same command again. In tasks: plan, run, finish.
+    SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
     from fastdata.prepare import grow, report
     from fastdata.prepare.estimate import estimate
