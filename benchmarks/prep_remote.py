@@ -57,6 +57,7 @@ def main() -> None:
     arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("--images", type=int, default=20_000)
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--chaos", type=float, default=0.0, help="chance of each fault of a request, such as 0.01")
     arguments.add_argument("--photos", type=Path, default=Path("photos"), help="a folder of photos")
     given = arguments.parse_args()
     cores, count = available_cores(), 600 if given.quick else given.images
@@ -64,7 +65,9 @@ def main() -> None:
         root = Path(folder)
         repeated(photos(given.photos, root / "photos"), count, root / "in")
         served = root / "served"
-        with subprocess.Popen([sys.executable, SERVER, served], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        with subprocess.Popen(
+            [sys.executable, SERVER, served, str(given.chaos)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as server:
             assert server.stdin is not None
             assert server.stdout is not None
             endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"

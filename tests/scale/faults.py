@@ -346,6 +346,7 @@ def storing(root: Path, seed: int = 0) -> Iterator[FaultStore]:
 
 if __name__ == "__main__":
     with storing(Path(sys.argv[1])) as started:
+        started.chance = started.write_chance = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
         sys.stdout.write(f"{started.port}\n")
         sys.stdout.flush()
         sys.stdin.read()

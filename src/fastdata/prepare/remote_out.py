@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,8 @@ def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterat
             raise ValueError(f"--storage is about a URL, such as s3://bucket/photos.fds, but OUT {out} is a folder: leave it out")
         yield None
         return
+    if sys.platform != "linux":
+        raise StoreError(f"OUT {out} is in object storage, which needs Linux: prepare to a folder")
     with RemoteOut(out, storage, scratch) as remote:
         yield remote
 

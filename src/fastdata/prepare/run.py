@@ -137,7 +137,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._publish = partial(publish_shard, work.out) if work.remote is None else work.remote.publish
         self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
-        self._published: deque[Future[None]] = deque()
+        self._published: list[Future[None]] = []
 
     def __enter__(self) -> Pool:
         return self
@@ -164,8 +164,9 @@ class Pool:
 
     def _step(self) -> None:
         """Hand out tasks, wait for an answer or a tick, and replace workers that died or hang."""
-        while self._published and self._published[0].done():
-            self._published.popleft().result()
+        for future in [future for future in self._published if future.done()]:
+            self._published.remove(future)
+            future.result()
         for worker in self._workers:
             if worker.task is None and self._todo and len(self._published) < BACKLOG * self._count:
                 worker.start(self._task(self._todo.popleft()))
@@ -173,7 +174,7 @@ class Pool:
         if busy:
             connection.wait(busy, timeout=TICK_S)
         elif self._published:
-            futures.wait([self._published[0]], timeout=TICK_S)
+            futures.wait(self._published, timeout=TICK_S, return_when=futures.FIRST_COMPLETED)
         for k, worker in enumerate(self._workers):
             hung = worker.stuck_s() > self._timeout_s + int(worker.progress["extra_s"][0])
             if worker.task and (hung or not self._receive(worker)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -253,8 +253,10 @@ def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. The arguments are those of `summarize`."""
     notes = () if is_stored(work) else finish(work)
     summary = describe(work.out, work.remote, work, resumed, time.monotonic() - started, notes)
-    with suppress(OSError):
+    try:
         clear_work(work)
+    except StoreError as error:  # the store is finished all the same
+        return replace(summary, notes=(*summary.notes, f"{work.place}/{WORK} is not needed any more, but stays: {error}"))
     return summary
 
 
