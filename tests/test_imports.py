@@ -30,7 +30,7 @@ ARROWS = {
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
     "remote": {"_version", "errors", "machine", "shared_memory", "store", "words"},
     "sources": {"errors", "options", "store", "words"},
-    "prepare": {"_version", "errors", "kinds", "machine", "options", "sources", "store", "tokenizer", "words"},
+    "prepare": {"_version", "errors", "kinds", "machine", "options", "remote", "sources", "store", "tokenizer", "words"},
     "data": {"errors", "gpu", "kinds", "machine", "node_memory", "remote", "shared_memory", "store", "torch_private"},
     "images": {
         "errors",
@@ -95,7 +95,7 @@ ARROWS = {
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
     "cli_join": {"errors", "prepare", "store", "words"},
-    "cli_options": {"kinds", "options"},
+    "cli_options": {"kinds", "options", "remote"},
     "cli_prep": {"_version", "cli_options", "errors", "prepare"},
     "cli": {"_version", "cli_join", "cli_options", "cli_prep", "errors", "remote", "store", "bench", "words"},
     "integrations": {"errors", "loader"},

@@ -18,7 +18,7 @@ import click
 
 from fastdata._version import __version__
 from fastdata.cli_join import merge, subset
-from fastdata.cli_options import KINDS, SETTINGS
+from fastdata.cli_options import KINDS, SETTINGS, STORAGE, with_options
 from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
 from fastdata.remote.url import is_url
@@ -26,20 +26,17 @@ from fastdata.remote.url import is_url
 __all__ = ["main", "prep_main"]
 
 FORMATS = "; ".join(f"{kind.says}: {', '.join(kind.exports)}" for kind in KINDS)
-FOLDER = click.Path(exists=True, file_okay=False)
 
 
-class _FolderOrUrl(click.ParamType[Any]):
-    """A store in a folder or in object storage."""
+class _Stored(click.Path):
+    """A folder that exists, or a URL."""
 
-    name = "store"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if is_url(value) else FOLDER.convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_url(value) else super().convert(value, param, ctx)
 
 
-STORE = click.argument("store", type=FOLDER)
-STORE_OR_URL = click.argument("store", type=_FolderOrUrl())
+STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
+STORE_OR_URL = click.argument("store", type=_Stored(exists=True, file_okay=False))
 
 
 def _bytes(text: str) -> int:
@@ -73,7 +70,8 @@ cli.add_command(subset)
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
 @click.option("--sheet", type=_Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
-def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
+@with_options((STORAGE,))
+def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
     from fastdata.remote.locate import locate
@@ -84,7 +82,7 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
 
     if size is not None and sheet is None:
         raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
-    place = locate(store, in_memory=True)
+    place = locate(store, storage=storage, in_memory=True)
     opened = Store(place, kind=None)
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
@@ -95,7 +93,8 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None
 @cli.command()
 @STORE_OR_URL
 @click.option("--quick", is_flag=True, help="Check sizes, tables and structure only.")
-def verify(store: str, quick: bool) -> None:
+@with_options((STORAGE,))
+def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
     """Check STORE, a folder or a URL, against its checksums. Print a line for each problem; exit with code 1 if there are any."""
     from tqdm import tqdm
 
@@ -107,7 +106,7 @@ def verify(store: str, quick: bool) -> None:
         raise click.UsageError(f"--quick looks at files, but {store} is a URL: leave --quick out, which reads every byte")
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
         problems = 0
-        for problem in verify(locate(store, in_memory=True), quick=quick, tick=bar.update):
+        for problem in verify(locate(store, storage=storage, in_memory=True), quick=quick, tick=bar.update):
             problems += 1
             bar.write(problem, file=sys.stdout)
     if problems:
@@ -119,14 +118,15 @@ def verify(store: str, quick: bool) -> None:
 @cli.command()
 @STORE
 @click.argument("url")
-def publish(store: str, url: str) -> None:
+@with_options((STORAGE,))
+def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
     """Copy STORE to a URL, such as s3://bucket/photos.fds, from which datasets read it through a cache."""
     from tqdm import tqdm
 
     from fastdata.remote.publish import publish
 
     with tqdm(unit="B", unit_scale=True, disable=None) as bar:
-        publish(store, url, tick=bar.update)
+        publish(store, url, storage=storage, tick=bar.update)
     click.echo(f"{url} is a copy of {store}")
 
 
@@ -141,7 +141,8 @@ def publish(store: str, url: str) -> None:
 @click.option("--size", type=int, help="Stored size. Default: the largest.")
 @click.option("--shard-size", type=_bytes, metavar="SIZE", help="Largest size of a tar, such as 500MB. Default: 1GB.")
 @click.option("--val-fraction", type=float, help="For nanogpt: share of tokens, from the end, for val.bin; 0: none. Default: 0.1.")
-def export(store: str, out: str, to: str | None, **options: Any) -> None:
+@with_options((STORAGE,))
+def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None, **options: Any) -> None:
     """Write the samples of STORE, a folder or a URL, to DIR as ordinary files: images in class folders, in WebDataset tars, or with
     COCO annotations; tokens as .bin, arrays as .npy, a table as Parquet."""
     from tqdm import tqdm
@@ -151,7 +152,7 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
     from fastdata.words import number_of
 
     with tqdm(unit="img", disable=None) as bar:
-        count = export(locate(store, in_memory=True), out, to=to, tick=bar.update, **options)
+        count = export(locate(store, storage=storage, in_memory=True), out, to=to, tick=bar.update, **options)
     click.echo(f"{number_of(count, 'sample' if to == 'webdataset' else 'file')} in {out}")
 
 

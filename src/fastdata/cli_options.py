@@ -10,8 +10,21 @@ import click
 
 from fastdata import kinds
 from fastdata.options import OptionInfo, as_option, options_of
+from fastdata.remote.url import parse_storage
 
-__all__ = ["HELP", "KINDS", "PLANNED", "RUNS", "SETTINGS", "HelpInGroups", "options_of_kinds", "run_option", "with_options"]
+__all__ = [
+    "HELP",
+    "KINDS",
+    "PLACES",
+    "PLANNED",
+    "RUNS",
+    "SETTINGS",
+    "STORAGE",
+    "HelpInGroups",
+    "options_of_kinds",
+    "run_option",
+    "with_options",
+]
 
 KINDS = [kinds.find(name) for name in kinds.names()]
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -133,6 +146,10 @@ def _show_help(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         ctx.exit()
 
 
+def _storage(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any] | None:
+    return parse_storage(value) or None
+
+
 PLANNED = (  # options of whatever makes a plan
     run_option("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Kind of data. Default: found from the files."),
     run_option(
@@ -147,6 +164,24 @@ RUNS = (  # options of whatever makes shards
     run_option("--workers", type=int, help="Worker processes. Default: one per core."),
     run_option("--timeout", type=float, default=60.0, help="Seconds after which a decoder counts as hanging."),
     run_option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="How to show progress."),
+)
+STORAGE = run_option(
+    "--storage",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_storage,
+    help="If a URL is given: an option of its client, such as endpoint, region or anonymous=true; may repeat. Default: as the "
+    "environment says, which is also the place for secrets.",
+)
+PLACES = (  # options of whatever may write to a URL
+    STORAGE,
+    run_option(
+        "--scratch",
+        type=click.Path(),
+        metavar="FOLDER",
+        help="Write shards in this folder first, on a disk of this machine. Default: in OUT; for a URL, in the system's folder for "
+        "temporary files.",
+    ),
 )
 HELP = (
     run_option(

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from fastdata._version import __version__
-from fastdata.cli_options import HELP, PLANNED, RUNS, SETTINGS, HelpInGroups, options_of_kinds, run_option, with_options
+from fastdata.cli_options import HELP, PLACES, PLANNED, RUNS, SETTINGS, HelpInGroups, options_of_kinds, run_option, with_options
 from fastdata.errors import PrepError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _folder_of(part: str) -> str:
 @SOURCE
 @OUT
 @options_of_kinds
-@with_options(PLANNED, RUNS)
+@with_options(PLANNED, RUNS, PLACES)
 @run_option("--append", type=click.Path(), metavar="STORE", help="Add the samples to STORE as its next version, as it was made.")
 @run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
 @REJECT_RATE
@@ -91,8 +92,8 @@ def _folder_of(part: str) -> str:
 @run_option("--submit", is_flag=True, help="For Slurm: run the script instead of printing it.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: Any) -> None:
-    """Make a store from SOURCE: images, text, arrays or a table. OUT defaults to the name of SOURCE + ".fds" in the working folder.
-    To continue after an interruption, run the same command again. In tasks: plan, run, finish.
+    """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
+    SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
     from fastdata.prepare import grow, report
     from fastdata.prepare.estimate import estimate
@@ -122,7 +123,7 @@ def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: A
             click.echo(f"more than {max_reject_rate:.2%} of the tried inputs are rejected; --max-reject-rate allows more", err=True)
             sys.exit(3)
         sys.exit(0 if found.fits else 1)
-    if options.get("engine") == "slurm":
+    if options.get("engine") == "slurm":  # not typed with --append
         _on_slurm(options, **slurm)
         return
     try:
@@ -140,7 +141,7 @@ def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: A
 def _check_rejects(summary: Summary, max_reject_rate: float) -> None:
     """End with code 3 if too many inputs were rejected."""
     if summary.reject_rate > max_reject_rate:
-        rejects = summary.out / "rejects.jsonl"
+        rejects = f"{summary.out}/rejects.jsonl"
         click.echo(
             f"more than {max_reject_rate:.2%} of the inputs were rejected: see {rejects}; --max-reject-rate allows more", err=True
         )
@@ -159,17 +160,24 @@ def _on_slurm(options: dict[str, Any], tasks: int | None, sbatch: str | None, su
     for run_only in ("engine", "address", "timeout", "progress"):
         options.pop(run_only)
     workers = options.pop("workers")
-    slurm.slurm_script(Path(), 1, tasks=tasks, workers=workers, options=sbatch or "")  # checks the options before planning
+    script = partial(
+        slurm.slurm_script,
+        tasks=tasks,
+        workers=workers,
+        options=sbatch or "",
+        scratch=options["scratch"],
+        storage=options["storage"],
+    )
+    script("", 1)  # checks the options before planning
     planned = prep_plan(**options)
     for line in report.plan_lines(planned):
         click.echo(line, err=True)
     if planned.finished:
         return
-    script = slurm.slurm_script(planned.out, planned.shards, tasks=tasks, workers=workers, options=sbatch or "")
     if submit:
-        slurm.submit(script)
+        slurm.submit(script(planned.out, planned.shards))
     else:
-        click.echo(script, nl=False)
+        click.echo(script(planned.out, planned.shards), nl=False)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -213,9 +221,10 @@ def _part(name: str, cls: type[_Part] = _Part) -> Callable[[Callable[..., None]]
 @SOURCE
 @OUT
 @options_of_kinds
-@with_options(PLANNED, HELP)
+@with_options(PLANNED, PLACES, HELP)
 def _plan(**options: Any) -> None:
-    """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk: run, then finish."""
+    """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk, or on
+    any machines if it is a URL: run, then finish."""
     from fastdata.prepare import report
     from fastdata.prepare.tasks import prep_plan
 
@@ -227,10 +236,7 @@ def _plan(**options: Any) -> None:
 @click.argument("out", type=click.Path())
 @click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: as torchrun, MPI or Slurm says.")
 @click.option("--of", type=int, metavar="N", help="Number of tasks. Default: as the launcher says; without one, 1.")
-@click.option(
-    "--scratch", type=click.Path(), metavar="FOLDER", help="Write shards in this folder first, on a disk of this machine."
-)
-@with_options(RUNS)
+@with_options(RUNS, PLACES)
 def _run(out: str, **options: Any) -> None:
     """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and
     run again.
@@ -244,13 +250,14 @@ def _run(out: str, **options: Any) -> None:
 
 @_part("finish")
 @click.argument("out", type=click.Path())
+@with_options(PLACES)
 @REJECT_RATE
-def _finish(out: str, max_reject_rate: float) -> None:
+def _finish(out: str, max_reject_rate: float, **options: Any) -> None:
     """Turn the shards that tasks have made in OUT into a store."""
     from fastdata.prepare import report
     from fastdata.prepare.tasks import prep_finish
 
-    summary = prep_finish(out)
+    summary = prep_finish(out, **options)
     for line in report.store_lines(summary):
         click.echo(line)
     _check_rejects(summary, max_reject_rate)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from conftest import SIZES, Compare
+from faults import storing
 from support import PREP, kill_group, run, start, tables, until
 
 HERE = Path(__file__).parent
@@ -184,3 +185,22 @@ def test_a_node_that_makes_other_bytes_is_refused(ray: Ray, source: Path, tmp_pa
 def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
     found = run(*PREP, source, tmp_path / "o.fds", *OPTIONS, "--engine", "ray", "--address", "127.0.0.1:1")
     assert found.returncode == 2 and "--address 127.0.0.1:1: cannot connect to Ray" in found.stderr
+
+
+def test_nodes_that_share_no_disk(ray: Ray, source: Path, tmp_path: Path, compare_objects: Compare) -> None:
+    """OUT is in object storage. A node is killed in the middle."""
+    ray.have(3)
+    keys = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+    with storing(tmp_path) as server:
+        keys["endpoint"] = server.url
+        storage = [word for key, value in keys.items() for word in ("--storage", f"{key}={value}")]
+        options = (*OPTIONS, "--order", "listed", *storage, "--scratch", tmp_path / "scratch")
+        driver = start(
+            *PREP, source, "s3://bucket/o.fds", *options, "--engine", "ray", "--address", ray.address, stderr=subprocess.PIPE
+        )
+        out = tmp_path / "bucket/o.fds"
+        until(lambda: len(tables(out)) >= 5 or driver.poll() is not None, SECONDS)
+        ray.kill()
+        errors = driver.communicate(timeout=SECONDS)[1]
+        assert driver.returncode == 0, errors.decode()
+        compare_objects(out)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from conftest import SIZES, Compare
+from faults import storing
 from support import PREP, run, tables, until
 
 OPTIONS = [word for size in SIZES for word in ("--size", str(size))]
@@ -134,7 +135,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     cluster.close()
 
 
-def _submit(slurm: Slurm, source: Path, out: Path, *more: str) -> list[str]:
+def _submit(slurm: Slurm, source: Path, out: Path | str, *more: str) -> list[str]:
     """Prepare on Slurm, and return the numbers of both jobs."""
     log = f"--output={slurm.folder}/%j-%a.log"
     command = (*PREP, source, out, *OPTIONS, "--engine", "slurm", "--tasks", "6", "--sbatch", log, *more)
@@ -175,3 +176,15 @@ def test_a_node_killed_in_the_middle(slurm: Slurm, source: Path, tmp_path: Path,
     _wait(slurm, out)
     assert 3 <= finished
     compare(out)
+
+
+def test_nodes_that_share_no_disk(
+    slurm: Slurm, source: Path, tmp_path: Path, compare_objects: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OUT is in object storage. Credentials are in the environment, which sbatch hands on."""
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    monkeypatch.setattr(slurm, "environment", slurm.environment | keys)
+    with storing(tmp_path) as server:
+        _submit(slurm, source, "s3://bucket/o.fds", "--order", "listed", "--storage", f"endpoint={server.url}")
+        _wait(slurm, tmp_path / "bucket/o.fds")
+        compare_objects(tmp_path / "bucket/o.fds")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.kinds import Kind
+from fastdata.kinds import Kind, Planned
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
+from fastdata.prepare.remote_out import RemoteOut, place_of
+from fastdata.remote.url import is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
+from fastdata.sources.shuffled import UnpackedWholeError
 
 __all__ = ["as_path", "build_plan", "check_positive", "choose_kind"]
 
@@ -44,8 +49,13 @@ def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     raise TypeError(f"source is a {type(source).__name__}, but must be a path, {', or '.join(taken)}")
 
 
-def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None = None, **arguments: Any) -> Work:
+def build_plan(
+    source: StrPath, out: StrPath | None = None, remote: RemoteOut | None = None, *, limit: int | None = None, **arguments: Any
+) -> Work:
     """Decide what `prep` would do with these arguments.
+
+    Args:
+        remote: OUT, if it is a URL and opened.
 
     Raises:
         PrepError: there is nothing to prepare, or the inputs do not fit together.
@@ -54,11 +64,27 @@ def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None
     refuse_store(Path(source))
     kind = choose_kind(source, arguments)
     options = _own_options(kind, source, arguments)
+    out = place_of(out)
     root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     check_positive(limit=limit)
-    planned = kind.plan(source, target, options, limit)
+    if remote is not None:
+        target = remote.folder
+    planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
     folders = planned.root or root, planned.beside or root, *planned.others
-    return Work(kind, planned.plan, target, tuple(folder.absolute() for folder in folders), planned.skipped, planned.notes)
+    roots = tuple(folder.absolute() for folder in folders)
+    return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, remote=remote)
+
+
+def _plan_shuffled(kind: Kind, source: StrPath, target: Path, options: Any, limit: int | None) -> Planned:
+    """Plan a store that is read in lanes, which mix badly if the inputs are sorted: shuffle them, unless the order was chosen."""
+    if "order" not in options_of(kind.options) or options.order is not None:
+        return kind.plan(source, target, options, limit)
+    try:
+        return kind.plan(source, target, replace(options, order="shuffled"), limit)
+    except UnpackedWholeError as error:
+        planned = kind.plan(source, target, options, limit)
+        note = f"order: as listed, since {error.why}; batches of a store in object storage mix better if it is shuffled"
+        return replace(planned, notes=(*planned.notes, note))
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
@@ -114,6 +140,8 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
     """Return the folder that names are relative to (`own_root`, if it is set) and the folder of the store."""
     root, name = locate(source)
     root = root if own_root is None else Path(own_root)
+    if is_url(out):
+        return root.absolute(), Path(tempfile.gettempdir(), "fastdata.fds")  # where nothing is
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
     if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import as_path, build_plan, check_positive
+from fastdata.prepare.remote_out import place_of
+from fastdata.prepare.run import BACKLOG
+from fastdata.remote.url import Storage, is_url
+from fastdata.sources.options import StrPath
 
 __all__ = ["Estimate", "estimate"]
 
@@ -23,12 +27,13 @@ class Estimate:
 
     Attributes:
         inputs: about how many images, documents or rows there are.
-        bytes: the size of the store on disk, with LMDB's padding.
+        bytes: the size of the store, with LMDB's padding.
         seconds: the time on the given number of workers, without start-up.
-        free_bytes: free space on the disk that would hold the store.
+        free_bytes: free space on the disk that would hold the store, or on a way to object storage, some shards.
         probes: the number of inputs that were tried.
         rejected: count of rejected probes by reason.
         notes: what the labels are, where they come from, and what is not stored.
+        waiting: if OUT is in object storage, the most bytes of shards that wait on the disk to be sent; else 0.
     """
 
     inputs: int
@@ -38,14 +43,23 @@ class Estimate:
     probes: int
     rejected: dict[str, int]
     notes: tuple[str, ...] = ()
+    waiting: int = 0
 
     @property
     def fits(self) -> bool:
-        """Whether the disk has room for the store."""
-        return self.free_bytes > self.bytes
+        """Whether the disk has room for the store, or for what waits to be sent."""
+        return self.free_bytes > (self.waiting or self.bytes)
 
 
-def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers: int | None = None, **options: Any) -> Estimate:
+def estimate(
+    source: Any,
+    out: StrPath | None = None,
+    *,
+    workers: int | None = None,
+    storage: Storage | None = None,
+    scratch: StrPath | None = None,
+    **options: Any,
+) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
@@ -54,9 +68,14 @@ def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers:
         probed = work.kind.probe(plan, work.roots)
         seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
-    disk = next(p for p in (work.out, *work.out.parents) if p.exists())
+    is_remote = is_url(place_of(out))
+    place = work.out if scratch is None or not is_remote else Path(scratch).absolute()
+    disk = next(p for p in (place, *place.parents) if p.exists())
     size = int(sum(map(_stored, probed.records)) * probed.scale) + fixed
-    return Estimate(probed.inputs, size, seconds, shutil.disk_usage(disk).free, probed.tried, dict(probed.rejected), work.notes)
+    shards = min(plan.num_shards, (BACKLOG + 1) * (workers or available_cores()))
+    waiting = -(-size * shards // plan.num_shards) if is_remote else 0
+    free = shutil.disk_usage(disk).free
+    return Estimate(probed.inputs, size, seconds, free, probed.tried, dict(probed.rejected), work.notes, waiting)
 
 
 def _stored(size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import clear
+from fastdata.prepare.folder import clear_all
 from fastdata.prepare.plan import Work
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.reasons import nothing_kept
@@ -43,22 +43,27 @@ class Done(NamedTuple):
     rejected: int
 
 
-def finished_shards(work: Work, shards: Iterable[int]) -> dict[int, Done]:
+def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, Done]:
     """Return those shards that are finished: made by this plan, and with files of the recorded sizes.
 
     A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
     found = {}
+    size_of = _size if work.remote is None else work.remote.look(shards)
     for shard in shards:
         try:
             table = _table(work.out, shard)
             if table["fingerprint"] == work.plan.fingerprint and all(
-                shard_place(work.out, name, shard).stat().st_size == size for name, (size, _) in table["files"].items()
+                size_of(shard_place(work.out, name, shard)) == size for name, (size, _) in table["files"].items()
             ):
                 found[shard] = Done(work.kind.kept(table), len(table["rejects"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _table(out: Path, shard: int) -> dict[str, Any]:
@@ -93,17 +98,19 @@ def finish(work: Work) -> tuple[str, ...]:
     finished = finished_shards(work, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
-            f"{out} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or make "
-            f"all that is missing here with fastdata-prep run {out}"
+            f"{work.place} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
+            f"make all that is missing here with fastdata-prep run {work.place}"
         )
     shards = _Tables(out, plan.num_shards)
-    rejects, sums = list[dict[str, Any]](), dict[str, list[FileSum]]()
+    rejects, sums, places = list[dict[str, Any]](), dict[str, list[FileSum]](), dict[str, list[str]]()
     for shard in shards:
         rejects += shard["rejects"]
         for name, total in shard["files"].items():
             sums.setdefault(name, []).append(FileSum(*total))
+        for name, encoded in shard.get("places", {}).items():
+            places.setdefault(name, []).append(encoded)
     if not any(done.kept for done in finished.values()):
-        clear(out, set())
+        clear_all(work)
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
         raise _nothing_kept(rejects)
@@ -117,6 +124,8 @@ def finish(work: Work) -> tuple[str, ...]:
         files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     files |= {name: file_sum(out / name) for name in plan.files}
+    if work.remote is not None and plan.columns:
+        work.remote.fetch({shard_place(Path(), COLUMNS, k).as_posix(): total for k, total in enumerate(sums[COLUMNS])})
     files |= join_columns(plan.columns, [shard_place(out, COLUMNS, k) for k in range(plan.num_shards)], out)
     variants = []
     for name, size, form in plan.options.variants():
@@ -136,7 +145,9 @@ def finish(work: Work) -> tuple[str, ...]:
         columns=plan.columns,
         images=tables.images,
     )
-    for variant in manifest.variants:
+    if work.remote is not None:
+        work.remote.commit(manifest, places)
+    for variant in manifest.variants if work.remote is None else ():
         sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())
     return tables.notes

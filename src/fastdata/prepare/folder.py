@@ -12,12 +12,12 @@ from pathlib import Path
 
 from fastdata import kinds
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.plan import Plan, Work, describe_difference
+from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_path
 from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
 from fastdata.store.format import read_manifest
 
-__all__ = ["Busy", "claimed", "clear", "is_finished", "is_stored", "refuse_store", "writing"]
+__all__ = ["Busy", "claimed", "clear", "clear_all", "clear_work", "is_finished", "is_stored", "refuse_store", "writing"]
 
 LOCK = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
@@ -28,7 +28,7 @@ class Busy(PrepError):
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
+def writing(out: Path | str) -> Iterator[None]:
     """Turn errors of the disk into a StoreError that says how to go on."""
     try:
         yield
@@ -117,10 +117,26 @@ def clear(out: Path, keep: set[Path]) -> None:
             folder.rmdir()
 
 
-def is_stored(out: Path, plan: Plan) -> bool:
+def clear_all(work: Work) -> None:
+    """Remove all that prep has made of a store."""
+    if work.remote is not None:
+        work.remote.clear()
+    clear(work.out, set())
+
+
+def clear_work(work: Work) -> None:
+    """Remove what only an unfinished store needs."""
+    if work.remote is not None:
+        work.remote.clear_work()
+    shutil.rmtree(work.out / WORK, ignore_errors=True)
+
+
+def is_stored(work: Work) -> bool:
     """Return whether the store of this plan is finished."""
     try:
-        return read_manifest(out).fingerprint == plan.fingerprint
+        if work.remote is not None and not work.remote.find_manifest():
+            return False
+        return read_manifest(work.out).fingerprint == work.plan.fingerprint
     except StoreError:
         return False
 
@@ -133,11 +149,11 @@ def is_finished(work: Work, overwrite: bool) -> bool:
     """
     out, plan, changed = work.out, work.plan, ""
     if overwrite and not _is_resumable(work):
-        clear(out, set())
+        clear_all(work)
     elif (out / MANIFEST).exists():
         old = read_manifest(out)
         if old.fingerprint == plan.fingerprint:
-            shutil.rmtree(out / WORK, ignore_errors=True)  # a run that is killed at its very end leaves it
+            clear_work(work)  # a run that is killed at its very end leaves it
             return True
         columns = [column.as_json() for column in old.columns]
         before = {"options": old.options, "libraries": old.libraries, "columns": columns}
@@ -146,7 +162,7 @@ def is_finished(work: Work, overwrite: bool) -> bool:
         changed = difference(work)
     if changed:
         raise PrepError(
-            f"{out} was made, or begun, with other options or inputs:\n{changed}\n"
+            f"{work.place} was made, or begun, with other options or inputs:\n{changed}\n"
             "Give the same options and inputs, another OUT, or --overwrite."
         )
     return False

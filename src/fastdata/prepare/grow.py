@@ -14,7 +14,9 @@ from fastdata.options import as_option, options_of
 from fastdata.prepare.folder import claimed, clear, writing
 from fastdata.prepare.job import prep
 from fastdata.prepare.join import check_alike, join, link_shards
+from fastdata.prepare.remote_out import place_of
 from fastdata.prepare.summary import Summary
+from fastdata.remote.url import is_url
 from fastdata.store.files import MANIFEST, file_sum, is_store, sync, write_atomic
 from fastdata.store.format import Manifest
 from fastdata.store.store import Store
@@ -45,7 +47,7 @@ def append(source: Any, store: StrPath, **options: Any) -> Summary:
         PrepError: the inputs, or their options, do not fit the store.
         StoreError: there is no such store, or it cannot be written.
     """
-    root = Path(store).absolute()
+    root = Path(_on_disk(store, "append")).absolute()
     _check_root(root)
     out = root.with_name(f"{root.name}.append")
     if options.pop("out", None) is not None:
@@ -60,7 +62,7 @@ def append(source: Any, store: StrPath, **options: Any) -> Summary:
 
 def as_before(store: StrPath, options: dict[str, Any]) -> dict[str, Any]:
     """Return arguments of `prep` that prepare other inputs as those of a store were prepared. options: what the user gives."""
-    opened = Store(store, kind=None)
+    opened = Store(_on_disk(store, "append"), kind=None)
     given = {name: value for name, value in options.items() if value is not None}
     known = options_of(opened.kind.options)
     same = {name: value for name, value in opened.kind.again(opened).items() if name in known}
@@ -71,6 +73,20 @@ def as_before(store: StrPath, options: dict[str, Any]) -> dict[str, Any]:
                 f"{as_option(name)} is {_plain(value)}, but {opened.path} was prepared with {_plain(was)}: leave it out"
             )
     return {"kind": opened.kind.name, **same, **given}
+
+
+def _on_disk(store: StrPath, argument: str) -> StrPath:
+    """Return the path of a store that is changed or made in place.
+
+    Raises:
+        PrepError: it is in object storage.
+    """
+    place: StrPath = place_of(store)
+    if is_url(place):
+        raise PrepError(
+            f"{as_option(argument)} is {place}, but only stores on a disk can grow or be merged: do it there, then fastdata publish"
+        )
+    return place
 
 
 def _plain(value: Any) -> Any:
@@ -159,7 +175,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     if len(opened) < 2:
         raise ValueError(f"{len(opened)} stores were given, but merging takes two or more")
     check_alike(opened)
-    root = Path(out).absolute()
+    root = Path(_on_disk(out, "out")).absolute()
     if inside := next((store.path for store in opened if store.shards in (root, *root.parents)), None):
         raise PrepError(f"OUT {root} is, or lies inside of, {inside}, which is merged: choose another name")
     with writing(root), claimed(root):

@@ -46,12 +46,14 @@ def check_host(work: Work) -> None:
     host, plan = socket.gethostname(), work.plan
     for root in work.roots:
         if not root.is_dir():
-            raise PrepError(f"{root}, where the plan of {work.out} has its inputs, is not there on {host}: mount it in this place")
+            raise PrepError(
+                f"{root}, where the plan of {work.place} has its inputs, is not there on {host}: mount it in this place"
+            )
     first = plan.shard(0)
     tried = [path for source in first[:: -(-len(first) // PROBES) or 1] if (path := _path_of(work.roots[0], source)) is not None]
     if tried and not any(map(os.path.lexists, tried)):
         raise PrepError(
-            f"inputs of the plan of {work.out} are not there on {host}, such as {tried[0]}: mount their disk in this place; they "
+            f"inputs of the plan of {work.place} are not there on {host}, such as {tried[0]}: mount their disk in this place; they "
             "would all be rejected"
         )
 
@@ -66,7 +68,7 @@ def _refuse(work: Work, planned: dict[str, str], here: dict[str, str]) -> None:
     differ = [name for name in planned if planned[name] != here.get(name)]
     if lines := [f"  {name} {planned[name]}, here {here.get(name, 'unknown')}" for name in differ]:
         raise PrepError(
-            f"{socket.gethostname()} would not make the bytes that the plan of {work.out} means:\n"
+            f"{socket.gethostname()} would not make the bytes that the plan of {work.place} means:\n"
             + "\n".join(lines)
             + "\nRun on a machine with the same libraries and processor features as the one that planned, or plan again here with "
             "--overwrite."

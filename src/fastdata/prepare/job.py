@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_cores
@@ -15,11 +16,12 @@ from fastdata.prepare.folder import claimed, is_stored, writing
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
 from fastdata.prepare.ray_engine import run_on_ray
+from fastdata.prepare.remote_out import opened, place_of
 from fastdata.prepare.run import Engine, run_shards
-from fastdata.prepare.summary import Summary, summarize
-from fastdata.prepare.tasks import lay_plan, make_all, plan_tasks
-from fastdata.store.files import WORK
-from fastdata.store.store import Store
+from fastdata.prepare.summary import Summary
+from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
+from fastdata.remote.url import Storage
+from fastdata.store.files import PLAN, WORK
 
 __all__ = ["prep"]
 
@@ -37,6 +39,8 @@ def prep(
     progress: str = "off",
     engine: str = "local",
     address: str | None = None,
+    storage: Storage | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Summary:
     r"""Make a store of images, arrays, text or a table. After an interruption, the same call continues the run.
@@ -52,14 +56,20 @@ def prep(
             also as .gz or .zst.
             Table (with target): a .parquet, .arrow, .csv or .tsv file; or a DataFrame (pandas, or any that exports an Arrow
             stream).
-        out: the store to make; None: the source's name + ".fds", in the current folder.
+        out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds; None: the source's name +
+            ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents; or the first rows of a table.
         workers: number of processes; None: one per core.
         overwrite: replace a store, or an unfinished one, that has other options or inputs.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
-        engine: what runs the workers: "local", this machine, or "ray", a Ray cluster whose nodes share the disk of OUT.
+        engine: what runs the workers: "local", this machine, or "ray", a Ray cluster; its nodes share the disk of OUT, or OUT is
+            a URL.
         address: of the Ray cluster, such as "ray://head:10001"; None: as RAY_ADDRESS says, or a new one on this machine.
+        storage: if OUT is a URL, options of the client: endpoint, region, anonymous and others; what is missing comes from the
+            environment.
+        scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
+            for temporary files.
         kind: "images", "arrays" (also for TIFF and PNG), "tokens" or "table"; None: follows from the options and files.
         options: the options of the kind, see below.
 
@@ -75,19 +85,23 @@ def prep(
         raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
         raise ValueError(f"--address is {address}, but belongs to --engine ray")
-    with as_path(source, out, options.pop("labels", None)) as (path, labels):
-        work, started = build_plan(path, out, limit=limit, labels=labels, **options), time.monotonic()
-        with writing(work.out):
-            if not overwrite and is_stored(work.out, work.plan) and not (work.out / WORK).exists():
+    with (
+        as_path(source, out, options.pop("labels", None)) as (path, labels),
+        opened(place_of(out), storage, scratch) as remote,
+    ):
+        work, started = build_plan(path, out, remote, limit=limit, labels=labels, **options), time.monotonic()
+        with writing(work.place):
+            if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists():
                 return _already(work)
             with _laid(work, overwrite, share=engine == "ray") as laid:
                 if laid is None:
                     return _already(work)
                 make: Engine
                 if engine == "ray":
-                    make = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout, address=address)
+                    make = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout, address=address, scratch=scratch)
                 else:
-                    make = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout)
+                    where = None if scratch is None or remote is not None else Path(scratch).absolute()
+                    make = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout, scratch=where)
                 return make_all(laid, make, progress, started)
 
 
@@ -105,4 +119,4 @@ def _laid(work: Work, overwrite: bool, *, share: bool) -> Iterator[Work | None]:
 
 def _already(work: Work) -> Summary:
     """Describe a store that was finished before this run."""
-    return summarize(Store(work.out, kind=None, fingerprint=work.plan.fingerprint), work, None, 0.0, ())
+    return describe(work.out, work.remote, work, None, 0.0, ())

@@ -14,6 +14,7 @@ import xxhash
 
 from fastdata import kinds
 from fastdata._version import __version__
+from fastdata.prepare.remote_out import RemoteOut
 from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
@@ -103,6 +104,7 @@ class Work:
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
         machine: what of the machine that planned decides the bytes, if the plan was read from its files.
+        remote: the store, if it is in object storage; `out` is the folder of this machine in which it is made.
     """
 
     kind: kinds.Kind
@@ -112,6 +114,12 @@ class Work:
     skipped: dict[str, int]
     notes: tuple[str, ...] = ()
     machine: dict[str, str] = field(default_factory=dict)
+    remote: RemoteOut | None = None
+
+    @property
+    def place(self) -> Path | str:
+        """The store as the user knows it: a folder, or a URL."""
+        return self.out if self.remote is None else self.remote.url
 
 
 def _body(

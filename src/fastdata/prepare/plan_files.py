@@ -14,12 +14,12 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
+from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
-from fastdata.store.files import MANIFEST, WORK, write_atomic
+from fastdata.store.files import MANIFEST, PLAN, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "plan_path", "save_plan"]
 
-PLAN = "plan.json"
 SLICE = 10_000  # sources: a slice ends with the shard that reaches so many
 SUM = "xxh3_128"
 BROKEN = OSError, ValueError, KeyError, TypeError, AttributeError, ImportError
@@ -74,8 +74,12 @@ def _slices(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
             begin = bound
 
 
-def load_plan(out: Path) -> Work:
+def load_plan(out: Path, remote: RemoteOut | None = None) -> Work:
     """Read the plan of a store that is being made. Its sources are read when they are asked for.
+
+    Args:
+        out: where it is.
+        remote: the store, if it is in object storage; then `out` is its folder on this machine.
 
     Raises:
         PrepError: there is no plan, or it is damaged.
@@ -86,7 +90,7 @@ def load_plan(out: Path) -> Work:
         plan = Plan(
             options,
             labels,
-            _Sources(out, body["bounds"][-1], body["slices"]),
+            _Sources(out, body["bounds"][-1], body["slices"], remote),
             tuple(body["bounds"]),
             tuple(body["amounts"]),
             body["libraries"],
@@ -97,7 +101,8 @@ def load_plan(out: Path) -> Work:
             parts,
         )
         kind = kinds.find(options.kind)
-        return Work(kind, plan, out, tuple(map(Path, body["roots"])), body["skipped"], tuple(body["notes"]), body["machine"])
+        roots, notes = tuple(map(Path, body["roots"])), tuple(body["notes"])
+        return Work(kind, plan, out, roots, body["skipped"], notes, body["machine"], remote=remote)
     except BROKEN as error:
         raise _damaged(plan_path(out), error) from None
 
@@ -139,10 +144,11 @@ class _Sources(Sequence[Any]):
 
     Args:
         slices: the first source and the checksum of each slice.
+        remote: where slices come from that are not in the folder.
     """
 
-    def __init__(self, out: Path, count: int, slices: Sequence[tuple[int, str]]) -> None:
-        self._out, self._count = out, count
+    def __init__(self, out: Path, count: int, slices: Sequence[tuple[int, str]], remote: RemoteOut | None) -> None:
+        self._out, self._count, self._remote = out, count, remote
         self._starts = [start for start, _ in slices]
         self._sums = [total for _, total in slices]
         self._held: tuple[int, tuple[Any, ...]] = -1, ()
@@ -175,6 +181,8 @@ class _Sources(Sequence[Any]):
         number = bisect.bisect_right(self._starts, index) - 1
         if self._held[0] != number:
             path = _slice_path(self._out, number)
+            if self._remote is not None:
+                self._remote.pull([path])
             data = _checked(path, self._sums[number])
             try:
                 self._held = number, decode_rows(json.loads(data))
@@ -193,7 +201,7 @@ def difference(work: Work) -> str:
     try:
         if old["fingerprint"] == work.plan.fingerprint and old["machine"] == new["machine"]:
             return ""
-        sources = _Sources(work.out, old["bounds"][-1], old["slices"]), work.plan.sources
+        sources = _Sources(work.out, old["bounds"][-1], old["slices"], work.remote), work.plan.sources
         return describe_difference(old, new, work.kind, work.kind, sources)
     except BROKEN as error:
         raise _damaged(plan_path(work.out), error) from None

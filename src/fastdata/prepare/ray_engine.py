@@ -5,16 +5,18 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastdata.errors import FastDataError, PrepError, StoreError, needs
+from fastdata.errors import FastDataError, MissingExtraError, PrepError, RemoteError, StoreError, needs
 from fastdata.prepare.finish import finished_shards
 from fastdata.prepare.host import check_host
 from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_path
+from fastdata.prepare.remote_out import opened
 from fastdata.prepare.run import Pool, Report
+from fastdata.sources.options import StrPath
 from fastdata.store.files import unique
 
 __all__ = ["run_on_ray"]
@@ -25,11 +27,27 @@ MOST = 8  # shards of a task: a worker makes the next shard while the last one i
 PATIENCE_S = 10  # NFS may show a new file late
 ANSWER_S = 30  # a node that has just died may still be listed
 
-_pools: dict[str, tuple[Work, Pool]] = {}  # by the token of the run: a process of Ray keeps its worker for the next task
+_pools: dict[str, tuple[Work, Pool, ExitStack]] = {}  # by the token of the run: a process of Ray keeps its worker for the next task
+
+
+class _Run(NamedTuple):
+    """What all tasks of a run know: the store, a file in its work folder, options of its client, where to write shards first."""
+
+    out: str
+    token: str
+    storage: dict[str, Any] | None
+    scratch: str | None
 
 
 def run_on_ray(
-    shards: Sequence[int], report: Report, *, work: Work, workers: int | None, timeout_s: float, address: str | None
+    shards: Sequence[int],
+    report: Report,
+    *,
+    work: Work,
+    workers: int | None,
+    timeout_s: float,
+    address: str | None,
+    scratch: StrPath | None = None,
 ) -> None:
     """Make some shards of a plan on a Ray cluster. Tasks of lost nodes are run again.
 
@@ -39,6 +57,7 @@ def run_on_ray(
         workers: the most CPUs to use at a time; None: all.
         timeout_s: seconds after which an input is considered to hang its decoder.
         address: of the cluster; None: as RAY_ADDRESS says, or a new one on this machine. A process that is connected stays so.
+        scratch: a folder on a disk of each node, as for `prep`.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -51,12 +70,14 @@ def run_on_ray(
     token.touch()
     try:
         with _connected(ray, address), _our_errors(ray):
-            _check_nodes(ray, str(work.out), token.name)
+            storage = None if work.remote is None else work.remote.storage
+            run = _Run(str(work.place), token.name, storage, None if scratch is None else str(Path(scratch).absolute()))
+            _check_nodes(ray, run)
             cpus = int(ray.cluster_resources().get("CPU", 1))
             size = max(1, min(MOST, len(shards) // (cpus * PER_CPU)))
             groups = [shards[k : k + size] for k in range(0, len(shards), size)]
             make = ray.remote(max_retries=RETRIES, num_cpus=1)(_make)
-            _collect(ray, lambda group: make.remote(str(work.out), token.name, group, timeout_s), groups, workers, report)
+            _collect(ray, lambda group: make.remote(run, group, timeout_s), groups, workers, report)
     finally:
         token.unlink(missing_ok=True)
 
@@ -102,14 +123,14 @@ def _our_errors(ray: Any) -> Iterator[None]:
         raise StoreError(f"Ray could not go on: {error}\nWhat is finished is kept; run the same command again.") from error
 
 
-def _check_nodes(ray: Any, out: str, token: str) -> None:
+def _check_nodes(ray: Any, run: _Run) -> None:
     """Raise PrepError if a node does not see OUT, or would make other bytes. Nodes that do not answer are looked at by `_make`."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     look = ray.remote(num_cpus=0)(_look)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     strategies = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    looks = [look.options(scheduling_strategy=strategy).remote(out, token) for strategy in strategies]
+    looks = [look.options(scheduling_strategy=strategy).remote(run) for strategy in strategies]
     problems = set()
     for answered in ray.wait(looks, num_returns=len(looks), timeout=ANSWER_S)[0] if looks else ():
         with suppress(ray.exceptions.RaySystemError, ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
@@ -133,44 +154,58 @@ def _collect(
         report(*sums)
 
 
-def _look(out: str, token: str) -> str:
+def _look(run: _Run) -> str:
     """Return why this node cannot make shards; "" if it can."""
     try:
-        _plan_here(Path(out), token)
-    except PrepError as error:
+        with _plan_here(run):
+            pass
+    except (PrepError, RemoteError, MissingExtraError) as error:
         return str(error)
     return ""
 
 
-def _plan_here(out: Path, token: str) -> Work:
-    """Read the plan on a node, after a look for a file that the driver has just written."""
+@contextmanager
+def _plan_here(run: _Run) -> Iterator[Work]:
+    """Read the plan on a node. If OUT is a folder, look for a file that the driver has just written."""
+    with opened(run.out, run.storage, run.scratch) as remote:
+        if remote is None:
+            _find_token(Path(run.out), run.token)
+        work = load_plan(Path(run.out) if remote is None else remote.folder, remote)
+        check_host(work)
+        yield work
+
+
+def _find_token(out: Path, token: str) -> None:
     end = time.monotonic() + PATIENCE_S
     while not plan_path(out).with_name(token).exists():
         if time.monotonic() > end:
-            raise PrepError(f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share")
+            raise PrepError(
+                f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share, "
+                "or a URL of object storage"
+            )
         time.sleep(0.2)
-    work = load_plan(out)
-    check_host(work)
-    return work
 
 
-def _make(out: str, token: str, shards: Sequence[int], timeout_s: float) -> tuple[int, int, int]:
+def _make(run: _Run, shards: Sequence[int], timeout_s: float) -> tuple[int, int, int]:
     """Make some shards on a node, but those that a lost try of this task has finished.
 
     Returns:
         The work done, the number of rejected inputs, and the bytes read.
     """
-    if token not in _pools:
-        work = _plan_here(Path(out), token)
-        _pools[token] = work, Pool(work, workers=1, timeout_s=timeout_s)
-    work, pool = _pools[token]
+    if run.token not in _pools:
+        with ExitStack() as stack:
+            work = stack.enter_context(_plan_here(run))
+            scratch = None if run.scratch is None or work.remote is not None else Path(run.scratch)
+            pool = stack.enter_context(Pool(work, workers=1, timeout_s=timeout_s, scratch=scratch))
+            _pools[run.token] = work, pool, stack.pop_all()
+    work, pool, stack = _pools[run.token]
     finished = finished_shards(work, shards)
     before = [pool.total(name) for name in ("done", "rejected", "bytes")]
     try:
         pool.run([k for k in shards if k not in finished])
     except BaseException:
-        del _pools[token]
-        pool.close()
+        del _pools[run.token]
+        stack.close()
         raise
     done, rejected, size = (pool.total(name) - was for name, was in zip(("done", "rejected", "bytes"), before, strict=True))
     done += sum(work.plan.amounts[k] for k in finished)

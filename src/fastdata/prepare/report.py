@@ -84,4 +84,7 @@ def estimate_lines(found: Estimate) -> Iterator[str]:
     if found.rejected:
         yield f"of {found.probes} that were tried, rejected: {_counts(found.rejected)}"
     yield from found.notes
-    yield f"{human_bytes(found.free_bytes)} are free on that disk: {'enough' if found.fits else 'NOT ENOUGH'}"
+    where = "that disk"
+    if found.waiting:
+        where = f"the disk of this machine, where up to {human_bytes(found.waiting)} wait to be sent"
+    yield f"{human_bytes(found.free_bytes)} are free on {where}: {'enough' if found.fits else 'NOT ENOUGH'}"

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from socket import socketpair
@@ -28,16 +29,18 @@ import numpy as np
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import Work
+from fastdata.prepare.remote_out import strikes_path
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
 from fastdata.store.files import WORK, unique, write_atomic
 
-__all__ = ["Engine", "Pool", "Report", "run_shards"]
+__all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
 
 TICK_S = 0.1
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
 CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
+SENDERS = 4  # finished shards that are sent to object storage at a time
 
 Report = Callable[[int, int, int], None]
 Engine = Callable[[Sequence[int], Report], None]  # makes shards of a plan
@@ -100,7 +103,7 @@ class _Worker:
 class Pool:
     """The workers of a run. A context manager; workers live until it ends, for any number of calls of `run`.
 
-    Shards are published by a thread: flushing one to disk takes a while, in which its worker makes the next one.
+    Shards are published by threads: flushing one to disk, or sending it, takes a while, in which its worker makes the next one.
 
     Args:
         scratch: where workers write shards before they are published; None: in the store's work folder.
@@ -124,6 +127,7 @@ class Pool:
             plan.files,
             str(self._scratch),
             self._mark,
+            places=work.remote is not None,
         )
         self._count = workers
         self._timeout_s = timeout_s
@@ -131,8 +135,9 @@ class Pool:
         self._crashes = 0  # of workers that had not begun an input
         self._retired = np.zeros(1, STATUS)  # the sums of workers that ended
         self._workers: list[_Worker] = []
-        self._publisher = ThreadPoolExecutor(1, "publish")
-        self._published: deque[Future[None]] = deque()
+        self._publish = partial(publish_shard, work.out) if work.remote is None else work.remote.publish
+        self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
+        self._published: list[Future[None]] = []
 
     def __enter__(self) -> Pool:
         return self
@@ -159,8 +164,9 @@ class Pool:
 
     def _step(self) -> None:
         """Hand out tasks, wait for an answer or a tick, and replace workers that died or hang."""
-        while self._published and self._published[0].done():
-            self._published.popleft().result()
+        for future in [future for future in self._published if future.done()]:
+            self._published.remove(future)
+            future.result()
         for worker in self._workers:
             if worker.task is None and self._todo and len(self._published) < BACKLOG * self._count:
                 worker.start(self._task(self._todo.popleft()))
@@ -168,7 +174,7 @@ class Pool:
         if busy:
             connection.wait(busy, timeout=TICK_S)
         elif self._published:
-            futures.wait([self._published[0]], timeout=TICK_S)
+            futures.wait(self._published, timeout=TICK_S, return_when=futures.FIRST_COMPLETED)
         for k, worker in enumerate(self._workers):
             hung = worker.stuck_s() > self._timeout_s + int(worker.progress["extra_s"][0])
             if worker.task and (hung or not self._receive(worker)):
@@ -189,7 +195,7 @@ class Pool:
                     raise StoreError(f"a worker could not go on: {value}\nWhat is finished is kept; run the same command again.")
                 made: Made = value
                 worker.task = None
-                self._published.append(self._publisher.submit(publish_shard, self._work.out, made))
+                self._published.append(self._publisher.submit(self._publish, made))
         except (EOFError, ConnectionError):
             return False
         return True
@@ -225,14 +231,10 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _strikes_path(work: Work, shard: int) -> Path:
-    return work.out / WORK / f"strikes-{shard:05d}.json"
-
-
 def _read_strikes(work: Work, shard: int) -> dict[int, tuple[int, str, str]]:
     """Return the inputs of a shard that have cost workers, in this run or an earlier one: their number, the reason and a detail."""
     try:
-        body = json.loads(_strikes_path(work, shard).read_bytes())
+        body = json.loads(strikes_path(work.out, shard).read_bytes())
         if body["fingerprint"] == work.plan.fingerprint:
             return {int(place): (count, reason, detail) for place, (count, reason, detail) in body["places"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -245,7 +247,10 @@ def _write_strike(work: Work, shard: int, place: int, reason: str, detail: str) 
     struck = _read_strikes(work, shard)
     struck[place] = struck.get(place, (0, "", ""))[0] + 1, reason, detail
     body = {"fingerprint": work.plan.fingerprint, "places": struck}
-    write_atomic(_strikes_path(work, shard), json.dumps(body).encode())
+    path = strikes_path(work.out, shard)
+    write_atomic(path, json.dumps(body).encode())
+    if work.remote is not None:
+        work.remote.push(path)
 
 
 def run_shards(

@@ -19,7 +19,7 @@ class Summary:
     """What a run made. `inputs_per_s` and `seconds` are of this run, the other figures of the whole store.
 
     Attributes:
-        out: the store.
+        out: the store: a folder, or a URL.
         inputs: number of images, documents or rows found.
         kept: number of inputs in the store.
         rejected: count of rejected inputs by reason; rejects.jsonl lists each.
@@ -35,7 +35,7 @@ class Summary:
         kind: the kind of data: "images", "tokens", "arrays" or "table".
     """
 
-    out: Path
+    out: Path | str
     inputs: int
     kept: int
     rejected: dict[str, int]
@@ -64,7 +64,7 @@ class TaskSummary:
     """What a task made.
 
     Attributes:
-        out: the store.
+        out: the store: a folder, or a URL.
         task, of: the task's number, from 0, and the number of tasks.
         shards: the number of its shards, all of which are finished now.
         made: the number of those that this run has made.
@@ -73,7 +73,7 @@ class TaskSummary:
         seconds: duration of this run.
     """
 
-    out: Path
+    out: Path | str
     task: int
     of: int
     shards: int
@@ -88,7 +88,7 @@ class PlanSummary:
     """What was planned.
 
     Attributes:
-        out: where the plan is.
+        out: the store: a folder, or a URL.
         inputs: number of images or arrays, or of parts of text files or a table.
         shards: the number of shards, which is the largest useful number of tasks.
         fingerprint: what the plan and its store are recognised by.
@@ -98,7 +98,7 @@ class PlanSummary:
         notes: what the labels are, where they come from, and what is not stored.
     """
 
-    out: Path
+    out: Path | str
     inputs: int
     shards: int
     fingerprint: str

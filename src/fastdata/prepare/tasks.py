@@ -7,10 +7,10 @@ the same time. Whoever comes too late finds a finished store, and is done.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,32 +19,41 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.finish import finish, finished_shards
-from fastdata.prepare.folder import Busy, claimed, clear, is_finished, is_stored, writing
+from fastdata.prepare.folder import Busy, claimed, clear, clear_work, is_finished, is_stored, writing
 from fastdata.prepare.host import check_host, check_libraries
 from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
+from fastdata.prepare.remote_out import RemoteOut, opened, place_of
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
+from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
-from fastdata.store.files import COLUMNS, WORK
+from fastdata.store.files import COLUMNS, MANIFEST, WORK
 from fastdata.store.store import Store
 
-__all__ = ["finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run"]
+__all__ = ["describe", "finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run"]
 
 
 def prep_plan(
-    source: StrPath, out: StrPath | None = None, *, limit: int | None = None, overwrite: bool = False, **options: Any
+    source: StrPath,
+    out: StrPath | None = None,
+    *,
+    limit: int | None = None,
+    overwrite: bool = False,
+    storage: Storage | None = None,
+    scratch: StrPath | None = None,
+    **options: Any,
 ) -> PlanSummary:
     """Plan how to prepare a source, and write the plan into OUT for tasks on any machines: `prep_run`, then `prep_finish`.
 
     Planned again with the same arguments, finished shards are kept.
 
     Args:
-        source, out, limit, overwrite, options: as for `prep`. The source is a path that every machine sees in the same place, and
-            OUT is a folder that all of them share.
+        source, out, limit, overwrite, storage, scratch, options: as for `prep`. The source is a path that every machine sees in the
+            same place; OUT is a folder that all of them share, or a URL of object storage.
 
     Raises:
         PrepError: the plan cannot be made, or OUT holds another one.
@@ -54,13 +63,14 @@ def prep_plan(
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: write it to files, and give their path")
-    work = build_plan(source, out, limit=limit, **options)
-    with writing(work.out):
-        finished = plan_tasks(work, overwrite) is None
-    plan = work.plan
-    return PlanSummary(
-        work.out, len(plan.sources), plan.num_shards, plan.fingerprint, finished, work.kind.name, work.skipped, work.notes
-    )
+    with opened(place_of(out), storage, scratch) as remote:
+        work = build_plan(source, out, remote, limit=limit, **options)
+        with writing(work.place):
+            finished = plan_tasks(work, overwrite) is None
+        plan, kind = work.plan, work.kind.name
+        return PlanSummary(
+            work.place, len(plan.sources), plan.num_shards, plan.fingerprint, finished, kind, work.skipped, work.notes
+        )
 
 
 def plan_tasks(work: Work, overwrite: bool) -> Work | None:
@@ -72,7 +82,7 @@ def plan_tasks(work: Work, overwrite: bool) -> Work | None:
         if overwrite or not plan_path(work.out).exists() or difference(work):
             raise
         save_plan(work)  # mends it, and removes nothing
-        return load_plan(work.out)
+        return load_plan(work.out, work.remote)
 
 
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
@@ -87,12 +97,15 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     plan, out = work.plan, work.out
     if is_finished(work, overwrite):
         return None
-    finished = finished_shards(work, range(plan.num_shards))
+    first = work.remote is not None and not plan_path(out).exists()
+    finished = {} if first else finished_shards(work, range(plan.num_shards))
     clear(out, _kept(plan, out, finished))
     for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work)
-    return load_plan(out)
+    if work.remote is not None:
+        work.remote.send_plan(plan.files, first=first)
+    return load_plan(out, work.remote)
 
 
 def _kept(plan: Plan, out: Path, finished: Iterable[int]) -> set[Path]:
@@ -111,6 +124,7 @@ def prep_run(
     workers: int | None = None,
     timeout: float = 60.0,
     scratch: StrPath | None = None,
+    storage: Storage | None = None,
     progress: str = "auto",
 ) -> TaskSummary:
     """Make the shards of one task of a plan that `prep_plan` has written, if they are not finished.
@@ -118,12 +132,14 @@ def prep_run(
     Any number of tasks may run at a time, on any machines; a task may run twice, or be killed and run again.
 
     Args:
-        out: the folder with the plan.
+        out: the folder with the plan, or the URL.
         task, of: make every `of`-th shard from number `task` on. None: as the launcher says (torchrun, Open MPI, Slurm and others,
             see `fastdata.prepare.launchers`); without a launcher, all shards.
         workers: number of processes; None: one for each core, divided among the tasks that a launcher started on this machine.
         timeout: seconds after which an input is considered to hang its decoder.
-        scratch: a folder on a disk of this machine, to write shards there first; None: in OUT.
+        scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
+            for temporary files.
+        storage: for a URL, options of the client, as for `prep`.
         progress: "auto", "plain", "json" or "off".
 
     Raises:
@@ -133,33 +149,41 @@ def prep_run(
     """
     check_positive(workers=workers, timeout=timeout)
     check_mode(progress)
-    place = Path(out).absolute()
     number, count = find_task(task, of)
     started = time.monotonic()
-    if _is_finished_store(place):
-        return TaskSummary(place, number, count, 0, 0, 0, 0, time.monotonic() - started)
-    work = load_plan(place)
-    check_host(work)
-    shards = range(number, work.plan.num_shards, count)
-    how: dict[str, Any] = {"workers": workers or max(1, available_cores() // local_tasks()), "timeout_s": timeout}
-    if scratch is not None:
-        how["scratch"] = Path(scratch).absolute()
-    with writing(place), _unless_finished(work):
-        with claimed(place, share=True):
-            if not plan_path(place).exists():  # another process has just finished the store
-                raise PrepError(f"the plan of {place} has been removed; plan again")
-            before = finished_shards(work, shards)
-            make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
-            done = finished_shards(work, shards)
-        rejected = sum(shard.rejected for shard in done.values())
-        inputs = sum(map(sum, done.values()))
-        made = len(shards) - len(before)
-        return TaskSummary(place, number, count, len(shards), made, inputs, rejected, time.monotonic() - started)
-    return TaskSummary(place, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
+    with _begun(out, storage, scratch) as (folder, remote, work):
+        place = folder if remote is None else remote.url
+        if work is None:
+            return TaskSummary(place, number, count, 0, 0, 0, 0, time.monotonic() - started)
+        check_host(work)
+        shards = range(number, work.plan.num_shards, count)
+        how: dict[str, Any] = {"workers": workers or max(1, available_cores() // local_tasks()), "timeout_s": timeout}
+        if scratch is not None and work.remote is None:
+            how["scratch"] = Path(scratch).absolute()
+        with writing(place), _unless_finished(work):
+            with claimed(folder, share=True):
+                if not plan_path(folder).exists():  # another process has just finished the store
+                    raise PrepError(f"the plan of {place} has been removed; plan again")
+                before = finished_shards(work, shards)
+                make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
+                done = finished_shards(work, shards)
+            rejected = sum(shard.rejected for shard in done.values())
+            inputs = sum(map(sum, done.values()))
+            made = len(shards) - len(before)
+            if remote is not None and is_stored(work):
+                clear_work(work)  # another process has finished the store, and did not know of the last shards
+            return TaskSummary(place, number, count, len(shards), made, inputs, rejected, time.monotonic() - started)
+        return TaskSummary(place, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
 
 
-def _is_finished_store(out: Path) -> bool:
-    return not plan_path(out).exists() and (out / "manifest.json").exists()
+@contextmanager
+def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> Iterator[tuple[Path, RemoteOut | None, Work | None]]:
+    """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
+    given = place_of(out)
+    with opened(given, storage, scratch) as remote:
+        folder = Path(given).absolute() if remote is None else remote.folder
+        finished = not plan_path(folder).exists() and (folder / MANIFEST).exists()
+        yield folder, remote, None if finished else load_plan(folder, remote)
 
 
 @contextmanager
@@ -168,9 +192,9 @@ def _unless_finished(work: Work) -> Iterator[None]:
     try:
         yield
     except (OSError, PrepError, StoreError):
-        if not is_stored(work.out, work.plan):
+        if not is_stored(work):
             raise
-        shutil.rmtree(work.out / WORK, ignore_errors=True)
+        clear_work(work)
 
 
 def make_shards(
@@ -204,29 +228,48 @@ def make_all(work: Work, engine: Engine, progress: str, started: float) -> Summa
     return finish_store(work, resumed, started)
 
 
-def prep_finish(out: StrPath) -> Summary:
+def prep_finish(out: StrPath, *, scratch: StrPath | None = None, storage: Storage | None = None) -> Summary:
     """Turn the shards that tasks have made into a store. Finished twice, or by two processes, it is the same store.
+
+    Args:
+        out: the folder with the plan, or the URL.
+        scratch: for a URL, a folder on a disk of this machine that has room for the tables of the store.
+        storage: for a URL, options of the client, as for `prep`.
 
     Raises:
         PrepError: shards are missing; there is no plan; or no input was kept.
         StoreError: the store cannot be written.
     """
-    place, started = Path(out).absolute(), time.monotonic()
-    if _is_finished_store(place):
-        return summarize(Store(place, kind=None), None, None, 0.0, ())
-    work = load_plan(place)
-    check_libraries(work)
-    with writing(place), _unless_finished(work), claimed(place, share=True):
-        return finish_store(work, None, started)
-    return summarize(Store(place, kind=None), None, None, 0.0, ())
+    started = time.monotonic()
+    with _begun(out, storage, scratch) as (folder, remote, work):
+        if work is not None:
+            check_libraries(work)
+            with writing(work.place), _unless_finished(work), claimed(folder, share=True):
+                return finish_store(work, None, started)
+        return describe(folder, remote, None, None, 0.0, ())
 
 
 def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. The arguments are those of `summarize`."""
-    notes = () if is_stored(work.out, work.plan) else finish(work)
-    summary = summarize(
-        Store(work.out, kind=None, fingerprint=work.plan.fingerprint), work, resumed, time.monotonic() - started, notes
-    )
-    with suppress(OSError):
-        shutil.rmtree(work.out / WORK)
+    notes = () if is_stored(work) else finish(work)
+    summary = describe(work.out, work.remote, work, resumed, time.monotonic() - started, notes)
+    try:
+        clear_work(work)
+    except StoreError as error:  # the store is finished all the same
+        return replace(summary, notes=(*summary.notes, f"{work.place}/{WORK} is not needed any more, but stays: {error}"))
     return summary
+
+
+def describe(
+    folder: Path, remote: RemoteOut | None, work: Work | None, resumed: int | None, seconds: float, notes: tuple[str, ...]
+) -> Summary:
+    """Describe a finished store.
+
+    Args:
+        folder: where it is; if it is in object storage, the folder of `remote`.
+        work, resumed, seconds, notes: as for `summarize`.
+    """
+    if remote is not None:
+        return replace(summarize(remote.store(), work, resumed, seconds, notes), out=remote.url)
+    store = Store(folder, kind=None, fingerprint=None if work is None else work.plan.fingerprint)
+    return summarize(store, work, resumed, seconds, notes)

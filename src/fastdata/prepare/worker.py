@@ -6,6 +6,7 @@ fastdata.prepare.run starts it as `python -c "...; main(connection, status)"`. I
 
 from __future__ import annotations
 
+import base64
 import json
 import mmap
 import os
@@ -24,6 +25,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import CodecError, StoreError
+from fastdata.remote.places import record_places
 from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
@@ -60,6 +62,7 @@ class Job:
         others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
+        places: whether the table of a shard says where its records lie, for a store in object storage.
     """
 
     root: str
@@ -74,6 +77,7 @@ class Job:
     files: dict[str, bytes] = field(default_factory=dict)
     scratch: str = ""
     mark: str = ""
+    places: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Made:
-    """The files of a shard by the names of variants and of columns, not published yet, and the bytes of its table."""
+    """The files of a shard, by the names of variants and of columns, not published yet; their checksums; the bytes of its table."""
 
     shard: int
-    files: dict[str, Path]
+    files: dict[str, tuple[Path, FileSum]]
     table: bytes
 
 
@@ -139,6 +143,11 @@ class Writers:
             self._columns.append(values)
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of records of each variant."""
+        return {name: writer.count for name, writer in self._writers.items()}
 
     def finish(self) -> dict[str, tuple[Path, FileSum]]:
         """Complete the files. Return the path and the sum of each."""
@@ -190,12 +199,19 @@ def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
         files = writers.finish()
     sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
     body = {"fingerprint": job.fingerprint, "files": sums, **table}
-    return Made(task.shard, {name: path for name, (path, _) in files.items()}, json.dumps(body).encode())
+    if job.places:
+        body["places"] = {name: _places(path, writers.counts[name]) for name, (path, _) in files.items() if name != COLUMNS}
+    return Made(task.shard, files, json.dumps(body).encode())
+
+
+def _places(path: Path, records: int) -> str:
+    """Return where the records of a shard lie, as `offsets.npy` has it, in base64."""
+    return base64.b64encode(record_places(path, records).astype("<u8").tobytes()).decode()
 
 
 def publish_shard(out: Path, made: Made) -> None:
     """Publish the files of a shard, then its table, which marks it as complete."""
-    for name, path in made.files.items():
+    for name, (path, _) in made.files.items():
         publish(path, shard_place(out, name, made.shard))
     write_atomic(shard_table(out, made.shard), made.table, durable=False)
 

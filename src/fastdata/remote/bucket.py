@@ -7,11 +7,13 @@ A process that has used obstore cannot be forked any more: its children hang. So
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,29 @@ __all__ = ["RANGE", "Bucket"]
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 NEAR = 1 << 16  # bytes between two ranges that come in one request
 AHEAD = 4  # requests of one download in flight
-PART = 16 << 20  # of a multipart upload
+PART = 8 << 20  # of a multipart upload
+TRIES = 4  # to write an object
 TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
+WRITERS = (
+    (10, 4),
+    (120, 1),
+)  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
+SLOW_S = 30.0  # an upload that fails after so long has been repeated by the client, so that the network is slow
+NO_OBJECT = "there is no such object (404)"
+PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
+    "error sending request",
+    "connection closed",
+    "connection reset",
+    "broken pipe",
+    "timed out",
+    "timeout",
+    "xamzcontentsha256mismatch",
+    "baddigest",
+    "incompletebody",
+    "nosuchupload",
+    "conditionalrequestconflict",
+)
 
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
@@ -74,7 +96,13 @@ class Bucket:
         self.url = url.rstrip("/")
         self._api = obstore
         with self._explained(""):
-            self._store: Any = from_url(self.url, **_options(self.url, storage or {}, create=create))
+            options = _options(self.url, storage or {}, create=create)
+            self._store: Any = from_url(self.url, **options)
+            self._writers: list[tuple[Any, int]] = []
+            for seconds, parts in WRITERS:
+                if "client_options" in options:
+                    options["client_options"]["read_timeout"] = timedelta(seconds=seconds)
+                self._writers.append((from_url(self.url, **options), parts))
 
     def size(self, path: str) -> int:
         """Return the size of an object in bytes."""
@@ -147,16 +175,25 @@ class Bucket:
             replace: overwrite an object that exists.
 
         Returns:
-            Whether it was written; False: there is an object of this name already.
+            Whether it was written; False: there is an object of this name already, perhaps this one: a write is repeated if its answer
+            was lost.
         """
         from obstore.exceptions import AlreadyExistsError
 
-        with self._explained(path):
+        started = time.monotonic()
+
+        def write(attempt: int) -> bool:
+            if time.monotonic() - started > SLOW_S:
+                self._writers = self._writers[-1:]
+            writer, parts = self._writers[-1] if attempt else self._writers[0]
+            mode = "overwrite" if replace else "create"
             try:
-                self._api.put(self._store, path, data, mode="overwrite" if replace else "create", chunk_size=PART)
+                self._api.put(writer, path, data, mode=mode, chunk_size=PART, max_concurrency=parts)
             except AlreadyExistsError:
                 return False
-        return True
+            return True
+
+        return self._repeated(path, write)
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
@@ -169,12 +206,30 @@ class Bucket:
         """Remove objects; those that do not exist are no error."""
         from obstore.exceptions import NotFoundError
 
-        for path in paths:
+        def delete(names: str | list[str], attempt: int) -> bool:
+            try:
+                self._api.delete(self._store, names)
+            except (NotFoundError, FileNotFoundError):
+                return False
+            return True
+
+        if not self._repeated("", partial(delete, list(paths))):  # many in one request, where the service can
+            for path in paths:
+                self._repeated(path, partial(delete, path))
+
+    def _repeated(self, path: str, act: Callable[[int], bool]) -> bool:
+        """Call a function that writes, and again after an error that may pass, with the number of the try."""
+        from obstore.exceptions import GenericError, NotFoundError
+
+        for attempt in range(TRIES):
             with self._explained(path):
                 try:
-                    self._api.delete(self._store, path)
-                except NotFoundError:
-                    continue
+                    return act(attempt)
+                except (GenericError, NotFoundError) as error:
+                    if attempt + 1 == TRIES or not any(sign in _words(error) for sign in PASSING):
+                        raise
+            time.sleep(2**attempt / 10)
+        return False  # never reached
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
@@ -186,7 +241,12 @@ class Bucket:
         except (known.BaseError, OSError, ValueError) as error:
             where = f"{self.url}/{path}" if path else self.url
             cause = _cause(error, known)
-            raise RemoteError(f"{where}: {cause}", missing=cause.startswith("there is no such")) from None
+            raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT) from None
+
+
+def _words(error: Exception) -> str:
+    """Return what an error says, in lower case, without an option of the client whose name has a sign of a cause."""
+    return str(error).lower().replace("retry_timeout", "")
 
 
 def _is_missing(error: Exception, known: Any) -> bool:
@@ -196,10 +256,10 @@ def _is_missing(error: Exception, known: Any) -> bool:
 def _cause(error: Exception, known: Any) -> str:
     """Return the cause of an error of obstore in plain words."""
     text = " ".join(str(error).partition("Debug source:")[0].split())
-    low = str(error).lower()
+    low = _words(error)
     found = next((meaning for sign, meaning in CAUSES if sign in low), "")
     if _is_missing(error, known):
-        return found if found.startswith("there is no such") else "there is no such object (404)"
+        return found if found.startswith("there is no such") else NO_OBJECT
     if isinstance(error, known.PermissionDeniedError):
         return found or "access is denied (403): check the credentials and the bucket's policy"
     if isinstance(error, known.UnauthenticatedError):

@@ -5,30 +5,24 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
-from fastdata import errors
 from fastdata.errors import FormatError, RemoteError, StoreError
-from fastdata.remote.bucket import Bucket
-from fastdata.remote.places import record_places
+from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.url import Storage, is_url
-from fastdata.store.files import MANIFEST, FileSum, file_sum, offsets_file, shard_file
+from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, sum_of
 from fastdata.store.format import WITH_MORE, Manifest, Variant
 from fastdata.store.store import Store
 
-__all__ = ["main", "publish"]
+__all__ = ["offsets_table", "publish", "published_manifest"]
 
-START = "from fastdata.remote.publish import main; main()"
-REQUESTS = 8
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def publish(
@@ -59,104 +53,67 @@ def publish(
         raise StoreError(
             f"{opened.path} is a subset of the shards in {opened.shards}: publish that store, and choose samples as you read it"
         )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    asked = json.dumps({"store": os.fspath(opened.path), "url": url, "storage": dict(storage or {})})
-    with subprocess.Popen(
-        [sys.executable, "-c", START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(asked)
-        child.stdin.close()
-        for line in child.stdout:
-            found = json.loads(line)
-            if "error" in found:
-                raise getattr(errors, found["error"], StoreError)(found["message"])
-            tick(found["bytes"])
-    if child.returncode:
-        raise RemoteError(f"the process that copied to {url} ended with status {child.returncode}; run it again to continue")
+    manifest = opened.manifest
+    with Agent(url, storage) as agent, ThreadPoolExecutor(REQUESTS) as pool:
+        _check_free(agent, manifest)
+        shards = [(opened.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
+        others = [(opened.path / name, name, total) for name, total in manifest.files.items()]
+        for total in pool.map(lambda each: _put_file(agent, opened, *each), [*shards, *others]):
+            tick(total.bytes)
+        offsets = dict(pool.map(lambda variant: _put_offsets(agent, opened, variant), manifest.variants))
+        _put(agent, MANIFEST, published_manifest(manifest, offsets))
 
 
-def main() -> None:
-    """Copy what standard input asks for, in a process of its own: one that has used obstore must not fork."""
-    asked = json.load(sys.stdin)
-    try:
-        _publish(Path(asked["store"]), asked["url"], asked["storage"])
-    except errors.FastDataError as error:
-        _say(error=type(error).__name__, message=str(error))
-
-
-def _say(**words: Any) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
-    sys.stdout.flush()
-
-
-def _publish(root: Path, url: str, storage: Mapping[str, Any]) -> None:
-    store = Store(root, kind=None)
-    manifest = store.manifest
-    bucket = Bucket(url, storage, create=True)
-    _check_free(bucket, manifest)
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        shards = [(store.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
-        others = [(root / name, name, total) for name, total in manifest.files.items()]
-        for total in pool.map(lambda each: _put_file(bucket, store, *each), [*shards, *others]):
-            _say(bytes=total.bytes)
-        tables = dict(pool.map(lambda variant: _put_offsets(bucket, store, variant), manifest.variants))
+def published_manifest(manifest: Manifest, offsets: Mapping[str, FileSum]) -> bytes:
+    """Return the manifest of the copy of a store. offsets: the tables of where records lie, by name."""
     body = json.loads(replace(manifest, shards_in="").to_json())
     body["version"] = WITH_MORE
-    body["files"] |= {name: {"bytes": total.bytes, "xxh3_128": total.xxh3_128} for name, total in tables.items()}
-    _put(bucket, MANIFEST, json.dumps(body, indent=1, sort_keys=True).encode() + b"\n")
+    body["files"] |= {name: {"bytes": total.bytes, "xxh3_128": total.xxh3_128} for name, total in offsets.items()}
+    return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _check_free(bucket: Bucket, manifest: Manifest) -> None:
+def offsets_table(places: Iterable[Array]) -> bytes:
+    """Return the file that says where the records of a variant lie. places: the start and the length of each, for each shard."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.concatenate([np.empty((0, 2), "<u8"), *(one.reshape(-1, 2) for one in places)]).astype("<u8"))
+    return buffer.getvalue()
+
+
+def _check_free(agent: Agent, manifest: Manifest) -> None:
     """Raise an error if another store is there."""
+    data = agent.read(MANIFEST)
     try:
-        found = json.loads(bucket.read(MANIFEST)).get("fingerprint")
-    except RemoteError as error:
-        if error.missing:
-            return
-        raise
+        found = manifest.fingerprint if data is None else json.loads(data).get("fingerprint")
     except (ValueError, AttributeError):
         found = None
     if found != manifest.fingerprint:
-        raise RemoteError(f"{bucket.url} holds another store: give a URL where nothing is, or delete what is there")
+        raise RemoteError(f"{agent.url} holds another store: give a URL where nothing is, or delete what is there")
 
 
-def _put_file(bucket: Bucket, store: Store, path: Path, name: str, total: FileSum) -> FileSum:
+def _put_file(agent: Agent, store: Store, path: Path, name: str, total: FileSum) -> FileSum:
     try:
-        found = file_sum(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
-    if found != total:
-        raise FormatError(f"{path} is not what was written: its checksum differs; run fastdata verify {store.path}")
-    if not bucket.put(name, path):
-        _check_same(bucket, name, total)
+        same = agent.put_file(name, path, total, check=True)
+    except FormatError as error:
+        raise FormatError(f"{error}; run fastdata verify {store.path}") from None
+    _check(agent, name, same=same)
     return total
 
 
-def _put_offsets(bucket: Bucket, store: Store, variant: Variant) -> tuple[str, FileSum]:
+def _put_offsets(agent: Agent, store: Store, variant: Variant) -> tuple[str, FileSum]:
     counts = store.manifest.shard_records(variant)
-    tables = [record_places(store.shard(variant, k), count) for k, count in enumerate(counts)]
-    buffer = io.BytesIO()
-    np.save(buffer, np.concatenate([np.empty((0, 2), np.uint64), *tables]).astype("<u8"))
+    places = (agent.places(store.shard(variant, k), count) for k, count in enumerate(counts))
     name = offsets_file(variant.name)
-    return name, _put(bucket, name, buffer.getvalue())
+    return name, _put(agent, name, offsets_table(np.frombuffer(one, "<u8") for one in places))
 
 
-def _put(bucket: Bucket, name: str, data: bytes) -> FileSum:
-    total = FileSum(len(data), xxhash.xxh3_128_hexdigest(data))
-    if not bucket.put(name, data):
-        _check_same(bucket, name, total)
-    return total
+def _put(agent: Agent, name: str, data: bytes) -> FileSum:
+    _check(agent, name, same=agent.put(name, data))
+    return sum_of(data)
 
 
-def _check_same(bucket: Bucket, name: str, total: FileSum) -> None:
-    """Raise an error unless an object has these bytes."""
-    size = bucket.size(name)
-    digest = xxhash.xxh3_128()
-    for start in range(0, size if size == total.bytes else 0, 16 << 20):
-        digest.update(bucket.read_range(name, start, min(16 << 20, size - start)))
-    if (size, digest.hexdigest()) != (total.bytes, total.xxh3_128):
+def _check(agent: Agent, name: str, *, same: bool) -> None:
+    """Raise an error unless an object has the bytes that were to be written."""
+    if not same:
         raise RemoteError(
-            f"{bucket.url}/{name} exists and is of another store: give a URL where nothing is, or delete what is there"
+            f"{agent.url}/{name} exists and is of another store: give a URL where nothing is, or delete what is there"
         )

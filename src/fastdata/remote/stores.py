@@ -25,7 +25,7 @@ from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, wr
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["RemoteStore", "mirror"]
+__all__ = ["TRIES", "RemoteStore", "TablesOnly", "fetch", "mirror"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -123,7 +123,7 @@ class RemoteStore:
 
     @cached_property
     def store(self) -> Store:
-        return _WithoutShards(self.root, kind=None)
+        return TablesOnly(self.root, kind=None)
 
     @cached_property
     def variants(self) -> dict[str, Variant]:
@@ -189,7 +189,7 @@ class RemoteStore:
         return [record for record in found if record is not None]
 
 
-class _WithoutShards(Store):
+class TablesOnly(Store):
     """The tables of a store, whose shards are elsewhere."""
 
     def _check_sizes(self) -> None:

@@ -39,7 +39,7 @@ class LabelOptions:
     split: str | None = option("Take only the rows of a CSV with this value in column `split`.", metavar="NAME", group="Labels")
     order: str | None = option(
         "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples "
-        "of all classes. Default: listed.",
+        "of all classes. Default: listed; for OUT in object storage, shuffled.",
         choices=ORDERS,
     )
 

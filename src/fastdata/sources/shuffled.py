@@ -9,24 +9,32 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source
 
-__all__ = ["shuffled"]
+__all__ = ["UnpackedWholeError", "shuffled"]
 
 SEED = 0  # it determines the bytes of a store, so it must never change
 UNPACKED_WHOLE = ("parquet", "cifar")  # kinds of archives that are unpacked a row group or a batch at a time
+
+
+class UnpackedWholeError(PrepError):
+    """Inputs cannot be read in another order than theirs. `why`: the reason."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"--order is shuffled, but {why}: prepare it with --order listed, export the store (fastdata export), and prepare that "
+            "with --order shuffled"
+        )
+        self.why = why
 
 
 def shuffled(sources: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
-        PrepError: they lie in archives of which much has to be unpacked to read one input.
+        UnpackedWholeError: they lie in archives of which much has to be unpacked to read one input.
     """
     for source in sources:
         if isinstance(source, Source) and source.place and _is_unpacked(source):
-            raise PrepError(
-                f"--order is shuffled, but {source.place[1]} is unpacked in large pieces, and would be so once for each input: "
-                "prepare it with --order listed, export the store (fastdata export), and prepare that with --order shuffled"
-            )
+            raise UnpackedWholeError(f"{source.place[1]} is unpacked in large pieces, and would be so once for each input")
     keys = [xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources))]
     return tuple(sources[k] for k in sorted(range(len(sources)), key=keys.__getitem__))
 

@@ -21,6 +21,7 @@ __all__ = [
     "IMAGES",
     "MANIFEST",
     "NAMES",
+    "PLAN",
     "REJECTS",
     "ROWS",
     "SAMPLES",
@@ -28,6 +29,7 @@ __all__ = [
     "FileSum",
     "file_sum",
     "has_foreign",
+    "is_own",
     "is_store",
     "is_variant",
     "offsets_file",
@@ -35,6 +37,7 @@ __all__ = [
     "own_folders",
     "publish",
     "shard_file",
+    "sum_of",
     "sync",
     "unique",
     "write_atomic",
@@ -48,6 +51,7 @@ REJECTS = "rejects.jsonl"
 ROWS = "rows.npy"  # of a subset: the record of each sample
 COLUMNS = "columns"
 WORK = "work"  # holds the plan and the tables of finished shards while a store is made
+PLAN = "plan.json"  # in that folder; it exists only if the plan is complete
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,11 @@ def shard_file(variant: str, shard: int) -> str:
 def offsets_file(variant: str) -> str:
     """Return the path inside its store of the table of where the records of a variant lie in their shards."""
     return f"{variant}/offsets.npy"
+
+
+def sum_of(data: bytes) -> FileSum:
+    """Compute the size and xxh3-128 of some bytes."""
+    return FileSum(len(data), xxhash.xxh3_128_hexdigest(data))
 
 
 def file_sum(path: Path) -> FileSum:
@@ -109,10 +118,14 @@ def is_variant(name: str) -> bool:
     return bool(_patterns(tuple(kinds.names()))[0].fullmatch(name))
 
 
+def is_own(name: str) -> bool:
+    """Return whether only prep writes files of this name, which is relative to the store."""
+    return bool(_patterns(tuple(kinds.names()))[1].fullmatch(name))
+
+
 def own_files(root: Path) -> list[Path]:
     """Return the files in a folder whose names only prep writes, the manifest first."""
-    own = _patterns(tuple(kinds.names()))[1]
-    found = [path for path in _entries(root) if own.fullmatch(path.relative_to(root).as_posix())]
+    found = [path for path in _entries(root) if is_own(path.relative_to(root).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 

@@ -24,7 +24,7 @@ def store_facts(store: Store) -> dict[str, Any]:
     """
     manifest, kind = store.manifest, store.kind
     facts: dict[str, Any] = {
-        "path": str(store.path),
+        "path": str(store.place),
         "format": manifest.version,
         "kind": manifest.kind,
         "samples": len(store),

@@ -1,0 +1,342 @@
+"""OUT in object storage: what is durable lies in the bucket, and a folder of this machine has what this process needs of it.
+
+The folder looks like that of a store which is made on a disk, so that the same code works in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata import kinds
+from fastdata.errors import FastDataError, FormatError, PrepError, StoreError
+from fastdata.prepare.worker import Made, shard_place, shard_table
+from fastdata.remote.agent import REQUESTS, Agent
+from fastdata.remote.publish import offsets_table, published_manifest
+from fastdata.remote.stores import TablesOnly
+from fastdata.remote.url import Storage, is_url, local_path, scheme
+from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own, offsets_file, sum_of, write_atomic
+from fastdata.store.format import Manifest, read_manifest
+from fastdata.store.store import Store
+
+__all__ = ["RemoteOut", "opened", "place_of", "strikes_path"]
+
+StrPath = str | os.PathLike[str]
+
+FEW = 16  # shards, whose tables are asked for one by one; of more, all objects are listed
+FIRST = 1000  # objects to look at before a whole folder is taken for one of ours
+SCRATCH = "fastdata-out-"
+LOCK = "lock"
+
+
+def place_of(out: Any) -> Any:
+    """Return OUT as it is used: a URL of object storage without a slash at its end; the path that a file:// URL names; or as given.
+
+    Raises:
+        ValueError: it is a URL to which nothing can be written.
+    """
+    if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
+        raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
+    if not is_url(out):
+        return out
+    if scheme(out) == "file":
+        return local_path(out)
+    if scheme(out) in ("http", "https"):
+        raise ValueError(f"OUT {out} can only be read: give a URL such as s3://bucket/photos.fds, gs:// or az://")
+    return out.rstrip("/")
+
+
+def strikes_path(folder: Path, shard: int) -> Path:
+    """Return the path of the list of those inputs of a shard that have cost workers."""
+    return folder / WORK / f"strikes-{shard:05d}.json"
+
+
+@contextmanager
+def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterator[RemoteOut | None]:
+    """Yield OUT as a RemoteOut; None: it is a folder. Errors name the URL in place of its folder.
+
+    Args:
+        out: what `place_of` returns.
+        storage: options of the client.
+        scratch: where to make the folder; None: in the system's folder for temporary files.
+
+    Raises:
+        ValueError: there are options of a client, but OUT is a folder.
+    """
+    if not is_url(out):
+        if storage:
+            raise ValueError(f"--storage is about a URL, such as s3://bucket/photos.fds, but OUT {out} is a folder: leave it out")
+        yield None
+        return
+    if sys.platform != "linux":
+        raise StoreError(f"OUT {out} is in object storage, which needs Linux: prepare to a folder")
+    with RemoteOut(out, storage, scratch) as remote:
+        yield remote
+
+
+class RemoteOut:
+    """A store that is being made at a URL. A context manager.
+
+    Objects are written only if there are none of their names. Another process may make the same shard at the same time: whose table
+    comes first has made it.
+
+    Attributes:
+        url: of the store.
+        storage: options of the client.
+        folder: on this machine, and removed at the end: copies of the plan and of tables, and shards until they are sent.
+    """
+
+    def __init__(self, url: str, storage: Storage | None, scratch: StrPath | None = None) -> None:
+        self.url = url
+        self.storage = dict(storage or {})
+        self._closing = ExitStack()
+        with ExitStack() as stack:
+            self.folder = stack.enter_context(_temporary_folder(scratch))
+            self._agent = stack.enter_context(Agent(url, storage))
+            self._pool = stack.enter_context(ThreadPoolExecutor(REQUESTS, "objects"))
+            (self.folder / WORK).mkdir(parents=True)
+            self.refresh()
+            self._closing = stack.pop_all()
+
+    def __enter__(self) -> RemoteOut:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.close()
+        if isinstance(error, FastDataError) and str(self.folder) in str(error):
+            error.args = (self._named(error), *error.args[1:])
+
+    def _named(self, error: FastDataError) -> str:
+        """Return the message of an error as the user knows the places."""
+        if isinstance(error, PrepError | FormatError):
+            return str(error).replace(str(self.folder), self.url)
+        return f"{error}\n{self.folder} is where shards wait until they are sent to {self.url}; --scratch chooses another disk"
+
+    def close(self) -> None:
+        """End the process that talks to the server, and remove the folder."""
+        self._closing.close()
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _all(self, function: Callable[..., Any], arguments: Any) -> list[Any]:
+        """Call a function with each of the arguments, many at a time."""
+        return list(self._pool.map(function, arguments))
+
+    def refresh(self) -> None:
+        """Copy the manifest and the plan of the store into the folder, if there are any, and what an equal plan would reuse."""
+        self.find_manifest()
+        plan = self.folder / WORK / PLAN
+        self.pull([plan])
+        try:
+            files = json.loads(plan.read_bytes())["files"]
+        except (OSError, ValueError, KeyError):
+            files = {}  # there is none, or it is damaged, which whoever reads it says
+        for name, digest in files.items():
+            if (data := self._agent.read(name, digest)) is not None:
+                self._write(name, data)
+
+    def find_manifest(self) -> bool:
+        """Copy the manifest of the store into the folder; return whether there is one."""
+        data = self._agent.read(MANIFEST)
+        if data is None:
+            (self.folder / MANIFEST).unlink(missing_ok=True)
+            return False
+        self._write(MANIFEST, data)
+        with suppress(StoreError):  # it is damaged, which whoever reads it says
+            manifest = read_manifest(self.folder)
+            self.fetch({name: manifest.files[name] for name in kinds.find(manifest.kind).extra_files if name in manifest.files})
+        return True
+
+    def fetch(self, files: Mapping[str, FileSum]) -> None:
+        """Copy objects of known checksums into the folder, unless they are there."""
+        for parent in {(self.folder / name).parent for name in files}:
+            parent.mkdir(exist_ok=True)
+        missing = [name for name in files if not (self.folder / name).exists()]
+        self._all(lambda name: self._agent.fetch(name, files[name], self.folder / name), missing)
+
+    def store(self) -> Store:
+        """Copy all of a finished store but its shards and their offsets into the folder, and open it."""
+        manifest = read_manifest(self.folder)
+        offsets = {offsets_file(variant.name) for variant in manifest.variants}
+        self.fetch({name: total for name, total in manifest.files.items() if name not in offsets})
+        return TablesOnly(self.folder, kind=None)
+
+    def _write(self, name: str, data: bytes) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
+        write_atomic(self.folder / name, data, durable=False)
+
+    def pull(self, paths: Sequence[Path]) -> None:
+        """Copy what `push` wrote into the folder, unless it is there. What is not in the bucket is left out."""
+        self._all(lambda path: self._agent.take(self._name(path), path), [path for path in paths if not path.exists()])
+
+    def push(self, path: Path) -> None:
+        """Copy a small file of the folder into the bucket, in place of one that is there."""
+        self._agent.put_sealed(self._name(path), path.read_bytes(), replace=True)
+
+    def look(self, shards: Sequence[int]) -> Callable[[Path], int | None]:
+        """Copy the tables of finished shards into the folder, and what is known of inputs that have cost workers.
+
+        Returns:
+            What returns the size of an object, by its place in the folder; None: there is none.
+        """
+        wanted = [path(self.folder, k) for k in shards for path in (shard_table, strikes_path)]
+        if len(shards) <= FEW:
+            self.pull(wanted)
+            return lambda path: self._agent.size(self._name(path))
+        sizes = self._agent.list()
+        self.pull([path for path in wanted if self._name(path) in sizes])
+        return lambda path: sizes.get(self._name(path))
+
+    def send_plan(self, files: Mapping[str, bytes], *, first: bool) -> None:
+        """Send the plan that lies in the folder. first: there is none in the bucket, and what is left there of others is removed.
+
+        Raises:
+            PrepError: the URL holds what is not ours; or another plan has just been written there.
+        """
+        if first:
+            self.clear()
+        for name, data in files.items():
+            if not self._agent.put(name, data):
+                raise PrepError(f"{self.url}/{name} has other contents than this plan: give another OUT, or --overwrite")
+        plan = self.folder / WORK / PLAN
+        self._all(self.push, sorted(plan.parent.glob("sources-*.json")))
+        if not self._agent.put_sealed(self._name(plan), plan.read_bytes(), replace=not first):
+            raise PrepError(f"another fastdata-prep has just planned another store at {self.url}: give another OUT")
+
+    def clear(self) -> None:
+        """Remove all objects that prep writes, the manifest first, so that an interruption leaves no store.
+
+        Raises:
+            PrepError: there are other objects, but neither a store nor a plan.
+        """
+        ours = [f"{WORK}/{PLAN}", MANIFEST]
+        found = self._agent.list(most=FIRST)
+        if not any(name in found for name in ours) and (foreign := next((name for name in found if not is_own(name)), "")):
+            raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
+        if len(found) == FIRST:
+            found = self._agent.list()
+        for name in reversed(ours):
+            self._delete([name] if name in found else [])
+        self._delete([name for name in found if is_own(name) and name not in ours])
+
+    def clear_work(self) -> None:
+        """Remove what only an unfinished store needs."""
+        self._delete([name for name in self._agent.list(WORK) if is_own(name)])
+
+    def _delete(self, names: Sequence[str]) -> None:
+        if names:
+            self._agent.delete(names)
+
+    def publish(self, made: Made) -> None:
+        """Send the files of a shard, then its table, which marks it as complete. Files of columns stay in the folder, for `finish`.
+
+        Raises:
+            StoreError: they cannot be sent.
+        """
+        table = shard_table(self.folder, made.shard)
+        if not self._send_files(made):
+            self.pull([table])
+        elif self._agent.put_sealed(self._name(table), made.table):
+            self._write(self._name(table), made.table)
+        else:
+            self._check_theirs(table, made)
+        for name, (path, _) in made.files.items():
+            if name == COLUMNS:
+                path.replace(shard_place(self.folder, name, made.shard))
+            else:
+                path.unlink()
+
+    def _send_files(self, made: Made) -> bool:
+        """Send the files of a shard; return False if another process has finished it, with other bytes."""
+        for name, (path, total) in made.files.items():
+            place = self._name(shard_place(self.folder, name, made.shard))
+            if self._agent.put_file(place, path, total):
+                continue
+            if self._agent.size(self._name(shard_table(self.folder, made.shard))) is not None:
+                return False
+            self._agent.put_file(place, path, total, replace=True)  # of a lost try with another outcome, such as a timeout
+        return True
+
+    def _check_theirs(self, table: Path, made: Made) -> None:
+        """Raise an error if another process has finished a shard with other bytes while its files were sent from here too."""
+        self.pull([table])
+        if not table.exists() or json.loads(table.read_bytes())["files"] != json.loads(made.table)["files"]:
+            table.unlink(missing_ok=True)
+            self._delete([self._name(table)])
+            raise StoreError(
+                f"shard {made.shard} of {self.url} was made twice at the same time, with different bytes; run the same command "
+                "again to make it anew"
+            )
+
+    def commit(self, manifest: Manifest, places: Mapping[str, Sequence[str]]) -> None:
+        """Send the tables of a store, which lie in the folder, and its manifest, which makes it one.
+
+        Args:
+            manifest: as it would be on a disk.
+            places: for each variant, what the tables of its shards say of where the records lie.
+
+        Raises:
+            PrepError: there is another store now.
+        """
+
+        def send(name: str) -> None:
+            if not self._agent.put_file(name, self.folder / name, manifest.files[name]):
+                self._agent.put_file(name, self.folder / name, manifest.files[name], replace=True)  # of a `finish` that was lost
+
+        self._all(send, manifest.files)
+        offsets = {}
+        for variant, encoded in places.items():
+            name, data = offsets_file(variant), offsets_table(np.frombuffer(base64.b64decode(one), "<u8") for one in encoded)
+            if not self._agent.put(name, data):
+                self._agent.put(name, data, replace=True)
+            offsets[name] = sum_of(data)
+        if not self._agent.put(MANIFEST, published_manifest(manifest, offsets)):
+            raise PrepError(f"OUT {self.url} has become another store while this one was made; choose another URL")
+
+
+@contextmanager
+def _temporary_folder(scratch: StrPath | None) -> Iterator[Path]:
+    """Make a folder, and remove it at the end; also those of processes that were killed, whose locks are free."""
+    parent = Path(scratch or tempfile.gettempdir()).absolute()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f"{SCRATCH}*/{LOCK}"):
+            _remove_unlocked(left)
+        folder, descriptor = None, -1
+        while folder is None:
+            folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
+            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not (folder / LOCK).exists():  # another process took it for one that is left
+                os.close(descriptor)
+                folder = None
+    except OSError as error:
+        raise StoreError(f"--scratch {parent} cannot be used: {error.strerror}; give a folder on a disk of this machine") from None
+    try:
+        yield folder / "store"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_unlocked(lock: Path) -> None:
+    with suppress(OSError):  # it is in use, of another user, or gone
+        descriptor = os.open(lock, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,312 @@
+"""Object storage for processes that fork. A child owns the client, because a process that has used obstore cannot be forked.
+
+The child ends with the process that started it, even if that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import xxhash
+
+from fastdata import errors
+from fastdata.errors import FormatError, MissingExtraError, RemoteError, StoreError
+from fastdata.remote.bucket import RANGE, Bucket
+from fastdata.remote.places import record_places
+from fastdata.remote.stores import TRIES, fetch
+from fastdata.remote.url import Storage
+from fastdata.remote.wire import Message, receive, send
+from fastdata.store.files import FileSum, file_sum, sum_of, write_atomic
+
+__all__ = ["REQUESTS", "Agent", "main"]
+
+START = "import sys; from fastdata.remote.agent import main; main(int(sys.argv[1]))"
+REQUESTS = 8  # useful threads of a caller
+
+
+class Agent:
+    """The objects below a URL. It is safe to use from several threads, each of which has a connection of its own.
+
+    It is a context manager. The names of objects are relative to the URL.
+
+    Args:
+        url: such as s3://bucket/folder.
+        storage: options of the client, as for `Bucket`.
+
+    Raises:
+        MissingExtraError: obstore is not installed.
+        RemoteError: the URL or an option is wrong. The methods raise it for what the server refuses.
+    """
+
+    def __init__(self, url: str, storage: Storage | None = None) -> None:
+        if find_spec("obstore") is None:
+            raise MissingExtraError("obstore")
+        self.url = url.rstrip("/")
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair()
+        self._connections = [self._control]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", START, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                start_new_session=True,  # Ctrl-C is for its parent
+            )
+        try:
+            self._exchange(self._control, Message({"url": self.url, "storage": dict(storage or {})}))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process. What it is doing is abandoned."""
+        for connection in self._connections:
+            connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, name: str, *arguments: Any, data: bytes | None = None) -> Message:
+        """Have a method of `_Server` called in the process, and return its answer. data: its last argument."""
+        try:
+            connection = self._local.connection
+        except AttributeError:
+            connection, theirs = socket.socketpair()
+            with theirs, self._lock:
+                self._connections.append(connection)
+                self._exchange(self._control, Message({}, descriptor=theirs.fileno()))
+            self._local.connection = connection
+        try:
+            asked = {"ask": name, "arguments": arguments, "more": data is not None}
+            return self._exchange(connection, Message(asked, data or b""))
+        except errors.FastDataError:
+            raise
+        except BaseException:
+            del self._local.connection  # Ctrl-C, for instance: the answer would be taken for that of the next question
+            connection.close()
+            raise
+
+    def _exchange(self, connection: socket.socket, message: Message) -> Message:
+        try:
+            send(connection, message)
+            found = receive(connection)
+        except (OSError, EOFError):
+            raise RemoteError(f"the process that talks to {self.url} has ended; run the same command again to continue") from None
+        if "error" in found.body:
+            kind = getattr(errors, found.body["error"], StoreError)
+            raise kind(found.body["message"], **({"missing": found.body["missing"]} if kind is RemoteError else {}))
+        return found
+
+    def read(self, name: str, digest: str = "") -> bytes | None:
+        """Return a small object; None: there is none. Two readings must be equal, or one must have this xxh3-128."""
+        found = self._ask("read", name, digest)
+        return bytes(found.data) if found.body["found"] else None
+
+    def take(self, name: str, path: Path) -> bool:
+        """Copy an object that `put_sealed` wrote to a file; return whether there is one."""
+        return bool(self._ask("take", name, os.fspath(path)).body["found"])
+
+    def fetch(self, name: str, total: FileSum, path: Path) -> None:
+        """Copy an object of a known checksum to a file."""
+        self._ask("fetch", name, total.bytes, total.xxh3_128, os.fspath(path))
+
+    def size(self, name: str) -> int | None:
+        """Return the size of an object in bytes; None: there is none."""
+        found: int | None = self._ask("size", name).body["size"]
+        return found
+
+    def list(self, folder: str = "", most: int | None = None) -> dict[str, int]:
+        """Return the size in bytes of each object in a folder, or of all; of so many at most."""
+        return dict(self._ask("list", folder, most).body["sizes"])
+
+    def put(self, name: str, data: bytes, *, replace: bool = False) -> bool:
+        """Write an object unless there is one. Return whether it has these bytes now. replace: write it in any case."""
+        return bool(self._ask("put", name, replace, data=data).body["same"])
+
+    def put_sealed(self, name: str, data: bytes, *, replace: bool = False) -> bool:
+        """Do the same, with a checksum after the bytes, which `take` compares."""
+        return self.put(name, data + b"\n" + sum_of(data).xxh3_128.encode(), replace=replace)
+
+    def put_file(self, name: str, path: Path, total: FileSum, *, replace: bool = False, check: bool = False) -> bool:
+        """Do as `put` does with a file, whose checksum is known.
+
+        Args:
+            check: read the file before, and compare its checksum.
+
+        Raises:
+            FormatError: its checksum differs.
+        """
+        where = os.fspath(path)
+        return bool(self._ask("put_file", name, where, total.bytes, total.xxh3_128, replace, check).body["same"])
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove objects; those that do not exist are no error."""
+        self._ask("delete", names)
+
+    def places(self, path: Path, records: int) -> bytes:
+        """Return where the records of a shard lie, as `record_places` does, in bytes: this process may have the shard open."""
+        return bytes(self._ask("places", os.fspath(path), records).data)
+
+
+def main(descriptor: int) -> None:
+    """Serve the process that has the other end of a socket, until it ends or closes it."""
+    control = socket.socket(fileno=descriptor)
+    try:
+        first = receive(control).body
+        try:
+            server = _Server(Bucket(first["url"], first["storage"], create=True))
+            send(control, Message({}))
+        except errors.FastDataError as error:
+            send(control, _told(error))
+        while True:
+            message = receive(control)
+            assert message.descriptor is not None
+            threading.Thread(target=server.serve, args=[socket.socket(fileno=message.descriptor)], daemon=True).start()
+            send(control, Message({}))
+    except (EOFError, OSError):
+        os._exit(0)  # its parent is gone, or does not wait: nor for the requests in flight
+
+
+def _told(error: Exception) -> Message:
+    return Message({"error": type(error).__name__, "message": str(error), "missing": getattr(error, "missing", False)})
+
+
+class _Server:
+    """What the process does. Each method answers one question."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._pool = ThreadPoolExecutor(REQUESTS)
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer one thread's questions."""
+        while True:
+            try:
+                asked = receive(connection)
+            except (EOFError, OSError):
+                connection.close()
+                return
+            try:
+                more = [bytes(asked.data)] if asked.body["more"] else []
+                answer = getattr(self, asked.body["ask"])(*asked.body["arguments"], *more)
+            except (errors.FastDataError, OSError) as error:
+                answer = _told(error)
+            except BaseException as error:
+                send(connection, _told(StoreError(f"{type(error).__name__}: {error}")))
+                raise
+            send(connection, answer)
+
+    def read(self, name: str, digest: str) -> Message:
+        found = self._reading(name, lambda raw: raw if digest and sum_of(raw).xxh3_128 == digest else None, twice=not digest)
+        return Message({"found": found is not None}, found or b"")
+
+    def take(self, name: str, path: str) -> Message:
+        found = self._reading(name, _unsealed)
+        if found is not None:
+            write_atomic(Path(path), found, durable=False)
+        return Message({"found": found is not None})
+
+    def _reading(self, name: str, checked: Callable[[bytes], bytes | None], *, twice: bool = False) -> bytes | None:
+        """Read an object until a check returns its contents, or two readings are equal. Return None if there is none."""
+        before = None
+        for _ in range(TRIES):
+            try:
+                raw = self._bucket.read(name)
+            except RemoteError as error:
+                if error.missing:
+                    return None
+                raise
+            if (found := checked(raw)) is not None:
+                return found
+            if twice and raw == before:
+                return raw
+            before = raw
+        raise RemoteError(f"{self._bucket.url}/{name} came {TRIES} times with a wrong checksum: the object is damaged")
+
+    def fetch(self, name: str, size: int, digest: str, path: str) -> Message:
+        temporary = f"{path}.{threading.get_ident()}.tmp"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            fetch(self._bucket, name, FileSum(size, digest), descriptor, self._pool)
+            Path(temporary).replace(path)
+        finally:
+            os.close(descriptor)
+            Path(temporary).unlink(missing_ok=True)
+        return Message({})
+
+    def size(self, name: str) -> Message:
+        try:
+            return Message({"size": self._bucket.size(name)})
+        except RemoteError as error:
+            if error.missing:
+                return Message({"size": None})
+            raise
+
+    def list(self, folder: str, most: int | None) -> Message:
+        found = []
+        for each in self._bucket.list(folder):
+            found.append(each)
+            if len(found) == most:
+                break
+        return Message({"sizes": found})
+
+    def put(self, name: str, replace: bool, data: bytes) -> Message:
+        return self._put(name, data, sum_of(data), replace)
+
+    def put_file(self, name: str, path: str, size: int, digest: str, replace: bool, check: bool) -> Message:
+        total = FileSum(size, digest)
+        try:
+            found = file_sum(Path(path)) if check else total
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+        if found != total:
+            raise FormatError(f"{path} is not what was written: its checksum differs")
+        return self._put(name, Path(path), total, replace)
+
+    def _put(self, name: str, data: bytes | Path, total: FileSum, replace: bool) -> Message:
+        return Message({"same": self._bucket.put(name, data, replace=replace) or self._has(name, total)})
+
+    def _has(self, name: str, total: FileSum) -> bool:
+        """Return whether an object has these bytes."""
+        if self._bucket.size(name) != total.bytes:
+            return False
+        seen = set[str]()
+        while len(seen) < TRIES:
+            digest = xxhash.xxh3_128()
+            for start in range(0, total.bytes, RANGE):
+                digest.update(self._bucket.read_range(name, start, min(RANGE, total.bytes - start)))
+            if digest.hexdigest() == total.xxh3_128:
+                return True
+            if digest.hexdigest() in seen:  # so it was not the way here that changed it
+                return False
+            seen.add(digest.hexdigest())
+        return False
+
+    def delete(self, names: Sequence[str]) -> Message:
+        self._bucket.delete(names)
+        return Message({})
+
+    def places(self, path: str, records: int) -> Message:
+        return Message({}, record_places(path, records).astype("<u8").tobytes())
+
+
+def _unsealed(raw: bytes) -> bytes | None:
+    data, _, digest = raw.rpartition(b"\n")
+    return data if digest == sum_of(data).xxh3_128.encode() else None

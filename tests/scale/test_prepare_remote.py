@@ -1,0 +1,420 @@
+"""Preparing in object storage: the objects are those of a store that was made on a disk and published, whatever dies or fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fastdata
+from conftest import free_port
+from fastdata import LMDBDataset, PrepError, RemoteError, StoreError
+from fastdata.prepare.remote_out import RemoteOut
+from fastdata.prepare.worker import Made
+from fastdata.remote.agent import Agent
+from fastdata.store.files import file_sum
+from faults import FaultStore, storing
+from support import MAIN, PREP, children, encode, kill_group, run, start, tree, until
+from test_golden_kinds import STORES, write_inputs
+
+Tree = dict[str, bytes | None]
+URL = "s3://bucket/photos.fds"
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials, and folders for temporary files of its own."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultStore]:
+    """A server of S3 on a folder, which the environment names."""
+    with storing(tmp_path / "server") as found:
+        found.stall_s = 6
+        monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
+        yield found
+
+
+def objects(server: FaultStore, name: str = "photos.fds") -> Tree:
+    """The objects below a URL, and nothing else: the server's folders are no objects."""
+    return {path: data for path, data in tree(server.root / "bucket" / name).items() if data is not None}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 images of four classes, and one that is cut short."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for k in range(120):
+        path = root / f"class{k // 30}/{k:03d}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encode(rng.integers(0, 256, (256, 256, 3), np.uint8), ".png"))
+    (root / "class2/cut.png").write_bytes(path.read_bytes()[:9000])
+    return root
+
+
+def published(source: Path, folder: Path, **options: Any) -> Tree:
+    """What is in a bucket after preparing to a disk and publishing."""
+    fastdata.prep(source, folder / "local.fds", **options)
+    with storing(folder / "expected") as server:
+        fastdata.publish(folder / "local.fds", URL, storage={"endpoint": server.url})
+        return objects(server)
+
+
+@pytest.fixture(scope="module")
+def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """The objects of `photos` in the size of 128."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        found = published(photos, tmp_path_factory.mktemp("expected"), size=128, order="shuffled", workers=2)
+    assert len([name for name in found if name.startswith("128/shard-")]) > 20
+    return found
+
+
+def same(found: Tree, expected: Tree) -> None:
+    assert sorted(found) == sorted(expected)
+    assert [name for name in found if found[name] != expected[name]] == []
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("golden")
+    write_inputs(root)
+    rows = "".join(f"images/ant/{k}.png,{k % 2},{'long ' * k}caption {k}\n" for k in range(5))
+    (root / "fields.csv").write_text(f"path,label,caption\n{rows}")
+    return root
+
+
+@pytest.mark.parametrize("name", ["masks", "fields", "chars", "chunks", "classes"])
+def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path, tmp_path: Path, server: FaultStore) -> None:
+    source, options = STORES.get(name, ("fields.csv", {"fields": "caption", "root": golden}))
+    options = {key: golden / value if key == "masks" else value for key, value in options.items()}
+    order = {} if name in ("chars", "classes") else {"order": "shuffled"}
+    options["workers"] = 1
+    local = fastdata.prep(golden / source, tmp_path / "local.fds", **options, **order)
+    fastdata.publish(local.out, "s3://bucket/local.fds")
+    made = fastdata.prep(golden / source, URL, **options)
+    same(objects(server), objects(server, "local.fds"))
+    again = fastdata.prep(golden / source, URL + "/", **options)
+    for summary in (made, again):
+        assert summary.out == URL
+        for figure in ("inputs", "kept", "rejected", "bytes_before", "bytes_after", "tokens", "notes", "kind", "originals"):
+            assert getattr(summary, figure) == getattr(local, figure), figure
+    assert again.resumed == again.inputs and made.resumed == 0
+    assert "obstore" not in sys.modules, "this process may fork"
+
+
+def test_the_command_and_what_it_made_on_moto(photos: Path, expected: Tree, moto: str, tmp_path: Path) -> None:
+    options = ("--storage", f"endpoint={moto}", "--storage", "region=us-east-1", "--scratch", tmp_path / "scratch")
+    found = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128, *options)
+    assert found.returncode == 0, found.stderr
+    assert "s3://bucket/command.fds: 120 of 121 images kept, 1 rejected (truncated 1), listed in rejects.jsonl" in found.stdout
+    assert list((tmp_path / "scratch").iterdir()) == []
+    storage = {"endpoint": moto, "region": "us-east-1"}
+    dataset = LMDBDataset("s3://bucket/command.fds", cache=tmp_path / "cache", storage=storage)
+    local = fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled").out
+    assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
+    info = run(*MAIN, "info", "s3://bucket/command.fds", *options[:4])
+    assert info.returncode == 0, info.stderr
+    assert "s3://bucket/command.fds: 120 images" in info.stdout and re.search(r"order\s+shuffled", info.stdout), info.stdout
+    again = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128, *options)
+    assert again.returncode == 0 and "already finished" in again.stdout
+    assert run(*MAIN, "publish", local, "s3://bucket/command.fds", *options[:4]).returncode == 0  # whose bytes are there
+
+
+def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) -> None:
+    made = fastdata.prep(photos, f"file://{tmp_path}/a.fds", size=64, workers=2)
+    fastdata.prep(photos, tmp_path / "b.fds", size=64, workers=2)
+    assert made.out == tmp_path / "a.fds" and tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
+    fastdata.prep_plan(photos, f"file://{tmp_path}/c.fds", size=64)
+    fastdata.prep_run(f"file://{tmp_path}/c.fds", progress="off")
+    fastdata.prep_finish(f"file://{tmp_path}/c.fds")
+    assert tree(tmp_path / "c.fds") == tree(tmp_path / "b.fds")
+
+
+def test_tasks_on_machines_that_share_no_disk(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    """Each has a folder for temporary files of its own, and nothing else."""
+
+    def on(machine: str) -> dict[str, Any]:
+        (tmp_path / machine).mkdir(exist_ok=True)
+        return {"env": {**os.environ, "TMPDIR": str(tmp_path / machine)}, "cwd": tmp_path / machine}
+
+    planned = run(*PREP, "plan", photos, URL, "--size", 128, **on("head"))
+    assert planned.returncode == 0 and f"{URL}: planned 121 inputs in " in planned.stdout, planned.stderr
+    early = run(*PREP, "finish", URL, **on("head"))
+    assert early.returncode == 2 and re.search(rf"{URL} lacks \d+ of \d+ shards, the first 0: run the lost", early.stderr)
+    quick = ("--workers", "1", "--progress", "off")
+    tasks = [start(*PREP, "run", URL, "--task", str(k), "--of", "2", *quick, stderr=subprocess.PIPE, **on(f"m{k}")) for k in (0, 1)]
+    for task in tasks:
+        assert task.communicate(timeout=60)[1] == b"" and task.returncode == 0
+    listed = server.requests.copy()
+    shards = [path for path in listed if "shard-" in path and path.endswith(".mdb")]
+    assert not shards, "no shard is read"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    finishes = [start(*PREP, "finish", URL, **pipes, **on("head")) for _ in range(3)]
+    for finish in finishes:
+        said, errors = finish.communicate(timeout=60)
+        assert finish.returncode == 0 and b"120 of 121 images kept" in said, errors
+    same(objects(server), expected)
+    assert not [path for path in server.requests if path.endswith(".mdb")]
+    for command in (("run", URL), ("finish", URL), ("plan", photos, URL, "--size", "128")):
+        late = run(*PREP, *command, **on("late"))
+        assert late.returncode == 0, f"whoever comes too late is done: {late.stderr}"
+    same(objects(server), expected)
+    assert [path for folder in ("head", "m0", "m1", "late") for path in (tmp_path / folder).iterdir()] == []
+
+
+def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    rng, kills = random.Random(3), 0
+    server.delay_s = 0.01
+    command = (*PREP, photos, URL, "--size", "128", "--workers", "2", "--progress", "off", "--scratch", tmp_path / "scratch")
+    for _ in range(8):
+        process = start(*command)
+        time.sleep(rng.uniform(0.9, 2.2))
+        if process.poll() is not None:
+            break
+        kill_group(process)
+        kills += 1
+    assert run(*command).returncode == 0
+    assert kills > 1
+    same(objects(server), expected)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_chaos(photos: Path, expected: Tree, tmp_path: Path) -> None:
+    with storing(tmp_path / "server", seed=1) as server:
+        server.stall_s = 6
+        server.chance = server.write_chance = 0.03
+        storage = {"endpoint": server.url}
+        fastdata.prep_plan(photos, URL, size=128, storage=storage)
+        fastdata.prep_run(URL, task=0, of=2, workers=1, storage=storage, progress="off")
+        fastdata.prep(photos, URL, size=128, workers=2, storage=storage)
+        assert sum(count for fault, count in server.made.items() if fault) > 10
+        same(objects(server), expected)
+
+
+def test_writes_whose_answers_are_lost(photos: Path, expected: Tree, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.WRITE_FAULTS", ("cut", "twice"))
+    server.write_chance = 0.25
+    fastdata.prep(photos, URL, size=128, workers=2)
+    assert server.made["cut of a write"] > 5 and server.made["twice of a write"] > 5
+    same(objects(server), expected)
+    server.always = dict.fromkeys(("plan.json", "manifest.json"), "twice")
+    assert fastdata.prep(photos, "s3://bucket/few.fds", size=64, limit=9, workers=1).kept == 9
+
+
+def test_bits_that_flip_in_plan_and_tables(photos: Path, expected: Tree, server: FaultStore) -> None:
+    fastdata.prep_plan(photos, URL, size=128)
+    server.faults, server.chance, server.of = ("flip",), 0.3, "/work/"
+    fastdata.prep_run(URL, workers=2, progress="off")
+    made = {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").iterdir()}
+    fastdata.prep_finish(URL)
+    assert server.made["flip"] > 5
+    same(objects(server), expected)
+    assert {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").glob("*.mdb")} == made
+
+
+def test_parts_of_large_objects_that_fail(tmp_path: Path, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard of 20 MB is sent in three parts."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        np.save(tmp_path / f"in/{k}.npy", rng.integers(0, 2**16, (1800, 1850, 1), np.uint16))
+    expected = published(tmp_path / "in", tmp_path / "disk", order="shuffled", chunk=512, limit=3)
+    monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "reset", "cut", "flip", "twice"))
+    server.write_chance = 0.08
+    fastdata.prep(tmp_path / "in", URL, chunk=512, limit=3)
+    assert sum(server.made.values()) > server.made[""]
+    same(objects(server), expected)
+
+
+def test_shards_wait_for_the_network_in_bounded_numbers(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    server.delay_s = 0.25
+    scratch, most, end = tmp_path / "scratch", [0], threading.Event()
+
+    def watch() -> None:
+        while not end.wait(0.005):
+            most[0] = max(most[0], len([*scratch.glob("*/store/work/128-*.tmp")]))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        fastdata.prep(photos, URL, size=128, workers=2, scratch=scratch)
+    finally:
+        end.set()
+        watcher.join()
+    assert 2 <= most[0] <= 6
+    same(objects(server), expected)
+
+
+def test_what_lost_tries_left_is_replaced_and_what_others_finished_is_kept(
+    photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
+) -> None:
+    fastdata.prep_plan(photos, URL, size=128)
+    root = server.root / "bucket/photos.fds"
+    (root / "128").mkdir()
+    (root / "128/shard-00000.mdb").write_bytes(b"of a try that ended otherwise")
+    (root / "samples.npy").write_bytes(b"of a finish that was lost")
+    fastdata.prep_run(URL, task=1, of=2, workers=1, progress="off")
+    before = {path: path.stat().st_mtime_ns for path in root.glob("128/*.mdb")}
+    summary = fastdata.prep(photos, URL, size=128, workers=2)
+    assert summary.resumed > 50
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items() if path.name != "shard-00000.mdb")
+    same(objects(server), expected)
+
+
+def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    fastdata.prep_plan(photos, URL, size=64)
+    fastdata.prep_run(URL, task=0, of=9, workers=1, progress="off")
+    with pytest.raises(PrepError, match=r"(?s)s3://bucket/photos.fds was made, or begun, with other options.*size 64, now 128"):
+        fastdata.prep(photos, URL, size=128)
+    with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun.*\n  order shuffled, now "):
+        fastdata.prep(photos, URL, size=64, order="listed")
+    fastdata.prep(photos, URL, size=128, overwrite=True, workers=2)
+    same(objects(server), expected)
+    with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun"):
+        fastdata.prep(photos, URL, size=64)
+    (server.root / "bucket/other").mkdir()
+    (server.root / "bucket/other/notes.txt").write_text("mine")
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(PrepError, match=r"OUT s3://bucket/other is not a store, but holds notes.txt; choose another URL"):
+            fastdata.prep_plan(photos, "s3://bucket/other", size=64, **options)
+    assert objects(server, "other") == {"notes.txt": b"mine"}
+    with pytest.raises(PrepError, match=r"OUT s3://bucket/none.fds has no plan; make a plan with fastdata-prep plan SOURCE s3://"):
+        fastdata.prep_run("s3://bucket/none.fds")
+    with pytest.raises(PrepError, match=r"OUT s3://bucket/none.fds has no plan"):
+        fastdata.prep_finish("s3://bucket/none.fds")
+
+
+def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=r"s3://nowhere/x.fds/manifest.json: there is no such bucket"):
+        fastdata.prep(photos, "s3://nowhere/x.fds", size=64)
+    server.always = {"manifest.json": "403"}
+    with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds/manifest.json: the credentials have expired: renew them"):
+        fastdata.prep(photos, URL, size=64)
+    server.always = {"shard-00003": "403"}
+    with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds/\S*shard-00003\S*: the credentials have expired: renew them"):
+        fastdata.prep(photos, URL, size=64, workers=1)
+    server.always = {}
+    assert fastdata.prep(photos, URL, size=64, workers=2).resumed > 0
+    with pytest.raises(RemoteError, match=r"no server answers there"):
+        fastdata.prep(photos, URL, storage={"endpoint": f"http://127.0.0.1:{free_port()}"})
+
+
+def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^storage is about a URL, such as .*, but OUT .*o.fds is a folder: leave it out"):
+        fastdata.prep(photos, tmp_path / "o.fds", storage={"region": "x"})
+    with pytest.raises(ValueError, match=r"OUT https://example.com/x.fds can only be read: give a URL such as s3://"):
+        fastdata.prep(photos, "https://example.com/x.fds")
+    with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
+        fastdata.prep(photos, Path("s3://bucket/x.fds"))
+    with pytest.raises(StoreError, match=r"^scratch /proc/none cannot be used"):
+        fastdata.prep(photos, URL, scratch="/proc/none")
+    with pytest.raises(PrepError, match=r"^append is s3://bucket/photos.fds, but only stores on a disk can grow"):
+        fastdata.append(photos, URL)
+    for arguments, message in {
+        (photos, URL, "--storage", "endpoint"): "--storage is 'endpoint', but must be KEY=VALUE",
+        (photos, "--append", URL): "--append is s3://bucket/photos.fds, but only stores on a disk can grow",
+        (
+            photos,
+            URL,
+            "--engine",
+            "slurm",
+            "--storage",
+            "secret_access_key=x",
+        ): "--storage secret_access_key would stand in the script",
+    }.items():
+        found = run(*PREP, *arguments)
+        assert found.returncode == 2 and message in found.stderr, found.stderr
+    assert not objects(server) and not server.writes
+
+
+def test_an_estimate_needs_no_server(photos: Path) -> None:
+    found = run(*PREP, photos, "s3://nowhere/x.fds", "--size", 64, "--dry-run", "--workers", 1)
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"are free on the disk of this machine, where up to [\d.]+ .?B wait to be sent: enough", found.stdout)
+
+
+def test_what_cannot_be_shuffled_is_listed(tmp_path: Path, server: FaultStore) -> None:
+    images = [encode(np.full((8, 8, 3), k, np.uint8), ".png") for k in range(9)]
+    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
+    made = fastdata.prep(tmp_path / "images.parquet", URL)
+    assert any(note.startswith("order: as listed, since ") and "unpacked in large pieces" in note for note in made.notes)
+    with pytest.raises(PrepError, match=r"order is shuffled, but .* is unpacked in large pieces"):
+        fastdata.prep(tmp_path / "images.parquet", "s3://bucket/other.fds", order="shuffled")
+
+
+def test_a_shard_that_two_processes_make_with_different_bytes(server: FaultStore, tmp_path: Path) -> None:
+    """Such as one that found an input to hang. Whose table comes first has made it, and its bytes stay."""
+    root = server.root / "bucket/photos.fds"
+
+    def made(data: bytes) -> Made:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.tmp"
+        path.write_bytes(data)
+        total = file_sum(path)
+        table = json.dumps({"files": {"128": [total.bytes, total.xxh3_128]}})
+        return Made(7, {"128": (path, total)}, table.encode())
+
+    def table() -> str:
+        return (root / "work/shard-00007.json").read_text()
+
+    with RemoteOut(URL, None, tmp_path / "scratch") as remote:
+        remote.publish(made(b"ours"))
+        first = table()
+        remote.publish(made(b"ours"))
+        remote.publish(made(b"theirs"))
+        assert (root / "128/shard-00007.mdb").read_bytes() == b"ours" and table() == first
+        (root / "128/shard-00007.mdb").unlink()  # theirs are written before ours, and their table after our table
+        with pytest.raises(
+            StoreError, match=r"shard 7 of s3://bucket/photos.fds was made twice at the same time, with different b"
+        ):
+            remote.publish(made(b"theirs"))
+        assert not (root / "work/shard-00007.json").exists()
+        remote.publish(made(b"again"))
+        assert (root / "128/shard-00007.mdb").read_bytes() == b"again"
+
+
+def test_the_death_of_the_process_that_sends_is_an_error(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    server.delay_s = 0.1
+    command = (*PREP, photos, URL, "--size", "128", "--workers", "1", "--progress", "off", "--scratch", tmp_path / "scratch")
+    process = start(*command, stderr=subprocess.PIPE)
+    until(lambda: [*(server.root / "bucket/photos.fds").glob("128/*.mdb")], 60)
+    (child,) = [pid for pid in children(process.pid) if b"remote.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(child, signal.SIGKILL)
+    assert b"the process that talks to s3://bucket/photos.fds has ended; run the same" in process.communicate(timeout=30)[1]
+    assert process.returncode == 1 and list((tmp_path / "scratch").iterdir()) == []
+    server.delay_s = 0.0
+    assert run(*command).returncode == 0
+    same(objects(server), expected)
+
+
+def test_azure(photos: Path, expected: Tree, azurite: dict[str, str], tmp_path: Path) -> None:
+    url = "az://bucket/photos.fds"
+    fastdata.prep_plan(photos, url, size=64, storage=azurite)
+    fastdata.prep_run(url, task=0, of=2, workers=1, storage=azurite, progress="off")
+    with pytest.raises(PrepError, match=r"az://bucket/photos.fds was made, or begun, with other options"):
+        fastdata.prep(photos, url, size=128, storage=azurite)
+    assert fastdata.prep(photos, url, size=128, storage=azurite, overwrite=True, workers=2).kept == 120
+    dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=azurite)
+    local = LMDBDataset(fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled", workers=2).out)
+    assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], local[k][0]) for k in range(0, 120, 7))
+    with Agent(url, azurite) as agent:
+        assert sorted(agent.list()) == sorted(expected)
