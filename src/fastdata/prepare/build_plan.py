@@ -14,6 +14,8 @@ from fastdata.kinds import Kind
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
+from fastdata.remote.path import AnyPath, is_inside, to_path, versions_of
+from fastdata.remote.session import looking_anew
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 
@@ -51,14 +53,16 @@ def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None
         PrepError: there is nothing to prepare, or the inputs do not fit together.
         ValueError: an argument is wrong, or belongs to another kind of data.
     """
-    refuse_store(Path(source))
-    kind = choose_kind(source, arguments)
-    options = _own_options(kind, source, arguments)
-    root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     check_positive(limit=limit)
-    planned = kind.plan(source, target, options, limit)
-    folders = planned.root or root, planned.beside or root, *planned.others
-    return Work(kind, planned.plan, target, tuple(folder.absolute() for folder in folders), planned.skipped, planned.notes)
+    with looking_anew():
+        refuse_store(to_path(source))
+        kind = choose_kind(source, arguments)
+        options = _own_options(kind, source, arguments)
+        root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
+        planned = kind.plan(source, target, options, limit)
+        folders = planned.root or root, planned.beside or root, *planned.others
+        roots = tuple(folder.absolute() for folder in folders)
+        return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, versions=versions_of(roots))
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
@@ -110,11 +114,11 @@ def check_positive(**arguments: float | None) -> None:
             raise ValueError(f"{as_option(name)} is {value}, but must be positive")
 
 
-def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[Path, Path]:
+def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[AnyPath, Path]:
     """Return the folder that names are relative to (`own_root`, if it is set) and the folder of the store."""
     root, name = locate(source)
-    root = root if own_root is None else Path(own_root)
+    root = root if own_root is None else to_path(own_root)
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
-    if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
+    if to_path(source).is_dir() and is_inside(target, root):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return root.absolute(), target.absolute()

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import as_path, build_plan, check_positive
+from fastdata.remote.path import dropping_copies
 
 __all__ = ["Estimate", "estimate"]
 
@@ -51,7 +52,8 @@ def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers:
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
         work = build_plan(path, out, labels=labels, **options)
         plan, started = work.plan, time.perf_counter()
-        probed = work.kind.probe(plan, work.roots)
+        with dropping_copies(work.roots):
+            probed = work.kind.probe(plan, work.roots)
         seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
     disk = next(p for p in (work.out, *work.out.parents) if p.exists())

@@ -18,6 +18,7 @@ from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary, summarize
 from fastdata.prepare.tasks import lay_plan, make_all, plan_tasks
+from fastdata.remote.path import dropping_copies
 from fastdata.store.files import WORK
 from fastdata.store.store import Store
 
@@ -77,7 +78,7 @@ def prep(
         raise ValueError(f"--address is {address}, but belongs to --engine ray")
     with as_path(source, out, options.pop("labels", None)) as (path, labels):
         work, started = build_plan(path, out, limit=limit, labels=labels, **options), time.monotonic()
-        with writing(work.out):
+        with writing(work.out), dropping_copies(work.roots):
             if not overwrite and is_stored(work.out, work.plan) and not (work.out / WORK).exists():
                 return _already(work)
             with _laid(work, overwrite, share=engine == "ray") as laid:

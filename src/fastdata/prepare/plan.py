@@ -14,6 +14,7 @@ import xxhash
 
 from fastdata import kinds
 from fastdata._version import __version__
+from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
@@ -29,7 +30,7 @@ LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the over
 HASHED = 10_000  # sources whose JSON is in memory at a time
 
 
-Roots = tuple[Path, ...]  # of the inputs, of their masks, and of each further image of an input
+Roots = tuple[AnyPath, ...]  # of the inputs, of their masks, and of each further image of an input
 
 
 class Options(Protocol):
@@ -103,6 +104,7 @@ class Work:
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
         machine: what of the machine that planned decides the bytes, if the plan was read from its files.
+        versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
     """
 
     kind: kinds.Kind
@@ -112,6 +114,7 @@ class Work:
     skipped: dict[str, int]
     notes: tuple[str, ...] = ()
     machine: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def _body(

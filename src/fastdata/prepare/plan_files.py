@@ -15,6 +15,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
+from fastdata.remote.path import to_path
 from fastdata.store.files import MANIFEST, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "plan_path", "save_plan"]
@@ -58,6 +59,7 @@ def save_plan(work: Work) -> None:
         "slices": slices,
         "files": {name: _checksum(data) for name, data in plan.files.items()},
         "roots": [str(root) for root in work.roots],
+        "versions": work.versions,
         "skipped": work.skipped,
         "notes": work.notes,
     }
@@ -97,7 +99,8 @@ def load_plan(out: Path) -> Work:
             parts,
         )
         kind = kinds.find(options.kind)
-        return Work(kind, plan, out, tuple(map(Path, body["roots"])), body["skipped"], tuple(body["notes"]), body["machine"])
+        roots, versions = tuple(map(to_path, body["roots"])), {url: tuple(found) for url, found in body["versions"].items()}
+        return Work(kind, plan, out, roots, body["skipped"], tuple(body["notes"]), body["machine"], versions)
     except BROKEN as error:
         raise _damaged(plan_path(out), error) from None
 

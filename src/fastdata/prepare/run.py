@@ -124,6 +124,7 @@ class Pool:
             plan.files,
             str(self._scratch),
             self._mark,
+            work.versions,
         )
         self._count = workers
         self._timeout_s = timeout_s

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from fastdata import kinds
-from fastdata.errors import CodecError, StoreError
+from fastdata.errors import CodecError, RemoteError, StoreError
+from fastdata.remote.session import carry_out
 from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
@@ -60,6 +61,7 @@ class Job:
         others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
+        versions: as in Work.
     """
 
     root: str
@@ -74,6 +76,7 @@ class Job:
     files: dict[str, bytes] = field(default_factory=dict)
     scratch: str = ""
     mark: str = ""
+    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ def main(connection: int, status: int) -> None:
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
+        carry_out(job.versions)
         while True:
             task: Task = parent.recv()
             try:
@@ -201,7 +205,13 @@ def publish_shard(out: Path, made: Made) -> None:
 
 
 def reject_of(error: Exception) -> tuple[str, str]:
-    """Return a short reason and a detail for an input that could not be used."""
+    """Return a short reason and a detail for an input that could not be used.
+
+    Raises:
+        RemoteError: it is this error, which says nothing about the input.
+    """
+    if isinstance(error, RemoteError):
+        raise error
     if isinstance(error, CodecError):
         return error.reason, str(error)
     if isinstance(error, FileNotFoundError):

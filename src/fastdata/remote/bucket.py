@@ -20,13 +20,14 @@ import xxhash
 from fastdata.errors import RemoteError, needs
 from fastdata.remote.url import Storage, scheme
 
-__all__ = ["RANGE", "Bucket"]
+__all__ = ["NO_OBJECT", "RANGE", "Bucket"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 AHEAD = 4  # requests of one download in flight
 PART = 16 << 20  # of a multipart upload
 TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
+NO_OBJECT = "there is no such object (404)"
 
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
@@ -79,6 +80,12 @@ class Bucket:
         """Return the size of an object in bytes."""
         with self._explained(path):
             return int(self._api.head(self._store, path)["size"])
+
+    def version(self, path: str) -> tuple[int, str]:
+        """Return the size of an object in bytes, and what changes when it is replaced: its ETag, or its time."""
+        with self._explained(path):
+            found = self._api.head(self._store, path)
+        return int(found["size"]), str(found.get("e_tag") or found.get("version") or found["last_modified"].isoformat())
 
     def read(self, path: str) -> bytes:
         """Return a small object."""
@@ -158,7 +165,7 @@ class Bucket:
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
         with self._explained(prefix):
-            for batch in self._api.list(self._store, prefix or None):
+            for batch in self._api.list(self._store, prefix or None, chunk_size=1000):
                 for found in batch:
                     yield found["path"], int(found["size"])
 
@@ -196,7 +203,7 @@ def _cause(error: Exception, known: Any) -> str:
     low = str(error).lower()
     found = next((meaning for sign, meaning in CAUSES if sign in low), "")
     if _is_missing(error, known):
-        return found if found.startswith("there is no such") else "there is no such object (404)"
+        return found if found.startswith("there is no such") else NO_OBJECT
     if isinstance(error, known.PermissionDeniedError):
         return found or "access is denied (403): check the credentials and the bucket's policy"
     if isinstance(error, known.UnauthenticatedError):
