@@ -1,7 +1,9 @@
-"""An HTTP server of a folder that fails as told: it counts requests, delays answers, and answers with errors or damaged bodies."""
+"""A server of a folder that fails as told: it counts requests, delays answers, and answers with errors or damaged bodies."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
 import socket
 import struct
@@ -10,8 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote
+from xml.sax.saxutils import escape
 
 FAULTS = ("500", "503", "reset", "cut", "stall", "flip")
 LATE_S = 3.0  # shorter than that
@@ -20,7 +25,7 @@ ERRORS = {"500": "InternalError", "503": "SlowDown", "403": "ExpiredToken", "404
 
 
 class FaultServer:
-    """Serves GET and HEAD with ranges, as S3 does below /bucket/, on a port of its own.
+    """Serves GET and HEAD with ranges, and lists, as S3 does below /bucket/, on a port of its own.
 
     Attributes:
         chance: the probability of each fault of `faults`, for each GET of something whose path has `of` in it.
@@ -28,7 +33,8 @@ class FaultServer:
         delay_s: before each answer.
         rate: bytes a second of each connection; 0: as fast as possible.
         slow_from: answers of so many bytes or more come a thousand times as slowly as one would wait.
-        requests, nbytes: GETs and bytes of each path.
+        requests, nbytes: GETs and bytes of each path; LIST counts the parts of listings.
+        part: names in a part of a listing.
         made: the faults that were made.
     """
 
@@ -41,6 +47,7 @@ class FaultServer:
         self.delay_s = 0.0
         self.rate = 0
         self.slow_from = 1 << 60
+        self.part = 1000
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
@@ -94,7 +101,8 @@ class FaultServer:
                     name, _, value = text.partition(":")
                     headers[name.lower()] = value.strip()
                 verb, path, _ = line.split(" ", 2)
-                if not self._answer(connection, verb, path.partition("?")[0].lstrip("/"), headers.get("range")):
+                path, _, query = path.partition("?")
+                if not self._answer(connection, verb, unquote(path).strip("/"), parse_qs(query), headers.get("range")):
                     return
         except OSError:
             pass
@@ -113,15 +121,37 @@ class FaultServer:
         place = self._random.random()
         return self.faults[int(place / self.chance)] if place < self.chance * len(self.faults) else ""
 
-    def _answer(self, connection: socket.socket, verb: str, path: str, asked: str | None) -> bool:
+    def _listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
+        """Return a part of the list of objects below a prefix, in the order of their bytes."""
+        prefix, after = (query.get(name, [""])[0] for name in ("prefix", "continuation-token"))
+        keys = (file.relative_to(self.root / bucket).as_posix() for file in (self.root / bucket).rglob("*") if file.is_file())
+        found = sorted((key for key in keys if key.startswith(prefix)), key=os.fsencode)
+        left = [key for key in found if key > after]
+        rows = [
+            f"<Contents><Key>{escape(key)}</Key><Size>{(self.root / bucket / key).stat().st_size}</Size>"
+            f"<LastModified>2026-11-22T08:00:00.000Z</LastModified><ETag>x</ETag></Contents>"
+            for key in left[: self.part]
+        ]
+        more = len(left) > self.part
+        token = f"<NextContinuationToken>{escape(left[self.part - 1])}</NextContinuationToken>" if more else ""
+        head = f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
+        return f"<ListBucketResult>{head}{''.join(rows)}</ListBucketResult>".encode()
+
+    def _answer(self, connection: socket.socket, verb: str, path: str, query: dict[str, list[str]], asked: str | None) -> bool:
         """Answer a request; return whether the connection goes on."""
         time.sleep(self.delay_s)
+        if "list-type" in query:
+            bucket, path = path, "LIST"
         with self._lock:
             fault = self._choose(path) if verb == "GET" else ""
             self.made[fault] += 1
             if verb == "GET":
                 self.requests[path] += 1
         file = self.root / path
+        if not fault and path == "LIST":
+            body = self._listing(bucket, query)
+            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            return True
         if not fault and not file.is_file():
             fault = "404"
         if fault in ERRORS:
@@ -142,7 +172,7 @@ class FaultServer:
             opened.seek(start)
             body = bytearray(opened.read(stop - start))
         head = f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(body)}\r\nAccept-Ranges: bytes\r\n"
-        head += f'ETag: "{size}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
+        head += f'ETag: "{_tag(file)}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
         head += f"Content-Range: bytes {start}-{stop - 1}/{size}\r\n\r\n" if asked else "\r\n"
         if verb == "HEAD":
             connection.sendall(head.encode())
@@ -169,6 +199,16 @@ class FaultServer:
             connection.sendall(body[start : start + step])
             if self.rate:
                 time.sleep(step / self.rate)
+
+
+def _tag(file: Path) -> str:
+    info = file.stat()
+    return _md5(file, info.st_size, info.st_mtime_ns)
+
+
+@cache
+def _md5(file: Path, size: int, time_ns: int) -> str:
+    return hashlib.md5(file.read_bytes()).hexdigest()
 
 
 @contextmanager
