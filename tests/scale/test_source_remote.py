@@ -1,9 +1,8 @@
-"""SOURCE in object storage: the store has the bytes of that of the same source on a local disk, whatever the kind and the faults."""
+"""SOURCE in object storage: the store has the bytes of that of the same source on a local disk, whatever the faults."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -36,7 +35,12 @@ def root(tmp_path: Path) -> Path:
 def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
     """A server of S3 with this bucket."""
     with serving(root.parent) as server:
-        for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1", "ENDPOINT_URL": server.url}.items():
+        for name, value in {
+            "ACCESS_KEY_ID": "a",
+            "SECRET_ACCESS_KEY": "b",
+            "REGION": "us-east-1",
+            "ENDPOINT_URL": server.url,
+        }.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         yield server
 
@@ -142,7 +146,8 @@ def arrow(root: Path) -> tuple[str, dict[str, Any]]:
 
 def idx(root: Path) -> tuple[str, dict[str, Any]]:
     pixels = np.arange(5 * 8 * 8, dtype=np.uint8)
-    (root / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + b"".join(k.to_bytes(4, "big") for k in (5, 8, 8)) + pixels.tobytes())
+    shape = b"".join(k.to_bytes(4, "big") for k in (5, 8, 8))
+    (root / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + shape + pixels.tobytes())
     (root / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1]) + (5).to_bytes(4, "big") + bytes(range(5)))
     return "train-images-idx3-ubyte", {}
 
@@ -159,7 +164,9 @@ def text(root: Path) -> tuple[str, dict[str, Any]]:
     texts = corpora.sentences(60)
     (root / "in/deep").mkdir(parents=True)
     (root / "in/a.txt").write_text("\n".join(texts[:20]))
-    (root / "in/deep/b.jsonl.zst").write_bytes(zstandard.compress("\n".join(json.dumps({"text": t}) for t in texts[20:40]).encode()))
+    (root / "in/deep/b.jsonl.zst").write_bytes(
+        zstandard.compress("\n".join(json.dumps({"text": t}) for t in texts[20:40]).encode())
+    )
     pyarrow.parquet.write_table(pyarrow.table({"text": texts[40:]}), root / "in/c.parquet", row_group_size=5)
     (root / "in/damaged.jsonl.zst").write_bytes(b"nothing")
     return "in", {"train_bpe": 300, "split_lines": True}
@@ -171,7 +178,9 @@ def tokens(root: Path) -> tuple[str, dict[str, Any]]:
 
 
 def table(root: Path) -> tuple[str, dict[str, Any]]:
-    (root / "people.csv").write_text("age,city,income\n" + "".join(f"{k},{'Oslo' if k % 3 else 'Rome'},{k * 2}\n" for k in range(50)))
+    (root / "people.csv").write_text(
+        "age,city,income\n" + "".join(f"{k},{'Oslo' if k % 3 else 'Rome'},{k * 2}\n" for k in range(50))
+    )
     return "people.csv", {"target": "income"}
 
 
@@ -211,4 +220,118 @@ def test_the_store_is_that_of_the_local_source(make: Any, root: Path, bucket: Fa
     same(remote.out, local.out)
     assert (remote.rejected, remote.skipped) == (local.rejected, local.skipped)
     assert [note.replace("s3://bucket", str(root)) for note in remote.notes] == [*local.notes]
-    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file() and path.name not in ("CACHEDIR.TAG", "turn", "lock")]
+    assert not [
+        path for path in (tmp_path / "home").rglob("*") if path.is_file() and path.name not in ("CACHEDIR.TAG", "turn", "lock")
+    ]
+
+
+def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+    classes(root)
+    fastdata.prep("s3://bucket/in", tmp_path / "a.fds", size=24, workers=1)
+    used = {path.removeprefix("bucket/"): count for path, count in bucket.requests.items()}
+    images = {f"in/{name}" for name, value in tree(root / "in").items() if value and "." in name and name.endswith(("jpg", "JPG"))}
+    images = {name for name in images if "/." not in name} | {"in/a/no_ending"}
+    assert used == {"LIST": 1} | dict.fromkeys(images, 1)  # the stray image has no label, and is not read
+
+
+def test_tasks_read_the_url_and_the_plan_has_no_secrets(
+    root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "tasks.fds", **options).out
+    assert not [path for path, data in tree(out).items() if data and b"very-secret" in data]
+    for path in (tmp_path / "home", tmp_path / "tmp"):  # what the planning machine has on its disk
+        shutil.rmtree(path, ignore_errors=True)
+    for task in (1, 0):
+        fastdata.prep_run(out, task=task, of=2, workers=1, progress="off")
+    fastdata.prep_finish(out)
+    same(out, expected)
+
+
+def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+    write_pictures(root / "in/k", 6)
+    bucket.always = {"in/k/03.png": "404"}  # it went away after it was listed
+    summary = fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1)
+    assert (summary.kept, summary.rejected) == (5, {"missing": 1})
+
+
+@pytest.mark.parametrize("kind", [classes, tars])
+def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(
+    kind: Any, root: Path, bucket: FaultServer, tmp_path: Path
+) -> None:
+    source, options = kind(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
+    shutil.rmtree(tmp_path / "home", ignore_errors=True)
+    bucket.always = {"in/": "403"}
+    with pytest.raises(StoreError, match=r"s3://bucket/in/.*: the credentials have expired"):
+        fastdata.prep_run(out, workers=1, progress="off")
+    assert not (out / "manifest.json").exists()
+    bucket.always = {}
+    fastdata.prep_run(out, workers=1, progress="off")
+    fastdata.prep_finish(out)
+    same(out, expected)
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut"])
+def test_faults_that_pass(fault: str, root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+    for k in range(40):
+        write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
+    expected = fastdata.prep(root / "in", tmp_path / "local.fds", workers=1).out
+    bucket.faults, bucket.chance = (fault,), 0.1
+    same(fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1).out, expected)
+    assert bucket.made[fault]
+
+
+def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+    source, options = tars(root)
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
+    data = (root / "in/s-1.tar").read_bytes()
+    (root / "in/s-1.tar").write_bytes(data.replace(b"text 1", b"text 2"))
+    shutil.rmtree(tmp_path / "home")
+    with pytest.raises(StoreError, match=r"s3://bucket/in/s-1.tar was replaced: it had \d+ bytes, .* plan again with overwrite"):
+        fastdata.prep_run(out, workers=1, progress="off")
+
+
+def test_archives_stay_within_the_cache(root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    size = (root / "in/s-0.tar").stat().st_size
+    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size * 3 // 2))
+    same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)
+    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size // 2))
+    with pytest.raises(StoreError, match=r"cache_size is \d+, but one file takes \d+ bytes"):
+        prepared("s3://bucket", source, options, tmp_path / "b.fds")
+
+
+def test_over_https_there_are_no_folders(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    base = f"{bucket.url}/bucket"
+    same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
+    with pytest.raises(PrepError, match=r"/bucket/in does not exist; http:// does not list folders: give a tar"):
+        fastdata.prep(f"{base}/in", tmp_path / "b.fds")
+    with pytest.raises(PrepError, match=r"1 of 1 are not there: http://.*/s-\*.tar; http:// does not list folders"):
+        fastdata.prep(f"{base}/in/s-*.tar", tmp_path / "b.fds")
+    names = [path.name for path in write_pictures(root / "p", 5)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{base}/p/{name},x\n" for name in [*names, "no.png"]))
+    summary = fastdata.prep(tmp_path / "list.csv", tmp_path / "c.fds", workers=1)
+    assert (summary.kept, summary.rejected) == (5, {"missing": 1})
+
+
+def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(root / "in/train", 2), write_pictures(root / "in/val", 2)
+    with pytest.raises(
+        PrepError, match=r"s3://bucket/in holds train and val side by side[^\n]*\n  fastdata-prep s3://bucket/in/train in-train.fds"
+    ):
+        fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
+    with pytest.raises(PrepError, match="SOURCE s3://bucket/none does not exist"):
+        fastdata.prep("s3://bucket/none", tmp_path / "a.fds")
+    bucket.always = {"LIST": "403"}
+    with pytest.raises(RemoteError, match="s3://bucket/in: the credentials have expired"):
+        fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
+    with pytest.raises(ValueError, match="ftp://x/y is a URL of an unknown scheme; known are s3"):
+        fastdata.prep("ftp://x/y", tmp_path / "a.fds")

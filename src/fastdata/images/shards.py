@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -19,7 +20,7 @@ from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, RemotePath, fetched, read_ahead, to_path
+from fastdata.remote.path import AnyPath, fetched, join, read_ahead, to_path
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
@@ -72,7 +73,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
     """Return the sources of a task; those in object storage come when their bytes are here, or their archive is in the cache."""
     roots = [to_path(root) for root in (job.root, job.masks, *job.others)]
-    if not any(isinstance(root, RemotePath) for root in roots):
+    if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
     endings = [part.ending for part in job.parts if part.ending]
 
@@ -87,8 +88,7 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
             if not other.place and not other.problem:
                 yield folder / other.name
         if not source.place:
-            yield root / source.name
-            yield from (root / name for name in file_parts(source, endings))
+            yield from (join(root, name) for name in (source.name, *file_parts(source, endings)))
 
     def waiting() -> None:
         progress.at(-1)  # waiting for a server is no decoder that hangs

@@ -23,6 +23,7 @@ __all__ = [
     "dropping_copies",
     "fetched",
     "is_inside",
+    "join",
     "look_at_all",
     "no_folders",
     "read_ahead",
@@ -259,10 +260,17 @@ def is_inside(path: AnyPath, folder: AnyPath) -> bool:
     return isinstance(path, RemotePath) and isinstance(folder, RemotePath) and f"{path}/".startswith(f"{folder}/")
 
 
-def look_at_all(paths: Iterable[AnyPath], folder: AnyPath) -> None:
-    """Find out about many files below a folder at once, so that looking at each takes no request."""
-    if isinstance(folder, RemotePath):
-        folder.session.look(folder.url, [path.url for path in paths if isinstance(path, RemotePath)])
+def join(root: AnyPath, name: str) -> AnyPath:
+    """Return the path of an input, whose name may be a URL."""
+    return to_path(name) if "://" in name and scheme(name) in SCHEMES else root / name
+
+
+def look_at_all(root: AnyPath, names: Sequence[str]) -> None:
+    """Find out about many inputs at once, so that looking at each takes no request. Their names may be URLs."""
+    if isinstance(root, RemotePath):
+        root.session.look([str(join(root, name)) for name in names], root.url)
+    elif urls := [name for name in names if isinstance(join(root, name), RemotePath)]:
+        here().look(urls)
 
 
 def read_ahead(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import PrepError
+from fastdata.remote.bucket import NO_OBJECT
 from fastdata.remote.cache import Cache
 from fastdata.remote.objects import REQUESTS, Apart, Objects, Place, ReadsObjects, Version
 from fastdata.remote.url import Storage, cache_default, parse_bytes, scheme, split_url
@@ -110,13 +112,13 @@ class Session:
         self._trees.clear()
         self._found.clear()
         self.versions.clear()
+        self.__dict__.pop("_cache", None)  # the environment may name another
 
     def close(self) -> None:
         """End the child, and let go of copies in the cache."""
         self._objects.close()
         with self._lock:
-            while self._held:
-                os.close(self._held.popitem()[1][1])
+            self._let_go(0)
 
     # What is where
 
@@ -142,14 +144,16 @@ class Session:
         for url, version in zip(named, self._objects.versions(named), strict=True):
             self._found[url] = None if version is None else version.size
 
-    def look(self, folder: str, urls: Sequence[str]) -> None:
-        """Find out about many objects below a folder in few requests."""
-        new = [url for url in urls if url not in self._found and self._listed(url) is None]
-        if len(new) <= FEW or scheme(folder) in WITHOUT_LISTS:
-            self._ask(new)
-        else:
+    def look(self, urls: Iterable[str], folder: str = "") -> None:
+        """Find out about many objects in few requests. folder: list it if most of them are there."""
+        new = self._unknown(urls)
+        if len(new) > FEW and folder and scheme(folder) not in WITHOUT_LISTS:
             self.tree(folder)
-            self._ask([url for url in new if self._listed(url) is None])
+            new = self._unknown(new)
+        self._ask(new)
+
+    def _unknown(self, urls: Iterable[str]) -> list[str]:
+        return [url for url in urls if url not in self._found and self._listed(url) is None]
 
     def _listed(self, url: str) -> tuple[Tree, str] | None:
         """Return the listing that covers a URL, and the path in it."""
@@ -180,6 +184,9 @@ class Session:
 
     def read(self, url: str) -> bytes:
         """Return the bytes of an object, which may have been requested."""
+        inner = self._listed(url)
+        if inner is not None and inner[0].find(inner[1]) is None:
+            raise FileNotFoundError(errno.ENOENT, NO_OBJECT, url)
         with self._lock:
             coming = self._coming.get(url)
         return self._objects.read(url) if coming is None else coming[0].result()
@@ -216,21 +223,25 @@ class Session:
             if url in self._held:
                 self._held.move_to_end(url)
                 return self._held[url][0]
-            while len(self._held) >= HELD:
-                os.close(self._held.popitem(last=False)[1][1])
             version = self._version(url)
             folder, limit = self._cache
             file = folder / _copy_name(url, version, self._storage)
             while (descriptor := _shared(file)) is None:
+                self._let_go(0)  # of what would take its room
                 self._objects.fetch(url, version, Place(file, folder, limit))
+            self._let_go(HELD - 1)
             self._held[url] = file, descriptor
             return file
+
+    def _let_go(self, left: int) -> None:
+        while len(self._held) > left:
+            os.close(self._held.popitem(last=False)[1][1])
 
     def _version(self, url: str) -> Version:
         if url not in self.versions:
             (found,) = self._objects.versions([url])
             if found is None:
-                raise FileNotFoundError(2, "there is no such object", url)
+                raise FileNotFoundError(errno.ENOENT, NO_OBJECT, url)
             self.versions[url] = found
         return self.versions[url]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, RemotePath, to_path
+from fastdata.remote.path import AnyPath, RemotePath, join, to_path
 from fastdata.sources import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
 from fastdata.sources.archive import Folder, Kind, Selection
 from fastdata.sources.inputs import Source, SourceList
@@ -108,6 +108,6 @@ def read_source(root: StrPath, source: Source) -> bytes:
         OSError: the file cannot be read.
     """
     if not source.place:
-        return (to_path(root) / source.name).read_bytes()
+        return join(to_path(root), source.name).read_bytes()
     name, file, *where = source.place
     return _BY_NAME[str(name)].read(to_path(root) / str(file), *where)

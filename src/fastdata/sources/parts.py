@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.remote.path import AnyPath, look_at_all, to_path
+from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.archive import read_range
 from fastdata.sources.catalog import kind_of
 from fastdata.sources.fields import Field, field_error, make_column
@@ -84,12 +84,11 @@ def _cells(inputs: SourceList, field: Field) -> Part:
 def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
     """Add the sizes of the files next to the images, and do not count these as skipped."""
     sources, skipped = list[Source](), inputs.skipped.copy()
-    files = (_file_name(source.name, field.ending) for source in inputs.sources for field in fields)
-    look_at_all((inputs.root / file for file in files), inputs.root)
+    look_at_all(inputs.root, [_file_name(source.name, field.ending) for source in inputs.sources for field in fields])
     for source in inputs.sources:
         size = source.size
         for field in fields:
-            found, problem = look(inputs.root / _file_name(source.name, field.ending))
+            found, problem = look(join(inputs.root, _file_name(source.name, field.ending)))
             size += 0 if problem or size < 0 else found
             skipped[os.path.splitext(f"x.{field.ending}")[1].lower()] -= not problem
         sources.append(replace(source, size=size))
@@ -120,7 +119,7 @@ def _member(inputs: SourceList, field: Field, place: int) -> Part:
 
 
 def _path(inputs: SourceList, k: int, field: Field) -> AnyPath:
-    return inputs.root / _file_name(inputs.sources[k].name, field.ending)
+    return join(inputs.root, _file_name(inputs.sources[k].name, field.ending))
 
 
 def _infer(inputs: SourceList, field: Field, place: int, chosen: Sequence[int]) -> Column:
@@ -201,7 +200,7 @@ def _part_name(source: Source, ending: str) -> str:
 def _bytes(root: AnyPath, source: Source, ending: str, place: int) -> bytes:
     """Read the bytes of a file next to an image, or of a member of a tar, which is the `place`-th of its parts."""
     if not source.place:
-        path = root / _file_name(source.name, ending)
+        path = join(root, _file_name(source.name, ending))
         if isinstance(path, Path) and look(path)[1] == "not-a-file":  # reading a pipe might never end
             raise FileNotFoundError
         return path.read_bytes()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, look_at_all, to_path
+from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import Label, Source, SourceList, fits_float, is_number, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
@@ -50,8 +50,10 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
         meaning, labels = _vectors(table, columns)
     names = [row[table.paths] for row in table.rows]
     values = list(zip(*(values for _, values in typed), strict=True)) or [()] * len(names)
-    look_at_all((root / name for name in names), root)
-    sources = [Source(name, label, *look(root / name), values=own) for name, label, own in zip(names, labels, values, strict=True)]
+    look_at_all(root, names)
+    sources = [
+        Source(name, label, *look(join(root, name)), values=own) for name, label, own in zip(names, labels, values, strict=True)
+    ]
     notes = (*_left_out(table, columns, others), *_repeated(table, columns, labels))
     found = tuple(column for column, _ in typed)
     return SourceList(root, meaning, sources, labelled_by=table.describe(columns), notes=notes, columns=found)

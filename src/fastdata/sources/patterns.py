@@ -45,7 +45,7 @@ def expand(source: StrPath) -> list[AnyPath]:
         return [path] if path.exists() else []
     names = _expand_braces(text)
     paths = [_like(path, name) for name in names]
-    look_at_all(paths, paths[0].parent)
+    look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
     matches = [[one] if one.exists() else _matching(one) for one in paths]
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
         raise PrepError(

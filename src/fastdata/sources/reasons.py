@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
+from fastdata.remote.path import AnyPath, join
 from fastdata.sources.inputs import Source, look
 
 __all__ = ["detail_of", "lacks_ending", "nothing_kept", "refuse_unusable", "tried_path"]
@@ -49,7 +49,7 @@ def detail_of(problem: str) -> str:
 
 def tried_path(root: AnyPath, reason: str, name: str) -> str:
     """Return where a missing input was looked for, to add to its reason; "" for other reasons."""
-    return f" (tried {(root / name).absolute()})" if reason in ABSENT else ""
+    return f" (tried {join(root, name).absolute()})" if reason in ABSENT else ""
 
 
 def refuse_unusable(sources: Sequence[Source], root: AnyPath, *, table: bool, told: bool) -> None:
@@ -69,7 +69,7 @@ def refuse_unusable(sources: Sequence[Source], root: AnyPath, *, table: bool, to
 
 def lacks_ending(root: AnyPath, name: str) -> str:
     """Return a hint for a missing path if a file with that name and an extension exists; else ""."""
-    path = root / name
+    path = join(root, name)
     similar: list[AnyPath] = sorted(path.parent.glob(f"{glob.escape(path.name)}.*"))
     return f"; {similar[0].name} is there: the paths of a table need their extension" if similar else ""
 
