@@ -1,12 +1,16 @@
-"""A server of a folder that fails as told: it counts requests, delays answers, and answers with errors or damaged bodies."""
+"""HTTP servers of a folder that fail as told: they count requests, delay answers, and answer with errors or damaged bodies.
+
+python tests/scale/faults.py FOLDER        serves S3 until its standard input ends; prints the port
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import random
+import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,19 +26,21 @@ FAULTS = ("500", "503", "reset", "cut", "stall", "flip")
 LATE_S = 3.0  # shorter than that
 STALL_S = 20.0  # longer than the client waits for bytes
 ERRORS = {"500": "InternalError", "503": "SlowDown", "403": "ExpiredToken", "404": "NoSuchKey"}
+WRITE_FAULTS = (*FAULTS, "twice")
+TAG = 'ETag: "tag"\r\n'
 
 
 class FaultServer:
-    """Serves GET and HEAD with ranges, and lists, as S3 does below /bucket/, on a port of its own.
+    """Serves GET and HEAD with ranges, as S3 does below /bucket/, on a port of its own.
 
     Attributes:
         chance: the probability of each fault of `faults`, for each GET of something whose path has `of` in it.
         always: the answer to each GET of a path with this text in it: a fault, "403", "404" or "late".
         delay_s: before each answer.
         rate: bytes a second of each connection; 0: as fast as possible.
+        stall_s: how long an answer stalls before the connection ends.
         slow_from: answers of so many bytes or more come a thousand times as slowly as one would wait.
-        requests, nbytes: GETs and bytes of each path; LIST counts the parts of listings.
-        part: names in a part of a listing.
+        requests, nbytes: GETs and bytes of each path.
         made: the faults that were made.
     """
 
@@ -47,7 +53,7 @@ class FaultServer:
         self.delay_s = 0.0
         self.rate = 0
         self.slow_from = 1 << 60
-        self.part = 1000
+        self.stall_s = STALL_S
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
@@ -101,8 +107,9 @@ class FaultServer:
                     name, _, value = text.partition(":")
                     headers[name.lower()] = value.strip()
                 verb, path, _ = line.split(" ", 2)
+                body = file.read(int(headers.get("content-length", 0)))
                 path, _, query = path.partition("?")
-                if not self._answer(connection, verb, unquote(path).strip("/"), parse_qs(query), headers.get("range")):
+                if not self._handle(connection, verb, unquote(path).lstrip("/"), query, headers, body):
                     return
         except OSError:
             pass
@@ -121,47 +128,26 @@ class FaultServer:
         place = self._random.random()
         return self.faults[int(place / self.chance)] if place < self.chance * len(self.faults) else ""
 
-    def _listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
-        """Return a part of the list of objects below a prefix, in the order of their bytes."""
-        prefix, after = (query.get(name, [""])[0] for name in ("prefix", "continuation-token"))
-        keys = (file.relative_to(self.root / bucket).as_posix() for file in (self.root / bucket).rglob("*") if file.is_file())
-        found = sorted((key for key in keys if key.startswith(prefix)), key=os.fsencode)
-        left = [key for key in found if key > after]
-        rows = [
-            f"<Contents><Key>{escape(key)}</Key><Size>{(self.root / bucket / key).stat().st_size}</Size>"
-            f"<LastModified>2026-11-22T08:00:00.000Z</LastModified><ETag>x</ETag></Contents>"
-            for key in left[: self.part]
-        ]
-        more = len(left) > self.part
-        token = f"<NextContinuationToken>{escape(left[self.part - 1])}</NextContinuationToken>" if more else ""
-        head = f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
-        return f"<ListBucketResult>{head}{''.join(rows)}</ListBucketResult>".encode()
+    def _handle(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
+        """Answer a request; return whether the connection goes on."""
+        return self._answer(connection, verb, path, headers.get("range"))
 
-    def _answer(self, connection: socket.socket, verb: str, path: str, query: dict[str, list[str]], asked: str | None) -> bool:
+    def _answer(self, connection: socket.socket, verb: str, path: str, asked: str | None) -> bool:
         """Answer a request; return whether the connection goes on."""
         time.sleep(self.delay_s)
-        if "list-type" in query:
-            bucket, path = path, "LIST"
         with self._lock:
             fault = self._choose(path) if verb == "GET" else ""
             self.made[fault] += 1
             if verb == "GET":
                 self.requests[path] += 1
         file = self.root / path
-        if not fault and path == "LIST":
-            body = self._listing(bucket, query)
-            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            return True
         if not fault and not file.is_file():
             fault = "404"
         if fault in ERRORS:
-            body = f"<Error><Code>{ERRORS[fault]}</Code></Error>".encode()
-            connection.sendall(
-                f"HTTP/1.1 {fault} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + (body if verb == "GET" else b"")
-            )
+            _say(connection, fault, _error(ERRORS[fault]) if verb == "GET" else b"")
             return True
         if fault == "reset":
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            _reset(connection)
             return False
         size = file.stat().st_size
         start, stop = 0, size
@@ -172,7 +158,7 @@ class FaultServer:
             opened.seek(start)
             body = bytearray(opened.read(stop - start))
         head = f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(body)}\r\nAccept-Ranges: bytes\r\n"
-        head += f'ETag: "{_tag(file)}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
+        head += f'ETag: "{_md5(file, size, file.stat().st_mtime_ns)}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
         head += f"Content-Range: bytes {start}-{stop - 1}/{size}\r\n\r\n" if asked else "\r\n"
         if verb == "HEAD":
             connection.sendall(head.encode())
@@ -185,12 +171,12 @@ class FaultServer:
         if fault == "late":
             self._closed.wait(LATE_S)
         if len(body) >= self.slow_from:
-            self._closed.wait(STALL_S)
+            self._closed.wait(self.stall_s)
         self._send(connection, body)
         with self._lock:
             self.nbytes[path] += len(body)
         if fault == "stall":
-            self._closed.wait(STALL_S)
+            self._closed.wait(self.stall_s)
         return fault not in ("cut", "stall")
 
     def _send(self, connection: socket.socket, body: bytearray) -> None:
@@ -201,9 +187,16 @@ class FaultServer:
                 time.sleep(step / self.rate)
 
 
-def _tag(file: Path) -> str:
-    info = file.stat()
-    return _md5(file, info.st_size, info.st_mtime_ns)
+def _say(connection: socket.socket, status: str, body: bytes = b"", more: str = "") -> None:
+    connection.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body)
+
+
+def _error(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code></Error>".encode()
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @cache
@@ -219,3 +212,151 @@ def serving(root: Path, seed: int = 0) -> Iterator[FaultServer]:
         yield server
     finally:
         server.close()
+
+
+class FaultStore(FaultServer):
+    """A server of S3: objects below /bucket/ are files in the folder's folder of that name. Create-only writes, multipart uploads,
+    lists and deletes work as Amazon's do; signatures are not checked, checksums of bodies are.
+
+    Attributes:
+        part: names in one answer to a list; `requests` counts these answers as "LIST".
+        writes: objects, or parts of them, that came, by path.
+        write_chance: the probability of each fault for each write: as for a GET, but "cut", "stall" and "twice" come after the
+            object was written: the answer is lost, comes late, or is that to a second request.
+    """
+
+    def __init__(self, root: Path, seed: int = 0) -> None:
+        self.part = 1000
+        self.writes: Counter[str] = Counter()
+        self.write_chance = 0.0
+        self._uploads: dict[str, dict[int, bytes]] = {}
+        self._objects = threading.Lock()
+        super().__init__(root, seed)
+
+    def _handle(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
+        asked = parse_qs(query, keep_blank_values=True)
+        if not (self.root / path.partition("/")[0]).is_dir():
+            _say(connection, "404", _error("NoSuchBucket"))
+            return True
+        if verb == "GET" and "list-type" in asked:
+            time.sleep(self.delay_s)
+            with self._lock:
+                self.requests["LIST"] += 1
+            fault = self.always.get("LIST", "")
+            _say(connection, fault or "200", _error(ERRORS[fault]) if fault else self._list(path, asked))
+            return True
+        if verb in ("GET", "HEAD"):
+            return super()._handle(connection, verb, path, query, headers, body)
+        time.sleep(self.delay_s)
+        with self._lock:
+            self.writes[path] += verb == "PUT"
+            place = self._random.random()
+            fault = next((fault for text, fault in self.always.items() if text in path), "")
+            if not fault and place < self.write_chance * len(WRITE_FAULTS):
+                fault = WRITE_FAULTS[int(place / self.write_chance)]
+            self.made[f"{fault} of a write" if fault else ""] += 1
+        if fault in ERRORS:
+            _say(connection, fault, _error(ERRORS[fault]))
+            return True
+        if fault == "reset":
+            _reset(connection)
+            return False
+        if fault == "flip" and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
+        status, answer, more = self._write(verb, path, asked, headers, body)
+        if fault == "twice":
+            status, answer, more = self._write(verb, path, asked, headers, body)
+        if fault == "stall":
+            self._closed.wait(self.stall_s)
+        if fault not in ("cut", "stall"):
+            _say(connection, status, answer, more)
+        return fault not in ("cut", "stall")
+
+    def _write(
+        self, verb: str, path: str, asked: dict[str, list[str]], headers: dict[str, str], body: bytes
+    ) -> tuple[str, bytes, str]:
+        """Carry out a request; return the status, the body and more headers of its answer."""
+        told = headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+        if told != "UNSIGNED-PAYLOAD" and told != hashlib.sha256(body).hexdigest():
+            return "400", _error("XAmzContentSHA256Mismatch"), ""
+        if verb == "DELETE" and "uploadId" not in asked:
+            (self.root / path).unlink(missing_ok=True)
+            return "204", b"", ""
+        if verb == "POST" and "delete" in asked:
+            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
+            for key in keys:
+                (self.root / path.partition("/")[0] / key).unlink(missing_ok=True)
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return "200", f"<DeleteResult>{deleted}</DeleteResult>".encode(), ""
+        if verb == "POST" and "uploads" in asked:
+            with self._objects:
+                number = f"u{len(self._uploads)}"
+                self._uploads[number] = {}
+            return (
+                "200",
+                f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>".encode(),
+                "",
+            )
+        if "uploadId" in asked:
+            parts = self._uploads.get(asked["uploadId"][0])
+            if parts is None:
+                return "404", _error("NoSuchUpload"), ""
+            if verb == "PUT":
+                parts[int(asked["partNumber"][0])] = body
+                return "200", b"", TAG
+            if verb == "DELETE":
+                del self._uploads[asked["uploadId"][0]]
+                return "204", b"", ""
+            body = b"".join(parts[number] for number in sorted(parts))
+            status, answer, more = self._put(path, headers, body)
+            if status == "200":
+                del self._uploads[asked["uploadId"][0]]
+                answer = b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"
+            return status, answer, more
+        return self._put(path, headers, body)
+
+    def _put(self, path: str, headers: dict[str, str], body: bytes) -> tuple[str, bytes, str]:
+        place = self.root / path
+        temporary = self.root / f"{threading.get_ident()}.tmp"
+        temporary.write_bytes(body)
+        with self._objects:
+            if headers.get("if-none-match") == "*" and place.exists():
+                return "412", _error("PreconditionFailed"), ""
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary.replace(place)
+        return "200", b"", TAG
+
+    def _list(self, path: str, asked: dict[str, list[str]]) -> bytes:
+        """List objects, `part` at a time."""
+        root = self.root / path.strip("/")
+        prefix, after = asked.get("prefix", [""])[0], asked.get("continuation-token", [""])[0]
+        folder = root / prefix.rpartition("/")[0]
+        names = sorted(file.relative_to(root).as_posix() for file in folder.rglob("*") if file.is_file())
+        names = [name for name in names if name.startswith(prefix) and name > after]
+        page = names[: self.part]
+        found = "".join(
+            f"<Contents><Key>{escape(name)}</Key><Size>{(root / name).stat().st_size}</Size><ETag>x</ETag>"
+            "<LastModified>2026-11-22T08:00:00.000Z</LastModified></Contents>"
+            for name in page
+        )
+        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(names) > len(page) else ""
+        cut = str(bool(more)).lower()
+        return f"<ListBucketResult><IsTruncated>{cut}</IsTruncated>{more}{found}</ListBucketResult>".encode()
+
+
+@contextmanager
+def storing(root: Path, seed: int = 0) -> Iterator[FaultStore]:
+    """Serve S3 with a bucket called bucket."""
+    (root / "bucket").mkdir(parents=True, exist_ok=True)
+    server = FaultStore(root, seed)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    with storing(Path(sys.argv[1])) as started:
+        sys.stdout.write(f"{started.port}\n")
+        sys.stdout.flush()
+        sys.stdin.read()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import lmdb
 import numpy as np
@@ -20,8 +24,8 @@ import zstandard
 import corpora
 import fastdata
 from fastdata import PrepError, RemoteError, StoreError
-from faults import FaultServer, serving
-from support import encode, picture, tree, write_pictures
+from faults import FaultStore, storing
+from support import PREP, encode, picture, run, tree, write_pictures
 
 
 @pytest.fixture
@@ -32,9 +36,9 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultStore]:
     """A server of S3 with this bucket."""
-    with serving(root.parent) as server:
+    with storing(root.parent) as server:
         for name, value in {
             "ACCESS_KEY_ID": "a",
             "SECRET_ACCESS_KEY": "b",
@@ -212,7 +216,7 @@ def same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_the_store_is_that_of_the_local_source(make: Any, root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_the_store_is_that_of_the_local_source(make: Any, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     bucket.part = 5
     source, options = make(root)
     local = prepared(str(root), source, options, tmp_path / "local.fds")
@@ -225,7 +229,7 @@ def test_the_store_is_that_of_the_local_source(make: Any, root: Path, bucket: Fa
     ]
 
 
-def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     classes(root)
     fastdata.prep("s3://bucket/in", tmp_path / "a.fds", size=24, workers=1)
     used = {path.removeprefix("bucket/"): count for path, count in bucket.requests.items()}
@@ -235,7 +239,7 @@ def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultSer
 
 
 def test_tasks_read_the_url_and_the_plan_has_no_secrets(
-    root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
     source, options = tars(root)
@@ -250,7 +254,7 @@ def test_tasks_read_the_url_and_the_plan_has_no_secrets(
     same(out, expected)
 
 
-def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     write_pictures(root / "in/k", 6)
     bucket.always = {"in/k/03.png": "404"}  # it went away after it was listed
     summary = fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1)
@@ -259,7 +263,7 @@ def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultServer, 
 
 @pytest.mark.parametrize("kind", [classes, tars])
 def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(
-    kind: Any, root: Path, bucket: FaultServer, tmp_path: Path
+    kind: Any, root: Path, bucket: FaultStore, tmp_path: Path
 ) -> None:
     source, options = kind(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
@@ -276,7 +280,7 @@ def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "reset", "cut"])
-def test_faults_that_pass(fault: str, root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_faults_that_pass(fault: str, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     for k in range(40):
         write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
     expected = fastdata.prep(root / "in", tmp_path / "local.fds", workers=1).out
@@ -285,7 +289,7 @@ def test_faults_that_pass(fault: str, root: Path, bucket: FaultServer, tmp_path:
     assert bucket.made[fault]
 
 
-def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     source, options = tars(root)
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
     data = (root / "in/s-1.tar").read_bytes()
@@ -295,7 +299,7 @@ def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultServer
         fastdata.prep_run(out, workers=1, progress="off")
 
 
-def test_archives_stay_within_the_cache(root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_stay_within_the_cache(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     size = (root / "in/s-0.tar").stat().st_size
@@ -307,7 +311,7 @@ def test_archives_stay_within_the_cache(root: Path, bucket: FaultServer, tmp_pat
         prepared("s3://bucket", source, options, tmp_path / "b.fds")
 
 
-def test_over_https_there_are_no_folders(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     base = f"{bucket.url}/bucket"
@@ -322,7 +326,7 @@ def test_over_https_there_are_no_folders(root: Path, bucket: FaultServer, tmp_pa
     assert (summary.kept, summary.rejected) == (5, {"missing": 1})
 
 
-def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pictures(root / "in/train", 2), write_pictures(root / "in/val", 2)
     with pytest.raises(
         PrepError, match=r"s3://bucket/in holds train and val side by side[^\n]*\n  fastdata-prep s3://bucket/in/train in-train.fds"
@@ -335,3 +339,52 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Pa
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
     with pytest.raises(ValueError, match="ftp://x/y is a URL of an unknown scheme; known are s3"):
         fastdata.prep("ftp://x/y", tmp_path / "a.fds")
+
+
+def test_the_command_on_a_server_that_is_not_ours(root: Path, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto's S3, with odd names, and masks by URL."""
+    names = ["a b.png", "ü#?.png", "x%20y.png", "deep/z.png"]
+    for k, name in enumerate(names):
+        for folder, data in (
+            ("photos/cat", encode(picture(k, 20, 30), ".png")),
+            ("masks/cat", encode(np.full((20, 30), k, np.uint8), ".png")),
+        ):
+            path = root / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            url = f"{moto}/bucket/{folder}/{quote(name)}"
+            urlopen(Request(url, data, {"Content-Type": "image/png"}, method="PUT")).close()
+    urlopen(Request(f"{moto}/bucket/photos/", b"", method="PUT")).close()  # as consoles mark a folder
+    env = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": moto}
+    command = [*PREP, "s3://bucket/photos/", "--masks", "s3://bucket/masks", "--label-from", "(cat)/", "--workers", "1"]
+    done = run(*command, cwd=tmp_path, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    masks = {"masks": root / "masks", "label_from": "(cat)/"}
+    same(tmp_path / "photos.fds", fastdata.prep(root / "photos", tmp_path / "local.fds", **masks).out)
+
+
+def test_this_process_never_uses_obstore(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    """It may fork afterwards, also while a plan is made."""
+    source, _ = tars(root)
+    code = (
+        "import os, sys, fastdata\n"
+        "fastdata.prep(sys.argv[1], 'o.fds', workers=1, label_column='none')\n"
+        "assert 'obstore' not in sys.modules\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    fastdata.prep(sys.argv[1], 'p.fds', workers=1, label_column='none')\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "fastdata.prep(sys.argv[1], 'q.fds', workers=1, label_column='none')\n"
+    )
+    done = run(sys.executable, "-c", code, f"s3://bucket/{source}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    same(tmp_path / "p.fds", tmp_path / "o.fds")
+
+
+def test_no_server_is_an_error_at_once(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(root / "in/k", 6)
+    out = fastdata.prep_plan("s3://bucket/in", tmp_path / "a.fds").out
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
+    with pytest.raises(StoreError, match=r"s3://bucket/in/k/.*: the name of the server cannot be resolved"):
+        fastdata.prep_run(out, workers=1, progress="off")

@@ -15,6 +15,7 @@ import xxhash
 from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.remote.path import AnyPath
+from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
@@ -105,6 +106,7 @@ class Work:
         notes: lines about the inputs to show to the user.
         machine: what of the machine that planned decides the bytes, if the plan was read from its files.
         versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
+        storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
     """
 
     kind: kinds.Kind
@@ -115,6 +117,7 @@ class Work:
     notes: tuple[str, ...] = ()
     machine: dict[str, str] = field(default_factory=dict)
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    storage: Storage = field(default_factory=dict)
 
 
 def _body(

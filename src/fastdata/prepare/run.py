@@ -125,6 +125,7 @@ class Pool:
             str(self._scratch),
             self._mark,
             work.versions,
+            work.storage,
         )
         self._count = workers
         self._timeout_s = timeout_s

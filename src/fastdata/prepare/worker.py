@@ -25,6 +25,7 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import CodecError, RemoteError, StoreError
 from fastdata.remote.session import carry_out
+from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
@@ -61,7 +62,7 @@ class Job:
         others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
-        versions: as in Work.
+        versions, storage: as in Work.
     """
 
     root: str
@@ -77,6 +78,7 @@ class Job:
     scratch: str = ""
     mark: str = ""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    storage: Storage = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def main(connection: int, status: int) -> None:
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
-        carry_out(job.versions)
+        carry_out(job.versions, job.storage)
         while True:
             task: Task = parent.recv()
             try:
