@@ -91,6 +91,8 @@ class Objects:
         below = f"{key}/" if key else ""
         part: Listed = []
         for name, size in bucket.list(key):
+            if not name.startswith(below):  # an object "photos/", with which some programs mark a folder, comes without its slash
+                continue
             part.append((name.removeprefix(below), size))
             if len(part) == ROWS:
                 yield part
