@@ -20,7 +20,7 @@ from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, fetched, to_path
+from fastdata.remote.path import AnyPath, fetched, read_once, to_path
 from fastdata.sources.reasons import detail_of
 
 __all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
@@ -86,9 +86,13 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     root, masks = to_path(job.root), to_path(job.masks)
+    files: list[AnyPath] = []
     for place, source in enumerate(task.sources):
-        files = [*(root / name for name in source.files or (source.name,)), *([masks / source.mask] if source.mask else ())]
-        for path in files if not source.problem and place not in task.skip else ():
+        before, files = files, [] if source.problem or place in task.skip else _files(root, masks, source)
+        for path in before:
+            if path not in files:
+                read_once(path)
+        for path in files:
             fetched(path, lambda: progress.at(-1))
         progress.at(place)
         loaded = _try(job, source, task.skip.get(place))
@@ -101,6 +105,11 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
             progress.add(done=size, rejected=1)
     return {"rows": rows, "rejects": rejects, "classes": classes}
+
+
+def _files(root: AnyPath, masks: AnyPath, source: ArraySource) -> list[AnyPath]:
+    """Return the files of an input and of its mask."""
+    return [*(root / name for name in source.files or (source.name,)), *([masks / source.mask] if source.mask else ())]
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:

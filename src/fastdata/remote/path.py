@@ -27,6 +27,7 @@ __all__ = [
     "look_at_all",
     "no_folders",
     "read_ahead",
+    "read_once",
     "to_path",
     "versions_of",
 ]
@@ -336,6 +337,12 @@ def _drop_copies(roots: Sequence[AnyPath]) -> None:
         folder, _ = cache_place()
         if folder.is_dir():
             Cache(folder, kept="*/*/*").drop_unused()
+
+
+def read_once(path: AnyPath) -> None:
+    """Remove the copy of an object that is not read again, unless another process reads it."""
+    if isinstance(path, RemotePath):
+        path.session.remove(path.url)
 
 
 def fetched(path: AnyPath, waiting: Callable[[], None]) -> None:

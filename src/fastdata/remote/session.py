@@ -247,9 +247,14 @@ class Session:
 
     def remove(self, url: str) -> None:
         """Remove the copy of an object that is not read again, unless another process reads it."""
+        if url not in self.versions:
+            return
+        folder, _ = self._cache
+        file = folder / _copy_name(url, self.versions[url], self._storage)
         with self._lock:
-            file, descriptor = self._held.pop(url, (None, -1))
-            if file is not None:
+            _, descriptor = self._held.pop(url, (file, None))
+            descriptor = _shared(file) if descriptor is None else descriptor
+            if descriptor is not None:
                 with suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     file.unlink()
