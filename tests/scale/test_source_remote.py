@@ -86,7 +86,7 @@ def several(root: Path) -> tuple[str, dict[str, Any]]:
     for side in ("left", "right"):
         write_pictures(root / "in" / side, 5)
     (root / "in/right/04.png").unlink()
-    return "in", {"images": ["left=left", "right=right:png"]}
+    return "in", {"images": ["left=left", "right=IN/in/right:png"]}
 
 
 def path_table(root: Path) -> tuple[str, dict[str, Any]]:
@@ -121,7 +121,7 @@ def yolo(root: Path) -> tuple[str, dict[str, Any]]:
 
 
 def tars(root: Path) -> tuple[str, dict[str, Any]]:
-    (root / "in").mkdir()
+    (root / "in").mkdir(parents=True)
     for k in range(3):
         with tarfile.open(root / f"in/s-{k}.tar", "w") as tar:
             for j in range(4):
@@ -206,6 +206,8 @@ PLACES = ("labels", "masks", "root", "coco", "yolo")  # options that name files
 def prepared(base: str, source: str, options: dict[str, Any], out: Path) -> Any:
     """Prepare what lies below a folder or a URL."""
     placed = {name: f"{base}/{value}" if name in PLACES else value for name, value in options.items()}
+    if "images" in placed:
+        placed["images"] = [where.replace("IN", base) for where in placed["images"]]
     return fastdata.prep(f"{base}/{source}", out, workers=2, **placed)
 
 
@@ -334,6 +336,11 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Pat
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
     with pytest.raises(PrepError, match="SOURCE s3://bucket/none does not exist"):
         fastdata.prep("s3://bucket/none", tmp_path / "a.fds")
+    source, _ = tars(root / "t")
+    with pytest.raises(
+        PrepError, match=r"order is shuffled, but s-\d.tar is in object storage, and would be fetched whole for each"
+    ):
+        fastdata.prep(f"s3://bucket/t/{source}", tmp_path / "a.fds", order="shuffled")
     bucket.always = {"LIST": "403"}
     with pytest.raises(RemoteError, match="s3://bucket/in: the credentials have expired"):
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")

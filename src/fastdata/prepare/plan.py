@@ -14,7 +14,7 @@ import xxhash
 
 from fastdata import kinds
 from fastdata._version import __version__
-from fastdata.remote.path import AnyPath
+from fastdata.remote.path import AnyPath, RemotePath
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.sources.shuffled import shuffled
@@ -177,7 +177,7 @@ def make_plan(
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
     if getattr(options, "order", "listed") == "shuffled":
-        sources = shuffled(sources)
+        sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
     return freeze(options, found.labels, sources, _bounds(sources, *least), files, None, columns, found.parts)
 
 

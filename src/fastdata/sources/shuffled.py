@@ -15,13 +15,18 @@ SEED = 0  # it determines the bytes of a store, so it must never change
 UNPACKED_WHOLE = ("parquet", "cifar")  # kinds of archives that are unpacked a row group or a batch at a time
 
 
-def shuffled(sources: tuple[Any, ...]) -> tuple[Any, ...]:
+def shuffled(sources: tuple[Any, ...], *, remote: bool = False) -> tuple[Any, ...]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
-        PrepError: they lie in archives of which much has to be unpacked to read one input.
+        PrepError: they lie in archives of which much has to be unpacked, or fetched, to read one input.
     """
     for source in sources:
+        if remote and source.place:
+            raise PrepError(
+                f"--order is shuffled, but {source.place[1]} is in object storage, and would be fetched whole for each input: "
+                "prepare it with --order listed, or copy the archives to a disk"
+            )
         if isinstance(source, Source) and source.place and _is_unpacked(source):
             raise PrepError(
                 f"--order is shuffled, but {source.place[1]} is unpacked in large pieces, and would be so once for each input: "
