@@ -208,7 +208,7 @@ def prepared(base: str, source: str, options: dict[str, Any], out: Path) -> Any:
     placed = {name: f"{base}/{value}" if name in PLACES else value for name, value in options.items()}
     if "images" in placed:
         placed["images"] = [where.replace("IN", base) for where in placed["images"]]
-    return fastdata.prep(f"{base}/{source}", out, workers=2, **placed)
+    return fastdata.prep(f"{base}/{source}", out, workers=1, **placed)
 
 
 def same(one: Path, other: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(
     same(out, expected)
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut"])
+@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut", "flip"])
 def test_faults_that_pass(fault: str, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     for k in range(40):
         write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
@@ -296,7 +296,6 @@ def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultStore,
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
     data = (root / "in/s-1.tar").read_bytes()
     (root / "in/s-1.tar").write_bytes(data.replace(b"text 1", b"text 2"))
-    shutil.rmtree(tmp_path / "home")
     with pytest.raises(StoreError, match=r"s3://bucket/in/s-1.tar was replaced: it had \d+ bytes, .* plan again with overwrite"):
         fastdata.prep_run(out, workers=1, progress="off")
 

@@ -28,6 +28,7 @@ from fastdata.prepare.progress import Progress, check_mode
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
+from fastdata.remote.path import dropping_copies
 from fastdata.sources.options import StrPath
 from fastdata.store.files import COLUMNS, WORK
 from fastdata.store.store import Store
@@ -55,7 +56,7 @@ def prep_plan(
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: write it to files, and give their path")
     work = build_plan(source, out, limit=limit, **options)
-    with writing(work.out):
+    with writing(work.out), dropping_copies(work.roots):
         finished = plan_tasks(work, overwrite) is None
     plan = work.plan
     return PlanSummary(
@@ -144,7 +145,7 @@ def prep_run(
     how: dict[str, Any] = {"workers": workers or max(1, available_cores() // local_tasks()), "timeout_s": timeout}
     if scratch is not None:
         how["scratch"] = Path(scratch).absolute()
-    with writing(place), _unless_finished(work):
+    with writing(place), _unless_finished(work), dropping_copies(work.roots):
         with claimed(place, share=True):
             if not plan_path(place).exists():  # another process has just finished the store
                 raise PrepError(f"the plan of {place} has been removed; plan again")

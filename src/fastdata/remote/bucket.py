@@ -20,7 +20,7 @@ import xxhash
 from fastdata.errors import RemoteError, needs
 from fastdata.remote.url import Storage, scheme
 
-__all__ = ["NO_OBJECT", "RANGE", "Bucket"]
+__all__ = ["NO_OBJECT", "RANGE", "Bucket", "is_plain"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 AHEAD = 4  # requests of one download in flight
@@ -91,6 +91,12 @@ class Bucket:
         """Return a small object."""
         with self._explained(path):
             return bytes(self._api.get(self._store, path).bytes())
+
+    def read_tagged(self, path: str) -> tuple[bytes, str]:
+        """Return an object and its ETag, or ""."""
+        with self._explained(path):
+            found = self._api.get(self._store, path)
+            return bytes(found.bytes()), found.meta["e_tag"] or ""
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""
@@ -233,6 +239,11 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
     if kind in ("http", "https"):
         config = {}
     return {**config, "client_options": client, "retry_config": RETRIES}
+
+
+def is_plain(url: str, storage: Storage) -> bool:
+    """Return whether objects may come without TLS, which notices when a byte changes on its way."""
+    return bool(_options(url, storage, create=False).get("client_options", {}).get("allow_http"))
 
 
 def _ahead(pool: Executor, read: Any, path: str, size: int) -> Iterator[tuple[int, memoryview]]:

@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from fastdata.remote.cache import Cache
-from fastdata.remote.session import FOLDER, NO_FOLDERS, WITHOUT_LISTS, Session, cache_place, close, here
+from fastdata.remote.session import FOLDER, NO_FOLDERS, WITHOUT_LISTS, Session, drop_copies, here
 from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme
 
 __all__ = [
@@ -328,15 +327,8 @@ def dropping_copies(roots: Sequence[AnyPath]) -> Iterator[None]:
     try:
         yield
     finally:
-        _drop_copies(roots)
-
-
-def _drop_copies(roots: Sequence[AnyPath]) -> None:
-    if any(isinstance(root, RemotePath) for root in roots):
-        close()
-        folder, _ = cache_place()
-        if folder.is_dir():
-            Cache(folder, kept="*/*/*").drop_unused()
+        if any(isinstance(root, RemotePath) for root in roots):
+            drop_copies()
 
 
 def read_once(path: AnyPath) -> None:

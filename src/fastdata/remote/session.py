@@ -24,7 +24,18 @@ from fastdata.remote.cache import Cache
 from fastdata.remote.objects import REQUESTS, Apart, Objects, Place, ReadsObjects, Version
 from fastdata.remote.url import Storage, cache_default, parse_bytes, scheme, split_url
 
-__all__ = ["FOLDER", "NO_FOLDERS", "WITHOUT_LISTS", "Session", "Tree", "cache_place", "carry_out", "close", "here", "looking_anew"]
+__all__ = [
+    "FOLDER",
+    "NO_FOLDERS",
+    "WITHOUT_LISTS",
+    "Session",
+    "Tree",
+    "cache_place",
+    "carry_out",
+    "drop_copies",
+    "here",
+    "looking_anew",
+]
 
 FOLDER = -1  # the size of a folder
 HELD = 2  # copies in the cache that no other process may remove
@@ -311,9 +322,21 @@ def looking_anew(storage: Storage | None = None) -> Iterator[None]:
         session.forget()
     try:
         yield
+    except BaseException:
+        if any(session.versions for session in _own()):
+            drop_copies()
+        raise
     finally:
         close()
         _options.reset(token)
+
+
+def drop_copies() -> None:
+    """Remove the copies of objects that no other process reads."""
+    close()
+    folder, _ = cache_place()
+    if folder.is_dir():
+        Cache(folder, kept="*/*/*").drop_unused()
 
 
 def close() -> None:
