@@ -55,7 +55,8 @@ def build_plan(source: StrPath, out: StrPath | None = None, *, limit: int | None
     """
     check_positive(limit=limit)
     with looking_anew():
-        refuse_store(to_path(source))
+        if (place := to_path(source)).is_dir():
+            refuse_store(place)
         kind = choose_kind(source, arguments)
         options = _own_options(kind, source, arguments)
         root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))

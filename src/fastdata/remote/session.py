@@ -116,7 +116,7 @@ class Session:
 
     @cached_property
     def _cache(self) -> tuple[Path, int | None]:
-        return cache_place()
+        return _cache_place()
 
     def forget(self) -> None:
         """Look at everything anew."""
@@ -294,11 +294,15 @@ def _shared(file: Path) -> int | None:
     return None
 
 
-def cache_place() -> tuple[Path, int | None]:
+def _cache_folder() -> Path:
+    return Path(os.environ.get("FASTDATA_CACHE") or cache_default()).absolute() / INPUTS
+
+
+def _cache_place() -> tuple[Path, int | None]:
     """Return the folder for copies of objects, and the most bytes in it: FASTDATA_CACHE, and FASTDATA_CACHE_SIZE or half of what
     is free now.
     """
-    folder = Path(os.environ.get("FASTDATA_CACHE") or cache_default()).absolute() / INPUTS
+    folder = _cache_folder()
     size = os.environ.get("FASTDATA_CACHE_SIZE")
     if size is not None:
         return folder, parse_bytes(size, "FASTDATA_CACHE_SIZE")
@@ -334,9 +338,8 @@ def looking_anew(storage: Storage | None = None) -> Iterator[None]:
 def drop_copies() -> None:
     """Remove the copies of objects that no other process reads."""
     close()
-    folder, _ = cache_place()
-    if folder.is_dir():
-        Cache(folder, kept="*/*/*").drop_unused()
+    if _cache_folder().is_dir():
+        Cache(_cache_folder(), kept="*/*/*").drop_unused()
 
 
 def close() -> None:
