@@ -138,7 +138,7 @@ def parquet(root: Path) -> tuple[str, dict[str, Any]]:
         images = [{"bytes": encode(picture(j, 30, 40)), "path": f"{j}.jpg"} for j in range(5)]
         table = pyarrow.table({"image": images, "label": [j % 2 for j in range(5)], "score": [j / 2 for j in range(5)]})
         pyarrow.parquet.write_table(table, root / f"in/part-{k}.parquet", row_group_size=2)
-    return "in", {"fields": "score"}
+    return "in/part-*.parquet", {"fields": "score"}
 
 
 def arrow(root: Path) -> tuple[str, dict[str, Any]]:

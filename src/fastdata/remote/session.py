@@ -30,7 +30,6 @@ __all__ = [
     "WITHOUT_LISTS",
     "Session",
     "Tree",
-    "cache_place",
     "carry_out",
     "drop_copies",
     "here",
@@ -150,10 +149,9 @@ class Session:
         return self._found[url]
 
     def _ask(self, urls: Sequence[str]) -> None:
-        named = [url for url in urls if split_url(url)[1]]
-        self._found.update(dict.fromkeys(urls))
-        for url, version in zip(named, self._objects.versions(named), strict=True):
-            self._found[url] = None if version is None else version.size
+        named = [url for url in urls if split_url(url)[1]]  # a bucket is no object
+        sizes = [None if version is None else version.size for version in self._objects.versions(named)]
+        self._found.update({**dict.fromkeys(urls), **dict(zip(named, sizes, strict=True))})
 
     def look(self, urls: Iterable[str], folder: str = "") -> None:
         """Find out about many objects in few requests. folder: list it if most of them are there."""
