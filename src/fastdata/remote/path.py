@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from fastdata.remote.session import FOLDER, NO_FOLDERS, WITHOUT_LISTS, Session, drop_copies, here
-from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme
+from fastdata.remote.url import SCHEMES, is_url, local_path, scheme
 
 __all__ = [
     "AnyPath",
@@ -124,7 +123,7 @@ class RemotePath(os.PathLike[str]):
     def absolute(self) -> RemotePath:
         return self
 
-    def resolve(self) -> RemotePath:
+    def resolve(self) -> RemotePath:  # numpy.memmap calls it
         return self
 
     # What is there
@@ -196,11 +195,6 @@ class RemoteEntry:
     def is_symlink(self) -> bool:
         return False
 
-    def stat(self) -> os.stat_result:
-        """Return the size and whether it is a folder."""
-        mode = stat.S_IFDIR if self.is_dir() else stat.S_IFREG
-        return os.stat_result((mode, 0, 0, 1, 0, 0, max(self._size, 0), 0, 0, 0))
-
 
 def _matching(folder: RemotePath, parts: Sequence[str]) -> Iterator[RemotePath]:
     first, *rest = parts
@@ -222,12 +216,8 @@ def _matching(folder: RemotePath, parts: Sequence[str]) -> Iterator[RemotePath]:
                 yield from _matching(entry.path, rest)
 
 
-def to_path(where: str | os.PathLike[str], storage: Storage | None = None) -> AnyPath:
+def to_path(where: str | os.PathLike[str]) -> AnyPath:
     """Return the path that a caller means: a RemotePath for a URL.
-
-    Args:
-        where: a path, a URL, or a RemotePath, which is returned.
-        storage: options of the client, for a URL.
 
     Raises:
         ValueError: it is a URL of an unknown scheme, or has a query.
@@ -243,7 +233,7 @@ def to_path(where: str | os.PathLike[str], storage: Storage | None = None) -> An
         raise ValueError(
             f"{url.partition('?')[0]}?... is a URL with a query, such as a signed one, which is not read: give it without"
         )
-    return RemotePath(here(storage), url)
+    return RemotePath(here(), url)
 
 
 def no_folders(path: AnyPath) -> str:
@@ -269,7 +259,7 @@ def look_at_all(root: AnyPath, names: Sequence[str]) -> None:
     """Find out about many inputs at once, so that looking at each takes no request. Their names may be URLs."""
     if isinstance(root, RemotePath):
         root.session.look([str(join(root, name)) for name in names], root.url)
-    elif urls := [name for name in names if isinstance(join(root, name), RemotePath)]:
+    elif urls := [name for name in names if "://" in name and isinstance(join(root, name), RemotePath)]:
         here().look(urls)
 
 
@@ -290,12 +280,12 @@ def read_ahead(
         for path in paths:
             path.session.request(path.url)
         queue.append((item, paths))
-        files += 1 + len(paths)
+        files += len(paths) or 1
         total += size(item)
         while files >= MOST_FILES or total >= MOST_BYTES:
             first, its_paths = queue.popleft()
             yield from _when_here(first, its_paths, waiting)
-            files -= 1 + len(its_paths)
+            files -= len(its_paths) or 1
             total -= size(first)
     for item, paths in queue:
         yield from _when_here(item, paths, waiting)

@@ -350,9 +350,9 @@ def _own() -> list[Session]:
     return [session for (owner, _), session in _sessions.items() if owner == os.getpid()]
 
 
-def here(storage: Storage | None = None) -> Session:
-    """Return the session of this process for these options of clients; None: those of the context."""
-    chosen = dict(_options.get({}) if storage is None else storage)
+def here() -> Session:
+    """Return the session of this process, with the options of clients of the context."""
+    chosen = dict(_options.get({}))
     key = os.getpid(), json.dumps(chosen, sort_keys=True, default=str)
     if key not in _sessions:
         _sessions[key] = Session(chosen)
