@@ -263,11 +263,8 @@ def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultStore, t
     assert (summary.kept, summary.rejected) == (5, {"missing": 1})
 
 
-@pytest.mark.parametrize("kind", [classes, tars])
-def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(
-    kind: Any, root: Path, bucket: FaultStore, tmp_path: Path
-) -> None:
-    source, options = kind(root)
+def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
@@ -281,14 +278,15 @@ def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(
     same(out, expected)
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut", "flip"])
-def test_faults_that_pass(fault: str, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
-    for k in range(40):
+def test_faults_that_pass(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    for k in range(60):
         write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
     expected = fastdata.prep(root / "in", tmp_path / "local.fds", workers=1).out
-    bucket.faults, bucket.chance = (fault,), 0.1
+    bucket.faults, bucket.chance = ("500", "503", "reset", "cut", "flip"), 0.06
     same(fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1).out, expected)
-    assert bucket.made[fault]
+    bucket.faults, bucket.chance = ("flip",), 0.2
+    same(fastdata.prep("s3://bucket/in", tmp_path / "b.fds", workers=1).out, expected)
+    assert bucket.made["flip"] > 3 and len(bucket.made) > 3
 
 
 def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
