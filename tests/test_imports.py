@@ -29,7 +29,7 @@ ARROWS = {
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
     "remote": {"_version", "errors", "machine", "shared_memory", "store", "words"},
-    "sources": {"errors", "options", "store", "words"},
+    "sources": {"errors", "options", "remote", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "machine", "options", "remote", "sources", "store", "tokenizer", "words"},
     "data": {"errors", "gpu", "kinds", "machine", "node_memory", "remote", "shared_memory", "store", "torch_private"},
     "images": {

@@ -91,12 +91,19 @@ def _sides(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+class _Place(click.Path):
+    """A path that must exist, or a URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
 TYPES: dict[str, Any] = {
     "text": str,
     "int": int,
     "path": click.Path(),
-    "file": click.Path(exists=True, dir_okay=False),
-    "folder": click.Path(exists=True, file_okay=False),
+    "file": _Place(exists=True, dir_okay=False),
+    "folder": _Place(exists=True, file_okay=False),
     "color": _color,
     "sides": _sides,
 }

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 __all__ = ["OURS", "Kind", "Planned", "Probed", "Tables", "find", "home", "names", "register"]
 
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
+AnyPath = Any  # that of `fastdata.remote.path`, also because of that
 StrPath = str | os.PathLike[str]
 
 _HOMES = {
@@ -47,9 +48,9 @@ class Planned:
     plan: Any
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    beside: Path | None = None
-    root: Path | None = None
-    others: tuple[Path, ...] = ()
+    beside: AnyPath | None = None
+    root: AnyPath | None = None
+    others: tuple[AnyPath, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class Kind(Protocol):
         """Combine the tables of all shards, in order."""
         return importlib.import_module(self.shards).tables(plan, found)  # type: ignore[no-any-return]
 
-    def probe(self, plan: Any, roots: tuple[Path, ...]) -> Probed:
+    def probe(self, plan: Any, roots: tuple[AnyPath, ...]) -> Probed:
         """Prepare some inputs without keeping them."""
         return importlib.import_module(self.shards).probe(plan, roots)  # type: ignore[no-any-return]
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -157,7 +158,7 @@ class FaultServer:
             opened.seek(start)
             body = bytearray(opened.read(stop - start))
         head = f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(body)}\r\nAccept-Ranges: bytes\r\n"
-        head += f'ETag: "{size}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
+        head += f'ETag: "{_md5(file, size, file.stat().st_mtime_ns)}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
         head += f"Content-Range: bytes {start}-{stop - 1}/{size}\r\n\r\n" if asked else "\r\n"
         if verb == "HEAD":
             connection.sendall(head.encode())
@@ -198,6 +199,11 @@ def _reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+@cache
+def _md5(file: Path, size: int, time_ns: int) -> str:
+    return hashlib.md5(file.read_bytes()).hexdigest()
+
+
 @contextmanager
 def serving(root: Path, seed: int = 0) -> Iterator[FaultServer]:
     """Serve a folder."""
@@ -213,12 +219,14 @@ class FaultStore(FaultServer):
     lists and deletes work as Amazon's do; signatures are not checked, checksums of bodies are.
 
     Attributes:
+        part: names in one answer to a list; `requests` counts these answers as "LIST".
         writes: objects, or parts of them, that came, by path.
         write_chance: the probability of each fault for each write: as for a GET, but "cut", "stall" and "twice" come after the
             object was written: the answer is lost, comes late, or is that to a second request.
     """
 
     def __init__(self, root: Path, seed: int = 0) -> None:
+        self.part = 1000
         self.writes: Counter[str] = Counter()
         self.write_chance = 0.0
         self._uploads: dict[str, dict[int, bytes]] = {}
@@ -232,7 +240,10 @@ class FaultStore(FaultServer):
             return True
         if verb == "GET" and "list-type" in asked:
             time.sleep(self.delay_s)
-            _say(connection, "200", self._list(path, asked))
+            with self._lock:
+                self.requests["LIST"] += 1
+            fault = self.always.get("LIST", "")
+            _say(connection, fault or "200", _error(ERRORS[fault]) if fault else self._list(path, asked))
             return True
         if verb in ("GET", "HEAD"):
             return super()._handle(connection, verb, path, query, headers, body)
@@ -316,13 +327,13 @@ class FaultStore(FaultServer):
         return "200", b"", TAG
 
     def _list(self, path: str, asked: dict[str, list[str]]) -> bytes:
-        """List objects, 1000 at a time."""
+        """List objects, `part` at a time."""
         root = self.root / path.strip("/")
         prefix, after = asked.get("prefix", [""])[0], asked.get("continuation-token", [""])[0]
         folder = root / prefix.rpartition("/")[0]
         names = sorted(file.relative_to(root).as_posix() for file in folder.rglob("*") if file.is_file())
         names = [name for name in names if name.startswith(prefix) and name > after]
-        page = names[:1000]
+        page = names[: self.part]
         found = "".join(
             f"<Contents><Key>{escape(name)}</Key><Size>{(root / name).stat().st_size}</Size><ETag>x</ETag>"
             "<LastModified>2026-11-22T08:00:00.000Z</LastModified></Contents>"

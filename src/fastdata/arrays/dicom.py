@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.arrays.readers import Opened
 from fastdata.errors import CodecError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["open_array", "series_of"]
 
@@ -24,7 +24,7 @@ TAGS = (
 UNEVEN = 1.5  # largest ratio of two gaps between slices; at 2, one slice is missing
 
 
-def series_of(path: Path) -> str:
+def series_of(path: AnyPath) -> str:
     """Return the series that a slice belongs to.
 
     Raises:
@@ -33,7 +33,7 @@ def series_of(path: Path) -> str:
     return str(_header(path).SeriesInstanceUID)
 
 
-def open_array(paths: list[Path]) -> Opened:
+def open_array(paths: list[AnyPath]) -> Opened:
     """Open a series as [slice, row, column], or a file of several frames as [frame, row, column].
 
     Slices are sorted by their position along the normal of their plane, or by their number if they have no positions. The rescale
@@ -59,7 +59,7 @@ def open_array(paths: list[Path]) -> Opened:
     return Opened(shape, dtype, lambda: _read(ordered, shape, dtype, [_scale(headers[path]) for path in ordered]))
 
 
-def _read(paths: list[Path], shape: tuple[int, ...], dtype: np.dtype[Any], scales: list[tuple[float, float]]) -> Array:
+def _read(paths: list[AnyPath], shape: tuple[int, ...], dtype: np.dtype[Any], scales: list[tuple[float, float]]) -> Array:
     scaled = set(scales) != {(1.0, 0.0)}
     out = np.empty(shape, np.int64 if scaled and dtype.kind == "i" else dtype)
     for place, (path, (slope, intercept)) in enumerate(zip(paths, scales, strict=True)):
@@ -73,7 +73,7 @@ def _read(paths: list[Path], shape: tuple[int, ...], dtype: np.dtype[Any], scale
     return out
 
 
-def _header(path: Path) -> Any:
+def _header(path: AnyPath) -> Any:
     pydicom: Any = importlib.import_module("pydicom")  # optional; the listing has checked that it is installed
     try:
         with warnings.catch_warnings():
@@ -110,7 +110,7 @@ def _scale(header: Any) -> tuple[float, float]:
     return 1.0 if slope is None else float(slope), 0.0 if intercept is None else float(intercept)
 
 
-def _sorted(headers: list[tuple[Path, Any]]) -> Sequence[tuple[Path, Any]]:
+def _sorted(headers: list[tuple[AnyPath, Any]]) -> Sequence[tuple[AnyPath, Any]]:
     """Sort slices by position along the normal of the first one, or by number."""
     turns = [header.get("ImageOrientationPatient") for _, header in headers]
     places = [header.get("ImagePositionPatient") for _, header in headers]
@@ -135,7 +135,7 @@ def _sorted(headers: list[tuple[Path, Any]]) -> Sequence[tuple[Path, Any]]:
     return [headers[k] for k in order]
 
 
-def _pixels(path: Path) -> Array:
+def _pixels(path: AnyPath) -> Array:
     pydicom: Any = importlib.import_module("pydicom")
     try:
         with warnings.catch_warnings():

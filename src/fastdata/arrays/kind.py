@@ -33,11 +33,12 @@ class ArrayKind(Kind):
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
+        from fastdata.remote.path import to_path
         from fastdata.sources.inputs import is_image
         from fastdata.sources.walk import some_names
 
         found = False
-        for name in some_names(Path(source)):
+        for name in some_names(to_path(source)):
             if is_image(name):
                 return False
             found = found or name.lower().endswith(ENDINGS)

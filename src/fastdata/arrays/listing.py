@@ -6,11 +6,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from fastdata.arrays.readers import npz_names
 from fastdata.arrays.source import ENDINGS, STACKS, ArraySource, ending_of, needed_packages, stem_of
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, list_folder, others
 from fastdata.sources.options import LabelOptions, StrPath
@@ -36,16 +36,16 @@ def list_arrays(source: StrPath, options: LabelOptions, *, masks: StrPath | None
         PrepError: if there is nothing to prepare, or labels or masks do not fit.
         MissingExtraError: if the library that reads some of the files is not installed.
     """
-    found = labelled(_regroup(_list_files(Path(source), options), key), Path(source), options)
+    found = labelled(_regroup(_list_files(to_path(source), options), key), to_path(source), options)
     if not found.sources:
         raise PrepError(f"no arrays in {source}{others(found)}; files of arrays end in .npy, .npz, .nii, .nii.gz or .dcm")
     if masks is not None:
-        found = with_masks(found, Path(masks), mask_suffix, walk=_walk_masks, stem=stem_of)
+        found = with_masks(found, to_path(masks), mask_suffix, walk=_walk_masks, stem=stem_of)
         needed_packages(source.mask for source in found.sources if source.mask)
     return found
 
 
-def _list_files(path: Path, options: LabelOptions) -> SourceList:
+def _list_files(path: AnyPath, options: LabelOptions) -> SourceList:
     if path.is_dir():
         return list_folder(path, LISTED)
     if is_path_table(path):
@@ -53,10 +53,10 @@ def _list_files(path: Path, options: LabelOptions) -> SourceList:
     if path.is_file() and ending_of(path.name) in ALL:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
     what = "is neither a folder, nor a table of paths, nor one of arrays" if path.exists() else "does not exist"
-    raise PrepError(f"SOURCE {path} {what}")
+    raise PrepError(f"SOURCE {path} {what}{no_folders(path)}")
 
 
-def _walk_masks(root: Path) -> Iterator[tuple[str, int, str]]:
+def _walk_masks(root: AnyPath) -> Iterator[tuple[str, int, str]]:
     return (file for file in walk_files(root) if ending_of(file[0]) in ALL - {".dcm"})
 
 
@@ -74,7 +74,7 @@ def _regroup(found: SourceList, key: str | None) -> SourceList:
     return replace(found, sources=list(sources))
 
 
-def _as_array(root: Path, source: Source) -> ArraySource:
+def _as_array(root: AnyPath, source: Source) -> ArraySource:
     """Convert a source, and reject a file without an extension unless it is DICOM."""
     ending, problem = ending_of(source.name), source.problem
     if not problem and not os.path.splitext(source.name)[1] and not _is_dicom(root / source.name):
@@ -82,7 +82,7 @@ def _as_array(root: Path, source: Source) -> ArraySource:
     return ArraySource(source.name, source.label, source.size, problem, ending=ending)
 
 
-def _is_dicom(path: Path) -> bool:
+def _is_dicom(path: AnyPath) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(132)[128:] == b"DICM"
@@ -90,7 +90,7 @@ def _is_dicom(path: Path) -> bool:
         return True  # reading it later reports the error
 
 
-def _series(root: Path, sources: list[ArraySource]) -> list[ArraySource]:
+def _series(root: AnyPath, sources: list[ArraySource]) -> list[ArraySource]:
     from fastdata.arrays.dicom import series_of
 
     """Join the slices of each series in a folder."""
@@ -118,7 +118,7 @@ def _join(members: list[ArraySource], folders: Counter[str]) -> ArraySource:
     return replace(first, name=name, size=sum(s.size for s in members), files=tuple(s.name for s in members))
 
 
-def _members(root: Path, source: ArraySource, key: str | None) -> list[ArraySource]:
+def _members(root: AnyPath, source: ArraySource, key: str | None) -> list[ArraySource]:
     """Return the arrays of an .npz file, or the source itself."""
     if source.ending != ".npz" or source.problem or key is not None:
         return [source]

@@ -6,20 +6,20 @@ import gzip
 import importlib
 import zlib
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.arrays.readers import Opened
 from fastdata.errors import CodecError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["open_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def open_array(paths: list[Path]) -> Opened:
+def open_array(paths: list[AnyPath]) -> Opened:
     """Open a NIfTI-1 or -2 file, with nibabel's order of axes (x, y, z, ...), and scale its values as the header says.
 
     Values without a scale keep their dtype. Others are scaled in double precision, and become int16 if slope and intercept are
@@ -41,7 +41,7 @@ def open_array(paths: list[Path]) -> Opened:
     return Opened(tuple(proxy.shape), dtype, lambda: _read(path, dtype))
 
 
-def _read(path: Path, dtype: np.dtype[Any]) -> Array:
+def _read(path: AnyPath, dtype: np.dtype[Any]) -> Array:
     try:
         with closing(_stream(path)) as file:
             values: Array = np.asanyarray(_image(file).dataobj)
@@ -52,7 +52,7 @@ def _read(path: Path, dtype: np.dtype[Any]) -> Array:
     return values if dtype == np.int16 else values.astype(dtype, copy=False)
 
 
-def _stream(path: Path) -> Any:
+def _stream(path: AnyPath) -> Any:
     return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from fastdata.arrays.options import ArrayOptions
 from fastdata.arrays.readers import checked, open_array
 from fastdata.arrays.recipe import ArrayRecipe, default_chunk, laid_out
 from fastdata.arrays.source import ArraySource, needed_packages
-from fastdata.errors import PrepError
+from fastdata.errors import PrepError, RemoteError
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import make_plan
+from fastdata.remote.path import to_path
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.notes import label_notes
 from fastdata.sources.reasons import detail_of, refuse_unusable
@@ -47,7 +47,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
     )
     masks = options.masks
     found = list_arrays(source, options, masks=masks, mask_suffix=options.mask_suffix, key=options.key)
-    refuse_unusable(found.sources, found.root, table=is_path_table(Path(source)), told=options.root is not None)
+    refuse_unusable(found.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
     dtype, axes, channels = _first(found, options)
     cell = channels * np.dtype(dtype).itemsize
     files = [s.name + s.ending for s in found.sources if isinstance(s, ArraySource) and s.ending]
@@ -60,7 +60,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
     )
     plan = make_plan(found, recipe, limit, least=LEAST)
     notes = label_notes(replace(found, sources=list(plan.sources)), masks=masks is not None, meant=options.no_labels)
-    return Planned(plan, dict(found.skipped), (*notes, *found.notes), None if masks is None else Path(masks))
+    return Planned(plan, dict(found.skipped), (*notes, *found.notes), None if masks is None else to_path(masks))
 
 
 def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
@@ -76,6 +76,8 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
             if dtype not in NUMBERS:
                 raise PrepError(f"it holds {opened.dtype}: choose what to store with --dtype, such as --dtype int64")
             return dtype, len(sides), channels
+        except RemoteError:
+            raise
         except Exception as error:  # noqa: BLE001  the run will reject it
             problem = problem or f"{source.name}: {error}"
     raise PrepError(f"nothing in {found.root} can be read; the first input: {problem or detail_of(found.sources[0].problem)}")

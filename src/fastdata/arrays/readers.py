@@ -7,13 +7,13 @@ import math
 import os
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from fastdata.arrays.source import ArraySource
 from fastdata.errors import CodecError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["Opened", "checked", "npz_names", "open_array"]
 
@@ -31,7 +31,7 @@ class Opened(NamedTuple):
     read: Callable[[], Array]
 
 
-def open_array(root: Path, source: ArraySource, key: str | None = None) -> Opened:
+def open_array(root: AnyPath, source: ArraySource, key: str | None = None) -> Opened:
     """Read the header of an input.
 
     Raises:
@@ -91,7 +91,7 @@ def _read_header(file: IO[bytes]) -> _Header:
     return header
 
 
-def _open_npy(path: Path) -> Opened:
+def _open_npy(path: AnyPath) -> Opened:
     with path.open("rb") as file:
         header, at, size = _read_header(file), file.tell(), os.fstat(file.fileno()).st_size
     if not header.dtype.hasobject and size != at + header.nbytes:
@@ -107,7 +107,7 @@ def _open_npy(path: Path) -> Opened:
     return Opened(header.shape, header.dtype, read)
 
 
-def npz_names(path: Path) -> list[str]:
+def npz_names(path: AnyPath) -> list[str]:
     """Return the names of the arrays in an .npz file.
 
     Raises:
@@ -120,14 +120,14 @@ def npz_names(path: Path) -> list[str]:
     return names
 
 
-def _unzipped(path: Path) -> zipfile.ZipFile:
+def _unzipped(path: AnyPath) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
         raise CodecError(f"the .npz file is damaged or ends early: {error}", "undecodable") from None
 
 
-def _open_npz(path: Path, key: str | None) -> Opened:
+def _open_npz(path: AnyPath, key: str | None) -> Opened:
     names = npz_names(path)
     if key is None and len(names) != 1:
         raise CodecError(f"it holds {len(names)} arrays: choose one with --key, such as {', '.join(names[:3])}", "several-arrays")
@@ -141,7 +141,7 @@ def _open_npz(path: Path, key: str | None) -> Opened:
     return Opened(header.shape, header.dtype, lambda: _read_member(path, name, header))
 
 
-def _read_member(path: Path, name: str, header: _Header) -> Array:
+def _read_member(path: AnyPath, name: str, header: _Header) -> Array:
     with _unzipped(path) as archive, archive.open(f"{name}.npy") as file:
         _read_header(file)
         out = np.empty(math.prod(header.shape), header.dtype)

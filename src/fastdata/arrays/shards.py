@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.remote.path import AnyPath, fetched, read_once, to_path
 from fastdata.sources.reasons import detail_of
 
 __all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
     mask: Array | None
 
 
-def load(root: Path, masks: Path, source: ArraySource, options: ArrayRecipe) -> Loaded:
+def load(root: AnyPath, masks: AnyPath, source: ArraySource, options: ArrayRecipe) -> Loaded:
     """Read an input and its mask, and check all values.
 
     Raises:
@@ -54,7 +54,7 @@ def load(root: Path, masks: Path, source: ArraySource, options: ArrayRecipe) -> 
     return Loaded(np.moveaxis(values, -1, 0) if options.channels == "last" else values, mask)
 
 
-def _load_mask(root: Path, name: str, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
+def _load_mask(root: AnyPath, name: str, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
     source = ArraySource(name, -1, -1, ending=ending_of(name))
     several = source.ending == ".npz" and len(npz_names(root / name)) > 1
     try:
@@ -85,7 +85,15 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
+    root, masks = to_path(job.root), to_path(job.masks)
+    files: list[AnyPath] = []
     for place, source in enumerate(task.sources):
+        before, files = files, [] if source.problem or place in task.skip else _files(root, masks, source)
+        for path in before:
+            if path not in files:
+                read_once(path)
+        for path in files:
+            fetched(path, lambda: progress.at(-1))
         progress.at(place)
         loaded = _try(job, source, task.skip.get(place))
         size = max(source.size, 0)
@@ -97,6 +105,11 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
             progress.add(done=size, rejected=1)
     return {"rows": rows, "rejects": rejects, "classes": classes}
+
+
+def _files(root: AnyPath, masks: AnyPath, source: ArraySource) -> list[AnyPath]:
+    """Return the files of an input and of its mask."""
+    return [*(root / name for name in source.files or (source.name,)), *([masks / source.mask] if source.mask else ())]
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
@@ -126,7 +139,7 @@ def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[
     if source.problem:
         return source.problem, detail_of(source.problem)
     try:
-        return load(Path(job.root), Path(job.masks), source, job.options)
+        return load(to_path(job.root), to_path(job.masks), source, job.options)
     except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
         return reject_of(error)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import struct
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from fastdata.images.image_file import SourceImage
 from fastdata.images.opencv_files import PngHeader
 from fastdata.images.pillow_files import open_image, strict
 from fastdata.images.tiff_file import BLACK_IS_0, RGB, Tag, check_pieces, first_of, values_of
+from fastdata.remote.path import AnyPath
 
 __all__ = ["open_array"]
 
@@ -26,7 +26,7 @@ Kind = tuple[int, ...]
 NUMBERS = {1: "u", 2: "i", 3: "f"}  # sample formats
 
 
-def open_array(paths: list[Path]) -> Opened:
+def open_array(paths: list[AnyPath]) -> Opened:
     """Open a file as [H, W] or [pages, H, W], with a last axis of colours if there are any."""
     (path,) = paths
     data = path.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -13,6 +12,7 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.images.mask_file import Color
+from fastdata.remote.path import to_path
 
 __all__ = ["MaskRecipe", "read_palette", "resize_mask"]
 
@@ -52,7 +52,7 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
         PrepError: if the file cannot be read, a line is malformed, or a colour appears twice.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = to_path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PrepError(f"cannot read the palette {path}: {error}") from error
     colors, names = list[Color](), list[str]()

@@ -48,7 +48,7 @@ def parse_images(texts: Sequence[str], *, codecs: Sequence[str], codec: str, bit
 
 def _parsed(text: str, codecs: Sequence[str], codec: str, bits: int, gray: bool) -> tuple[NamedImage, str]:
     name, _, rest = text.partition("=")
-    where, *details = rest.split(":")
+    where, *details = re.split(r":(?!//)", rest)  # also of a URL
     if not where or not NAME.fullmatch(name):
         raise ValueError(f"--images {text}: give {FORM}; names have letters, digits and _")
     if name in TAKEN:

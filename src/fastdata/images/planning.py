@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.images.mask_recipe import MaskRecipe, read_palette
@@ -14,6 +13,7 @@ from fastdata.images.prepare import ImageRecipe
 from fastdata.images.tokens import with_tokens
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
+from fastdata.remote.path import AnyPath, to_path
 from fastdata.sources.coco import with_coco
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
@@ -54,27 +54,27 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         images=tuple(image for image, _ in images),
         order=options.order or "listed",
     )
-    others = tuple[Path, ...]()
+    others = tuple[AnyPath, ...]()
     if images:
         found, others = list_several(source, [(image.name, where) for image, where in images], options, options.fields)
     else:
         found = list_sources(source, options, options.fields)
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo), (options.voc, with_voc)):
         if path is not None:
-            found = annotate(found, Path(path), reject_boxes=options.bad_boxes == "reject")
+            found = annotate(found, to_path(path), reject_boxes=options.bad_boxes == "reject")
     if options.masks is not None:
-        found = with_masks(found, Path(options.masks), options.mask_suffix)
+        found = with_masks(found, to_path(options.masks), options.mask_suffix)
     stored = (*found.columns, *(part.column for part in found.parts))
     if twice := [name for name, count in Counter(column.name for column in stored).items() if count > 1]:
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
     columns, files = with_tokens(stored, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files)
-    refuse_unusable(plan.sources, found.root, table=is_path_table(Path(source)), told=options.root is not None)
+    refuse_unusable(plan.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
     meant = options.no_labels or bool(columns)
     notes = [*label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=meant), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:
         notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
-    beside = None if options.masks is None else Path(options.masks)
+    beside = None if options.masks is None else to_path(options.masks)
     return Planned(plan, dict(found.skipped), tuple(notes), beside, found.root if images else None, others)

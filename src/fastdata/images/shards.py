@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -20,10 +20,11 @@ from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.remote.path import AnyPath, fetched, join, read_ahead, to_path
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
-from fastdata.sources.parts import read_parts
+from fastdata.sources.parts import file_parts, read_parts
 from fastdata.sources.reasons import detail_of
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import IMAGE, PIXELS, variant_columns
@@ -51,7 +52,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     classes: Counter[int] = Counter()
     originals = [0] * len(job.options.variants())
     cut = Counter[str]()
-    for place, source in enumerate(task.sources):
+    for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
         result, values = _try(job, source, task.skip.get(place), own)
@@ -67,6 +68,38 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
     return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "cut": cut}
+
+
+def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
+    """Return the sources of a task; those in object storage come when their bytes are here, or their archive is in the cache."""
+    roots = [to_path(root) for root in (job.root, job.masks, *job.others)]
+    if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
+        return task.sources
+    endings = [part.ending for part in job.parts if part.ending]
+
+    def wanted(numbered: tuple[int, Source]) -> Iterator[AnyPath]:
+        place, source = numbered
+        if source.problem or place in task.skip:
+            return
+        root, masks, *others = roots
+        if source.mask:
+            yield masks / source.mask
+        for folder, other in zip(others, source.others, strict=False):
+            if not other.place and not other.problem:
+                yield folder / other.name
+        if not source.place:
+            yield from (join(root, name) for name in (source.name, *file_parts(source, endings)))
+
+    def waiting() -> None:
+        progress.at(-1)  # waiting for a server is no decoder that hangs
+
+    def sources() -> Iterator[Source]:
+        for place, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0), waiting):
+            if source.place and not source.problem and place not in task.skip:
+                fetched(roots[0] / str(source.place[1]), waiting)
+            yield source
+
+    return sources()
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
@@ -100,7 +133,7 @@ def _try(
     if source.problem:
         return (source.problem, detail_of(source.problem)), []
     try:
-        mask = (Path(job.masks) / source.mask).read_bytes() if source.mask else None
+        mask = (to_path(job.masks) / source.mask).read_bytes() if source.mask else None
         annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None  # None: in fractions
         data = read_source(job.root, source)
         others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]

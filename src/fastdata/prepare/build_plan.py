@@ -17,7 +17,9 @@ from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import RemoteOut, place_of
-from fastdata.remote.url import is_url
+from fastdata.remote.path import AnyPath, is_inside, to_path, versions_of
+from fastdata.remote.session import looking_anew
+from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 from fastdata.sources.shuffled import UnpackedWholeError
@@ -50,29 +52,48 @@ def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def build_plan(
-    source: StrPath, out: StrPath | None = None, remote: RemoteOut | None = None, *, limit: int | None = None, **arguments: Any
+    source: StrPath,
+    out: StrPath | None = None,
+    remote: RemoteOut | None = None,
+    storage: Storage | None = None,
+    *,
+    limit: int | None = None,
+    **arguments: Any,
 ) -> Work:
     """Decide what `prep` would do with these arguments.
 
     Args:
         remote: OUT, if it is a URL and opened.
+        storage: options of clients of object storage, if SOURCE or OUT is a URL.
 
     Raises:
         PrepError: there is nothing to prepare, or the inputs do not fit together.
         ValueError: an argument is wrong, or belongs to another kind of data.
     """
-    refuse_store(Path(source))
-    kind = choose_kind(source, arguments)
-    options = _own_options(kind, source, arguments)
-    out = place_of(out)
-    root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     check_positive(limit=limit)
-    if remote is not None:
-        target = remote.folder
-    planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
-    folders = planned.root or root, planned.beside or root, *planned.others
-    roots = tuple(folder.absolute() for folder in folders)
-    return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, remote=remote)
+    with looking_anew(storage):
+        if (place := to_path(source)).is_dir():
+            refuse_store(place)
+        kind = choose_kind(source, arguments)
+        options = _own_options(kind, source, arguments)
+        out = place_of(out)
+        root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
+        if remote is not None:
+            target = remote.folder
+        planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
+        folders = planned.root or root, planned.beside or root, *planned.others
+        roots = tuple(folder.absolute() for folder in folders)
+        return Work(
+            kind,
+            planned.plan,
+            target,
+            roots,
+            planned.skipped,
+            planned.notes,
+            remote=remote,
+            versions=versions_of(roots),
+            storage=dict(storage or {}),
+        )
 
 
 def _plan_shuffled(kind: Kind, source: StrPath, target: Path, options: Any, limit: int | None) -> Planned:
@@ -136,13 +157,13 @@ def check_positive(**arguments: float | None) -> None:
             raise ValueError(f"{as_option(name)} is {value}, but must be positive")
 
 
-def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[Path, Path]:
+def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[AnyPath, Path]:
     """Return the folder that names are relative to (`own_root`, if it is set) and the folder of the store."""
     root, name = locate(source)
-    root = root if own_root is None else Path(own_root)
+    root = root if own_root is None else to_path(own_root)
     if is_url(out):
         return root.absolute(), Path(tempfile.gettempdir(), "fastdata.fds")  # where nothing is
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
-    if Path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
+    if to_path(source).is_dir() and is_inside(target, root):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return root.absolute(), target.absolute()

@@ -14,6 +14,7 @@ from fastdata import kinds
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_path
+from fastdata.remote.path import AnyPath
 from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
 from fastdata.store.format import read_manifest
 
@@ -96,7 +97,7 @@ def _ours(out: Path) -> bool:
     return is_store(out) or (plan.is_file() and b'"fingerprint": "' in plan.read_bytes())
 
 
-def refuse_store(source: Path) -> None:
+def refuse_store(source: AnyPath) -> None:
     """Raise PrepError if SOURCE is a store."""
     if is_store(source):
         raise PrepError(

@@ -12,6 +12,7 @@ from typing import Any
 from fastdata.errors import PrepError
 from fastdata.kinds import Kind
 from fastdata.prepare.plan import Work, version_of
+from fastdata.remote.path import AnyPath
 
 __all__ = ["check_host", "check_libraries", "machine_of"]
 
@@ -45,20 +46,20 @@ def check_host(work: Work) -> None:
     _refuse(work, {**work.plan.libraries, **work.machine}, {**here, **machine_of(work.kind)})
     host, plan = socket.gethostname(), work.plan
     for root in work.roots:
-        if not root.is_dir():
+        if isinstance(root, Path) and not root.is_dir():
             raise PrepError(
                 f"{root}, where the plan of {work.place} has its inputs, is not there on {host}: mount it in this place"
             )
     first = plan.shard(0)
     tried = [path for source in first[:: -(-len(first) // PROBES) or 1] if (path := _path_of(work.roots[0], source)) is not None]
-    if tried and not any(map(os.path.lexists, tried)):
+    if tried and not any(os.path.lexists(path) if isinstance(path, Path) else path.exists() for path in tried):
         raise PrepError(
             f"inputs of the plan of {work.place} are not there on {host}, such as {tried[0]}: mount their disk in this place; they "
             "would all be rejected"
         )
 
 
-def _path_of(root: Path, source: Any) -> Path | None:
+def _path_of(root: AnyPath, source: Any) -> AnyPath | None:
     """Return the file or archive that an input lies in; None: it was missing when it was planned."""
     archive, files = getattr(source, "place", ()), getattr(source, "files", ())
     return None if getattr(source, "problem", "") else root / str(archive[1] if archive else files[0] if files else source.name)

@@ -16,10 +16,11 @@ from fastdata.prepare.folder import claimed, is_stored, writing
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
 from fastdata.prepare.ray_engine import run_on_ray
-from fastdata.prepare.remote_out import opened, place_of
+from fastdata.prepare.remote_out import check_storage, opened, place_of
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary
 from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
+from fastdata.remote.path import dropping_copies
 from fastdata.remote.url import Storage
 from fastdata.store.files import PLAN, WORK
 
@@ -85,12 +86,13 @@ def prep(
         raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
         raise ValueError(f"--address is {address}, but belongs to --engine ray")
+    check_storage(storage, source, out)
     with (
         as_path(source, out, options.pop("labels", None)) as (path, labels),
         opened(place_of(out), storage, scratch) as remote,
     ):
-        work, started = build_plan(path, out, remote, limit=limit, labels=labels, **options), time.monotonic()
-        with writing(work.place):
+        work, started = build_plan(path, out, remote, storage, limit=limit, labels=labels, **options), time.monotonic()
+        with writing(work.place), dropping_copies(work.roots):
             if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists():
                 return _already(work)
             with _laid(work, overwrite, share=engine == "ray") as laid:

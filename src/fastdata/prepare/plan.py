@@ -15,6 +15,8 @@ import xxhash
 from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.prepare.remote_out import RemoteOut
+from fastdata.remote.path import AnyPath, RemotePath
+from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part, Source, SourceList
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
@@ -30,7 +32,7 @@ LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the over
 HASHED = 10_000  # sources whose JSON is in memory at a time
 
 
-Roots = tuple[Path, ...]  # of the inputs, of their masks, and of each further image of an input
+Roots = tuple[AnyPath, ...]  # of the inputs, of their masks, and of each further image of an input
 
 
 class Options(Protocol):
@@ -105,6 +107,8 @@ class Work:
         notes: lines about the inputs to show to the user.
         machine: what of the machine that planned decides the bytes, if the plan was read from its files.
         remote: the store, if it is in object storage; `out` is the folder of this machine in which it is made.
+        versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
+        storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
     """
 
     kind: kinds.Kind
@@ -115,6 +119,8 @@ class Work:
     notes: tuple[str, ...] = ()
     machine: dict[str, str] = field(default_factory=dict)
     remote: RemoteOut | None = None
+    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    storage: Storage = field(default_factory=dict)
 
     @property
     def place(self) -> Path | str:
@@ -179,7 +185,7 @@ def make_plan(
     if limit is not None and limit < len(sources):
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
     if getattr(options, "order", "listed") == "shuffled":
-        sources = shuffled(sources)
+        sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
     return freeze(options, found.labels, sources, _bounds(sources, *least), files, None, columns, found.parts)
 
 

@@ -16,6 +16,7 @@ from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
 from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
+from fastdata.remote.path import to_path
 from fastdata.store.files import MANIFEST, PLAN, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "plan_path", "save_plan"]
@@ -58,6 +59,7 @@ def save_plan(work: Work) -> None:
         "slices": slices,
         "files": {name: _checksum(data) for name, data in plan.files.items()},
         "roots": [str(root) for root in work.roots],
+        "versions": work.versions,
         "skipped": work.skipped,
         "notes": work.notes,
     }
@@ -101,8 +103,9 @@ def load_plan(out: Path, remote: RemoteOut | None = None) -> Work:
             parts,
         )
         kind = kinds.find(options.kind)
-        roots, notes = tuple(map(Path, body["roots"])), tuple(body["notes"])
-        return Work(kind, plan, out, roots, body["skipped"], notes, body["machine"], remote=remote)
+        roots, notes = tuple(map(to_path, body["roots"])), tuple(body["notes"])
+        versions = {url: tuple(found) for url, found in body["versions"].items()}
+        return Work(kind, plan, out, roots, body["skipped"], notes, body["machine"], remote=remote, versions=versions)
     except BROKEN as error:
         raise _damaged(plan_path(out), error) from None
 

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_path
 from fastdata.prepare.remote_out import opened
 from fastdata.prepare.run import Pool, Report
+from fastdata.remote.session import looking_anew
 from fastdata.sources.options import StrPath
 from fastdata.store.files import unique
 
@@ -35,7 +37,7 @@ class _Run(NamedTuple):
 
     out: str
     token: str
-    storage: dict[str, Any] | None
+    storage: dict[str, Any]
     scratch: str | None
 
 
@@ -70,8 +72,7 @@ def run_on_ray(
     token.touch()
     try:
         with _connected(ray, address), _our_errors(ray):
-            storage = None if work.remote is None else work.remote.storage
-            run = _Run(str(work.place), token.name, storage, None if scratch is None else str(Path(scratch).absolute()))
+            run = _Run(str(work.place), token.name, dict(work.storage), None if scratch is None else str(Path(scratch).absolute()))
             _check_nodes(ray, run)
             cpus = int(ray.cluster_resources().get("CPU", 1))
             size = max(1, min(MOST, len(shards) // (cpus * PER_CPU)))
@@ -167,12 +168,12 @@ def _look(run: _Run) -> str:
 @contextmanager
 def _plan_here(run: _Run) -> Iterator[Work]:
     """Read the plan on a node. If OUT is a folder, look for a file that the driver has just written."""
-    with opened(run.out, run.storage, run.scratch) as remote:
+    with opened(run.out, run.storage, run.scratch) as remote, looking_anew(run.storage):
         if remote is None:
             _find_token(Path(run.out), run.token)
         work = load_plan(Path(run.out) if remote is None else remote.folder, remote)
         check_host(work)
-        yield work
+        yield replace(work, storage=run.storage)
 
 
 def _find_token(out: Path, token: str) -> None:

@@ -31,7 +31,7 @@ from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own,
 from fastdata.store.format import Manifest, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["RemoteOut", "opened", "place_of", "strikes_path"]
+__all__ = ["RemoteOut", "check_storage", "opened", "place_of", "strikes_path"]
 
 StrPath = str | os.PathLike[str]
 
@@ -63,6 +63,12 @@ def strikes_path(folder: Path, shard: int) -> Path:
     return folder / WORK / f"strikes-{shard:05d}.json"
 
 
+def check_storage(storage: Storage | None, *places: Any) -> None:
+    """Raise a ValueError if there are options of a client, but none of the places is a URL."""
+    if storage and not any(is_url(str(place)) for place in places):
+        raise ValueError("--storage is about a URL, such as s3://bucket/photos, but SOURCE and OUT are folders: leave it out")
+
+
 @contextmanager
 def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterator[RemoteOut | None]:
     """Yield OUT as a RemoteOut; None: it is a folder. Errors name the URL in place of its folder.
@@ -72,12 +78,8 @@ def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterat
         storage: options of the client.
         scratch: where to make the folder; None: in the system's folder for temporary files.
 
-    Raises:
-        ValueError: there are options of a client, but OUT is a folder.
     """
     if not is_url(out):
-        if storage:
-            raise ValueError(f"--storage is about a URL, such as s3://bucket/photos.fds, but OUT {out} is a folder: leave it out")
         yield None
         return
     if sys.platform != "linux":

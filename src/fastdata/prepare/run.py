@@ -128,6 +128,8 @@ class Pool:
             str(self._scratch),
             self._mark,
             places=work.remote is not None,
+            versions=work.versions,
+            storage=work.storage,
         )
         self._count = workers
         self._timeout_s = timeout_s

@@ -25,10 +25,12 @@ from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
-from fastdata.prepare.remote_out import RemoteOut, opened, place_of
+from fastdata.prepare.remote_out import RemoteOut, check_storage, opened, place_of
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
+from fastdata.remote.path import dropping_copies
+from fastdata.remote.session import looking_anew
 from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
 from fastdata.store.files import COLUMNS, MANIFEST, WORK
@@ -63,9 +65,10 @@ def prep_plan(
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: write it to files, and give their path")
+    check_storage(storage, source, out)
     with opened(place_of(out), storage, scratch) as remote:
-        work = build_plan(source, out, remote, limit=limit, **options)
-        with writing(work.place):
+        work = build_plan(source, out, remote, storage, limit=limit, **options)
+        with writing(work.place), dropping_copies(work.roots):
             finished = plan_tasks(work, overwrite) is None
         plan, kind = work.plan, work.kind.name
         return PlanSummary(
@@ -160,7 +163,7 @@ def prep_run(
         how: dict[str, Any] = {"workers": workers or max(1, available_cores() // local_tasks()), "timeout_s": timeout}
         if scratch is not None and work.remote is None:
             how["scratch"] = Path(scratch).absolute()
-        with writing(place), _unless_finished(work):
+        with writing(place), _unless_finished(work), dropping_copies(work.roots):
             with claimed(folder, share=True):
                 if not plan_path(folder).exists():  # another process has just finished the store
                     raise PrepError(f"the plan of {place} has been removed; plan again")
@@ -180,10 +183,14 @@ def prep_run(
 def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> Iterator[tuple[Path, RemoteOut | None, Work | None]]:
     """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
     given = place_of(out)
-    with opened(given, storage, scratch) as remote:
+    with opened(given, storage, scratch) as remote, looking_anew(storage):
         folder = Path(given).absolute() if remote is None else remote.folder
-        finished = not plan_path(folder).exists() and (folder / MANIFEST).exists()
-        yield folder, remote, None if finished else load_plan(folder, remote)
+        if not plan_path(folder).exists() and (folder / MANIFEST).exists():
+            yield folder, remote, None
+            return
+        work = load_plan(folder, remote)
+        check_storage(storage, given, *work.roots)
+        yield folder, remote, replace(work, storage=dict(storage or {}))
 
 
 @contextmanager

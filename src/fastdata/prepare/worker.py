@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 
 from fastdata import kinds
-from fastdata.errors import CodecError, StoreError
+from fastdata.errors import CodecError, RemoteError, StoreError
 from fastdata.remote.places import record_places
+from fastdata.remote.session import carry_out
+from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
@@ -63,6 +65,7 @@ class Job:
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
         places: whether the table of a shard says where its records lie, for a store in object storage.
+        versions, storage: as in Work.
     """
 
     root: str
@@ -78,6 +81,8 @@ class Job:
     scratch: str = ""
     mark: str = ""
     places: bool = False
+    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    storage: Storage = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,7 @@ def main(connection: int, status: int) -> None:
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
+        carry_out(job.versions, job.storage)
         while True:
             task: Task = parent.recv()
             try:
@@ -217,7 +223,13 @@ def publish_shard(out: Path, made: Made) -> None:
 
 
 def reject_of(error: Exception) -> tuple[str, str]:
-    """Return a short reason and a detail for an input that could not be used."""
+    """Return a short reason and a detail for an input that could not be used.
+
+    Raises:
+        RemoteError: it is this error, which says nothing about the input.
+    """
+    if isinstance(error, RemoteError):
+        raise error
     if isinstance(error, CodecError):
         return error.reason, str(error)
     if isinstance(error, FileNotFoundError):

@@ -22,7 +22,7 @@ import xxhash
 from fastdata.errors import RemoteError, needs
 from fastdata.remote.url import Storage, scheme
 
-__all__ = ["RANGE", "Bucket"]
+__all__ = ["NO_OBJECT", "RANGE", "Bucket", "is_plain"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 NEAR = 1 << 16  # bytes between two ranges that come in one request
@@ -109,10 +109,22 @@ class Bucket:
         with self._explained(path):
             return int(self._api.head(self._store, path)["size"])
 
+    def version(self, path: str) -> tuple[int, str]:
+        """Return the size of an object in bytes, and what changes when it is replaced: its ETag, or its time."""
+        with self._explained(path):
+            found = self._api.head(self._store, path)
+        return int(found["size"]), str(found.get("e_tag") or found.get("version") or found["last_modified"].isoformat())
+
     def read(self, path: str) -> bytes:
         """Return a small object."""
         with self._explained(path):
             return bytes(self._api.get(self._store, path).bytes())
+
+    def read_tagged(self, path: str) -> tuple[bytes, str]:
+        """Return an object and its ETag, or ""."""
+        with self._explained(path):
+            found = self._api.get(self._store, path)
+            return bytes(found.bytes()), found.meta["e_tag"] or ""
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""
@@ -198,7 +210,7 @@ class Bucket:
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
         with self._explained(prefix):
-            for batch in self._api.list(self._store, prefix or None):
+            for batch in self._api.list(self._store, prefix or None, chunk_size=1000):
                 for found in batch:
                     yield found["path"], int(found["size"])
 
@@ -289,6 +301,11 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
     if kind in ("http", "https"):
         config = {}
     return {**config, "client_options": client, "retry_config": RETRIES}
+
+
+def is_plain(url: str, storage: Storage) -> bool:
+    """Return whether objects may come without TLS, which notices when a byte changes on its way."""
+    return bool(_options(url, storage, create=False).get("client_options", {}).get("allow_http"))
 
 
 def _ahead(pool: Executor, read: Any, path: str, size: int) -> Iterator[tuple[int, memoryview]]:

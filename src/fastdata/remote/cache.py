@@ -31,6 +31,7 @@ TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Dele
 TURN = "turn"
 LOCK = "lock"
 POLL_S = 0.02
+SHARDS = "*/*/shard-*"
 
 OWN = (TURN, LOCK, "fetcher.log")  # which a process may write again in a folder that was emptied
 
@@ -69,14 +70,18 @@ class Cache:
     Args:
         folder: created if it does not exist.
         limit: bytes of all shards together, those that are being fetched included; None: what the disk has.
+        kept: a pattern of the files that count as shards.
+        item: what to call one of them in messages.
 
     Raises:
         StoreError: the folder holds other files, or cannot be written.
     """
 
-    def __init__(self, folder: Path, limit: int | None = None) -> None:
+    def __init__(self, folder: Path, limit: int | None = None, kept: str = SHARDS, item: str = "shard") -> None:
         self.folder = folder
         self.limit = limit
+        self._kept = kept
+        self._item = item
         self._writing = set[Path]()
         self._disk_is_full = False
         try:
@@ -100,7 +105,7 @@ class Cache:
 
     def files(self) -> list[Path]:
         """Return all shards, those that are being fetched included."""
-        return [*self.folder.glob("*/*/shard-*.mdb"), *self.folder.glob("*/*/shard-*.tmp")]
+        return list(self.folder.glob(self._kept))
 
     def used(self) -> int:
         """Return the bytes of all shards."""
@@ -164,7 +169,7 @@ class Cache:
     def _make_room(self, descriptor: int, size: int, next_use: NextUse, before: float, wait_s: float) -> None:
         """Give a file its size once there is room for it."""
         if self.limit is not None and size > self.limit and not self._disk_is_full:
-            raise CacheFullError(f"cache_size is {self.limit}, but one shard takes {size} bytes: make cache_size larger")
+            raise CacheFullError(f"cache_size is {self.limit}, but one {self._item} takes {size} bytes: make cache_size larger")
         end = time.monotonic() + wait_s
         while True:
             with self._locked():
@@ -187,8 +192,9 @@ class Cache:
     def _full(self, size: int) -> str:
         assert self.limit is not None
         used, limit = human_bytes(self.used()), human_bytes(self.limit)
-        return f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the {used} in it; " + (
-            "the disk is full" if self._disk_is_full else f"cache_size is {limit}: make it larger"
+        return (
+            f"the cache {self.folder} is full: a {self._item} needs {human_bytes(size)}, and readers use all of the {used} in it; "
+            + ("the disk is full" if self._disk_is_full else f"cache_size is {limit}: make it larger")
         )
 
     def _evict(self, missing: int, next_use: NextUse, before: float) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 __all__ = ["SCHEMES", "Storage", "as_words", "cache_default", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
+__all__ += ["split_url"]
 
 Storage = Mapping[str, Any]
 
@@ -40,6 +41,17 @@ def is_url(path: Any) -> bool:
 def local_path(url: str) -> Path:
     """Return the path of a file:// URL."""
     return Path(unquote(urlsplit(url).path))
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return the URL of a bucket, or of the first folder of a server, and the key of an object in it."""
+    head, _, rest = url.partition("://")
+    host, _, key = rest.partition("/")
+    key = key.strip("/")
+    if scheme(url) not in ("http", "https"):
+        return f"{head}://{host}", key
+    first, slash, inner = key.partition("/")  # of a server of S3 or Azure, the first folder is the bucket
+    return (f"{head}://{host}/{first}", unquote(inner)) if slash else (f"{head}://{host}", unquote(key))
 
 
 def parse_bytes(text: int | str, name: str) -> int:

@@ -6,10 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.store.column import INSTANCES, Column
@@ -110,7 +110,7 @@ def finished(
 
 
 def pair_files(
-    inputs: SourceList, option: str, folder: Path, ending: str, leave: frozenset[str] = frozenset()
+    inputs: SourceList, option: str, folder: AnyPath, ending: str, leave: frozenset[str] = frozenset()
 ) -> tuple[SourceList, list[str], list[Source]]:
     """Find the file of annotations of each image: the one with the image's path, but for the extension.
 
@@ -141,7 +141,7 @@ def pair_files(
             f"{option}: no {ending} file there belongs to an image: the first image is {inputs.sources[0].name}, the first file is "
             f"{first}; names must be equal but for the extension"
         )
-    if folder.resolve().is_relative_to(inputs.root.resolve()):
+    if is_inside(folder, inputs.root):
         inputs = replace(inputs, skipped=inputs.skipped - Counter({ending: len(files)}))
     images = set(stems)
     unpaired = [Source(f"{folder.name}/{name}", -1, -1, "no-image") for stem, name in files.items() if stem not in images]

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
 from fastdata.sources.labels import Value, number_labels
 from fastdata.sources.notes import refuse_captions
@@ -44,7 +44,7 @@ Item = tuple[str, int, str, Place]  # name, size, problem and place of an input
 class Folder:
     """A folder given as SOURCE, and the names of its entries."""
 
-    path: Path
+    path: AnyPath
     files: tuple[str, ...]
     folders: tuple[str, ...]
 
@@ -68,7 +68,7 @@ class Selection:
     images: tuple[str, ...] = ()
 
 
-def _no_archives(folder: Folder) -> list[Path]:
+def _no_archives(folder: Folder) -> list[AnyPath]:
     return []
 
 
@@ -91,10 +91,10 @@ class Kind:
     """
 
     name: str
-    takes: Callable[[Path], bool]
-    inputs: Callable[[Path, list[Path], Selection], SourceList]
+    takes: Callable[[AnyPath], bool]
+    inputs: Callable[[AnyPath, list[AnyPath], Selection], SourceList]
     read: Callable[..., bytes]
-    inside: Callable[[Folder], list[Path]] = _no_archives
+    inside: Callable[[Folder], list[AnyPath]] = _no_archives
     has_columns: bool = False
     column: Callable[..., Column] | None = None
     cell: Callable[..., Any] | None = None
@@ -105,12 +105,12 @@ Opened = TypeVar("Opened")  # with a method `close`
 _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
 
 
-def ends_in(*endings: str) -> Callable[[Path], bool]:
+def ends_in(*endings: str) -> Callable[[AnyPath], bool]:
     """Make a function that tells whether a path is a file with one of these endings."""
     return lambda path: path.is_file() and path.suffix.lower() in endings
 
 
-def open_once(path: Path, opener: Callable[[Path], Opened]) -> Opened:
+def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened]) -> Opened:
     """Open an archive, or return it if it is the last one opened and has not changed. Close the last one otherwise."""
     info = path.stat()
     stamp = opener, path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
@@ -127,7 +127,7 @@ def release() -> None:
         _cached.pop()[1].close()
 
 
-def read_range(path: Path, offset: int, length: int) -> bytes:
+def read_range(path: AnyPath, offset: int, length: int) -> bytes:
     """Read `length` bytes of a file from `offset` on."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -157,7 +157,7 @@ def even_sizes(total: int, count: int) -> list[int]:
 
 
 def make_list(
-    root: Path,
+    root: AnyPath,
     items: Sequence[Item],
     labels: Sequence[Value],
     names: Sequence[str] = (),
@@ -191,7 +191,7 @@ def make_list(
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 
 
-def files_in(folder: Folder, ending: str) -> list[Path]:
+def files_in(folder: Folder, ending: str) -> list[AnyPath]:
     """Return the files with this ending in a folder that holds no image and no other folder; else an empty list.
 
     Raises:
@@ -210,7 +210,7 @@ def files_in(folder: Folder, ending: str) -> list[Path]:
     return [folder.path / name for name in files]
 
 
-def unreadable(path: Path, error: Exception) -> PrepError:
+def unreadable(path: AnyPath, error: Exception) -> PrepError:
     """Make the error for a file that cannot be read at all."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
     return PrepError(f"cannot read {path}: {why}")

@@ -5,12 +5,13 @@ Needs pyarrow.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, ends_in, even_sizes, files_in, open_once
 from fastdata.sources.inputs import SPLITS, splits_error
 from fastdata.sources.parquet import Table, columns_of, field_of, image_bytes, list_tables, row_name
@@ -22,7 +23,7 @@ ENDING = ".arrow"
 SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
 
 
-def _inside(folder: Folder) -> list[Path]:
+def _inside(folder: Folder) -> list[AnyPath]:
     """Leave out the caches of `map`, which datasets writes next to the files they were computed from."""
     if SPLITS_FILE in folder.files and len(folder.folders) > 1:
         raise splits_error(folder.path, {name: str(folder.path / name) for name in folder.folders})
@@ -39,10 +40,10 @@ def _inside(folder: Folder) -> list[Path]:
 class _File:
     """A memory-mapped file and its rows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         with needs("pyarrow"):
             import pyarrow
-        self._map = pyarrow.memory_map(str(path))
+        self._map = pyarrow.memory_map(os.fspath(path))
         try:
             self.rows = pyarrow.ipc.open_file(self._map).read_all()
         except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
@@ -53,7 +54,7 @@ class _File:
         self._map.close()
 
 
-def _table(path: Path, name: str, selection: Selection) -> Table:
+def _table(path: AnyPath, name: str, selection: Selection) -> Table:
     rows = open_once(path, _File).rows
     columns = columns_of(rows.schema, path, selection)
     sizes = even_sizes(path.stat().st_size, len(rows))
@@ -68,18 +69,18 @@ def _paths(images: Any) -> list[Any]:
     return list(compute.struct_field(images, "path").to_pylist())
 
 
-def _read(path: Path, column: str, row: int) -> bytes:
+def _read(path: AnyPath, column: str, row: int) -> bytes:
     return image_bytes(_cell(path, column, column, row), path)
 
 
-def _cell(path: Path, name: str, image: str, row: int) -> Any:
+def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
     try:
         return open_once(path, _File).rows[name][row].as_py()
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
 
 
-def _column(path: Path, name: str, *_: Any) -> Column:
+def _column(path: AnyPath, name: str, *_: Any) -> Column:
     return field_of(open_once(path, _File).rows.schema, path, name)
 
 

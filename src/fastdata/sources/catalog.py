@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import nullcontext
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, RemotePath, join, to_path
 from fastdata.sources import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
 from fastdata.sources.archive import Folder, Kind, Selection
 from fastdata.sources.inputs import Source, SourceList
@@ -46,11 +47,11 @@ def list_archives(
     Raises:
         PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.
     """
-    text, key = split_key(source)
-    files = expand(text)
+    path, key = split_key(source)
+    files = expand(path)
     if len(files) == 1 and files[0].is_dir() and not any(kind.takes(files[0]) for kind in KINDS):
         kind, files = _inside(files[0])
-    elif files == [Path(text)] and not any(kind.takes(files[0]) for kind in KINDS):
+    elif files == [path] and not any(kind.takes(files[0]) for kind in KINDS):
         return None
     else:
         kind = _kind(files)
@@ -66,10 +67,10 @@ def list_archives(
     return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images)))
 
 
-def _inside(path: Path) -> tuple[Kind | None, list[Path]]:
+def _inside(path: AnyPath) -> tuple[Kind | None, list[AnyPath]]:
     """Return the archives in a folder that holds nothing else, and their kind."""
     try:
-        with os.scandir(path) as entries:
+        with nullcontext(path.scan()) if isinstance(path, RemotePath) else os.scandir(path) as entries:
             listed = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
     except OSError:  # listing it as a folder of images reports this better
         return None, []
@@ -80,7 +81,7 @@ def _inside(path: Path) -> tuple[Kind | None, list[Path]]:
     return None, []
 
 
-def _kind(files: list[Path]) -> Kind | None:
+def _kind(files: list[AnyPath]) -> Kind | None:
     """Return the kind that all the files have; None if there are no files."""
     kinds = [next((kind for kind in KINDS if kind.takes(path)), None) for path in files]
     if None in kinds:
@@ -107,6 +108,6 @@ def read_source(root: StrPath, source: Source) -> bytes:
         OSError: the file cannot be read.
     """
     if not source.place:
-        return (Path(root) / source.name).read_bytes()
+        return join(to_path(root), source.name).read_bytes()
     name, file, *where = source.place
-    return _BY_NAME[str(name)].read(Path(root) / str(file), *where)
+    return _BY_NAME[str(name)].read(to_path(root) / str(file), *where)

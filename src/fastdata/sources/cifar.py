@@ -6,12 +6,12 @@ import io
 import pickle
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
@@ -25,12 +25,12 @@ NAMES = (("batches.meta", "label_names"), ("meta", "fine_label_names"))
 LABELS = ("labels", "fine_labels")
 
 
-def _takes(path: Path) -> bool:
+def _takes(path: AnyPath) -> bool:
     hundred = path.name in ("train", "test") and (path.parent / "meta").is_file()
     return path.is_file() and (BATCH.fullmatch(path.name) is not None or hundred)
 
 
-def _inside(folder: Folder) -> list[Path]:
+def _inside(folder: Folder) -> list[AnyPath]:
     path = folder.path
     ten = [name for name in folder.files if re.fullmatch(r"data_batch_\d+", name)]
     splits = {"train": str(path / "data_batch_*")} if ten else {}
@@ -44,7 +44,7 @@ def _inside(folder: Folder) -> list[Path]:
     return [path / name for name in ten or tests]
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     items, labels = list[Item](), list[int]()
     for path in files:
         batch, name = load_batch(path), str(path.relative_to(root))
@@ -55,7 +55,7 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     return make_list(root, items, labels, _class_names(files[0].parent), by="the batches")
 
 
-def _class_names(folder: Path) -> list[str]:
+def _class_names(folder: AnyPath) -> list[str]:
     """Read the names of the classes from the file next to the batches, if there is one."""
     for file, key in NAMES:
         if (folder / file).is_file():
@@ -77,7 +77,7 @@ class _Batch(NamedTuple):
         """Do nothing: the batch is in memory."""
 
 
-def load_batch(path: Path) -> _Batch:
+def load_batch(path: AnyPath) -> _Batch:
     """Read a batch.
 
     Raises:
@@ -98,7 +98,7 @@ def load_batch(path: Path) -> _Batch:
     return _Batch(data.reshape(-1, 3, SIDE, SIDE), labels, files)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: AnyPath) -> dict[str, Any]:
     try:
         loaded = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except OSError as error:
@@ -184,7 +184,7 @@ ALLOWED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _read(path: Path, index: int) -> bytes:
+def _read(path: AnyPath, index: int) -> bytes:
     batch = open_once(path, load_batch)
     if index >= len(batch.pixels):
         raise CodecError(f"the archive holds {len(batch.pixels)} images now", "truncated")

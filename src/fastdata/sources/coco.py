@@ -10,12 +10,12 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, was
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
@@ -31,7 +31,7 @@ TOLERANCE = 0.01  # pixels: many files round to two digits
 class _Coco:
     """A file of annotations. keypoints: names, of the one category that has some."""
 
-    path: Path
+    path: AnyPath
     images: list[Entry]
     annotations: dict[int, list[Entry]]
     categories: dict[int, int]
@@ -42,7 +42,7 @@ class _Coco:
         return any(key in one for found in self.annotations.values() for one in found)
 
 
-def with_coco(inputs: SourceList, path: Path, *, reject_boxes: bool) -> SourceList:
+def with_coco(inputs: SourceList, path: AnyPath, *, reject_boxes: bool) -> SourceList:
     """Return the images that a COCO file lists, with columns of what it says of them.
 
     Images of the folder that it does not list, and listed images that are not there, remain in the list with that problem.
@@ -73,7 +73,7 @@ def with_coco(inputs: SourceList, path: Path, *, reject_boxes: bool) -> SourceLi
     return finished(inputs, f"--coco {path}", columns, sources + unlisted, [*_notes(coco, counts), *check.notes()])
 
 
-def _read(path: Path) -> _Coco:
+def _read(path: AnyPath) -> _Coco:
     try:
         body = json.loads(path.read_bytes())
     except OSError as error:
@@ -105,7 +105,7 @@ def _read(path: Path) -> _Coco:
     return _Coco(path, images, annotations, numbers, tuple(one["name"] for one in categories), next(iter(points), ()))
 
 
-def _entries(path: Path, body: Entry, key: str, needed: Mapping[str, type]) -> Iterator[Entry]:
+def _entries(path: AnyPath, body: Entry, key: str, needed: Mapping[str, type]) -> Iterator[Entry]:
     """Yield the objects of a list, each with the fields that it needs."""
     found = body.get(key, [])
     if not isinstance(found, list):

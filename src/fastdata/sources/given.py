@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Item, Kind, Selection, ends_in, make_list, read_range, to_png
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value
@@ -120,7 +121,7 @@ def _value(label: Any, place: int) -> Value:
     raise PrepError(f"the label of item {place} is a {type(label).__name__}: labels are whole numbers, names, or floats")
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     (path,) = files
     with path.open("rb") as file:
         file.seek(-8, os.SEEK_END)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError, needs
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, make_list, open_once, to_png, unreadable
 from fastdata.sources.fields import field_error, make_column
 from fastdata.sources.inputs import SourceList
@@ -23,13 +23,13 @@ LABELS = ("labels", "label", "targets", "target", "y")
 CACHE_BYTES = 64 << 20  # a chunk may hold many images
 
 
-def _open(path: Path) -> Any:
+def _open(path: AnyPath) -> Any:
     with needs("h5py"):
         import h5py
     return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     items, labels, by = list[Item](), list[Value](), ""
     for path in files:
         try:
@@ -45,7 +45,7 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     return make_list(root, items, labels, by=by, sure=bool(selection.label))
 
 
-def _images(file: Any, path: Path, key: str) -> Any:
+def _images(file: Any, path: AnyPath, key: str) -> Any:
     """Return the dataset `key`, or the only dataset that holds images."""
     names = _dataset_names(file)
     if key:
@@ -89,7 +89,7 @@ def _holds_images(data: Any) -> bool:
     return bool(data.dtype.kind == "u" and data.dtype.itemsize <= 2 and channels and min(shape[1:]) > 0)
 
 
-def _labels(images: Any, path: Path, wanted: str) -> tuple[list[Value], str]:
+def _labels(images: Any, path: AnyPath, wanted: str) -> tuple[list[Value], str]:
     """Return the labels and the name of their dataset, which lies next to the images.
 
     The dataset is the one called `wanted`; or one whose name follows from that of the images, such as y for x; or one with a usual
@@ -126,7 +126,7 @@ def _values(labels: Any, name: str) -> list[Value]:
     )
 
 
-def _read(path: Path, name: str, index: int) -> bytes:
+def _read(path: AnyPath, name: str, index: int) -> bytes:
     try:
         data = open_once(path, _open)[name]
         image = np.asarray(data[index])
@@ -139,7 +139,7 @@ def _read(path: Path, name: str, index: int) -> bytes:
     return to_png(image[..., 0] if image.shape[2:] == (1,) else image)
 
 
-def _column(path: Path, name: str, images: str, _: int) -> Column:
+def _column(path: AnyPath, name: str, images: str, _: int) -> Column:
     import h5py
 
     file = open_once(path, _open)
@@ -159,7 +159,7 @@ def _beside(images: Any, name: str) -> Any:
     return images.parent.get(name)
 
 
-def _cell(path: Path, name: str, images: str, index: int) -> Any:
+def _cell(path: AnyPath, name: str, images: str, index: int) -> Any:
     try:
         data = _beside(open_once(path, _open)[images], name)
         value = data[index]

@@ -7,12 +7,12 @@ import os
 import re
 import zlib
 from math import prod
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, even_sizes, make_list, open_once, read_range, to_png, unreadable
 from fastdata.sources.inputs import SourceList, splits_error
 
@@ -23,11 +23,11 @@ NAMED = re.compile(r".*[-.](idx[1-4]([-.]\w+)?|ubyte)(\.gz)?", re.DOTALL)
 TYPES = {0x08: "uint8", 0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
 
 
-def _takes(path: Path) -> bool:
+def _takes(path: AnyPath) -> bool:
     return path.is_file() and NAMED.fullmatch(path.name) is not None
 
 
-def _inside(folder: Folder) -> list[Path]:
+def _inside(folder: Folder) -> list[AnyPath]:
     files = [name for name in folder.files if IMAGES.fullmatch(name)]
     files = [name for name in files if name.removesuffix(".gz") == name or name.removesuffix(".gz") not in files]
     splits = {name.partition("images")[0].strip("-_.") or name: str(folder.path / name) for name in files}
@@ -36,7 +36,7 @@ def _inside(folder: Folder) -> list[Path]:
     return [folder.path / name for name in files]
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     items, labels = list[Item](), list[int | None]()
     for path in files:
         shape = _shape(path)
@@ -52,7 +52,7 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     return make_list(root, items, labels, by="the file of labels")
 
 
-def _labels(path: Path, count: int) -> list[int]:
+def _labels(path: AnyPath, count: int) -> list[int]:
     """Read the labels from the file whose name matches that of the images; return none if there is no such file."""
     match = IMAGES.fullmatch(path.name)
     if match is None:
@@ -69,11 +69,11 @@ def _labels(path: Path, count: int) -> list[int]:
         return list(file.read(count))
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: AnyPath) -> BinaryIO:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
-def _shape(path: Path) -> tuple[int, ...]:
+def _shape(path: AnyPath) -> tuple[int, ...]:
     """Read the shape from the header, and check that the file is exactly that long.
 
     Raises:
@@ -99,7 +99,7 @@ def _shape(path: Path) -> tuple[int, ...]:
     return shape
 
 
-def _read(path: Path, index: int, *shape: int) -> bytes:
+def _read(path: AnyPath, index: int, *shape: int) -> bytes:
     size = prod(shape)
     start = 4 + 4 * (1 + len(shape)) + index * size
     data = (_read_gzip if path.suffix == ".gz" else read_range)(path, start, size)
@@ -107,7 +107,7 @@ def _read(path: Path, index: int, *shape: int) -> bytes:
     return to_png(pixels[..., 0] if shape[2:] == (1,) else pixels)
 
 
-def _read_gzip(path: Path, start: int, size: int) -> bytes:
+def _read_gzip(path: AnyPath, start: int, size: int) -> bytes:
     """Read a range of a compressed file and keep it open, so that ranges in order decompress it only once."""
     file = open_once(path, _open)
     try:

@@ -7,10 +7,10 @@ import shlex
 import stat
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, RemotePath
 from fastdata.sources.options import StrPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
@@ -85,7 +85,7 @@ class SourceList:
         parts: further columns, whose values are not listed.
     """
 
-    root: Path
+    root: AnyPath
     labels: Labels
     sources: list[Source]
     skipped: Counter[str] = field(default_factory=Counter)
@@ -116,6 +116,8 @@ def fits_float(*values: float) -> bool:
 
 def look(path: StrPath) -> tuple[int, str]:
     """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
+    if isinstance(path, RemotePath):
+        return path.look()
     try:
         info = os.stat(path)
     except FileNotFoundError:
@@ -125,7 +127,7 @@ def look(path: StrPath) -> tuple[int, str]:
     return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
 
 
-def splits_error(source: Path, splits: dict[str, str], *, column: bool = False, classes: bool = True) -> PrepError:
+def splits_error(source: AnyPath, splits: dict[str, str], *, column: bool = False, classes: bool = True) -> PrepError:
     """Make the error for a SOURCE that holds several splits. It lists the commands to type.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.catalog import list_archives
 from fastdata.sources.fields import Field, parse_fields
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
@@ -40,7 +41,7 @@ def list_sources(
     Raises:
         PrepError: there is nothing to prepare, SOURCE holds several splits, the labels do not fit, or a class is unknown.
     """
-    path, options = Path(source), options or LabelOptions()
+    path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
     named = [field for field in chosen if not field.ending]
     from_elsewhere = options.labels is not None or options.label_from is not None
@@ -58,7 +59,7 @@ def list_sources(
         inputs = list_folder(path)
     else:
         what = "is neither a folder nor a table of paths, nor an archive of a known kind" if path.exists() else "does not exist"
-        raise PrepError(f"SOURCE {source} {what}{_text_hint([path.suffix.lower()])}")
+        raise PrepError(f"SOURCE {source} {what}{no_folders(path)}{_text_hint([path.suffix.lower()])}")
     inputs = labelled(inputs, path, options, named)
     if options.labels is not None:
         named = []
@@ -75,7 +76,7 @@ def _text_hint(endings: Iterable[str]) -> str:
     return "; text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB" if TEXT & set(endings) else ""
 
 
-def labelled(inputs: SourceList, source: Path, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
+def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
     """Return the inputs with the labels that the options ask for, and with `fields`, which are columns of `--labels`.
 
     Raises:
@@ -88,7 +89,7 @@ def labelled(inputs: SourceList, source: Path, options: LabelOptions, fields: Se
     if options.label_from is not None:
         inputs = with_pattern(inputs, options.label_from)
     elif options.labels is not None:
-        inputs = with_table(inputs, Path(options.labels), options, fields)
+        inputs = with_table(inputs, to_path(options.labels), options, fields)
     if options.no_labels:
         inputs = without_labels(inputs)
     elif source.is_dir() and inputs.labelled_by == FOLDERS and options.labels is None:
@@ -108,7 +109,7 @@ def others(inputs: SourceList) -> str:
     return "".join(f"; {part}" for part in [*parts, *inputs.notes])
 
 
-def list_folder(root: Path, endings: frozenset[str] = EXTENSIONS) -> SourceList:
+def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
     """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
     walk = Walk(root, lambda name: _ending(name) in endings)
     folders = list(walk.folders())

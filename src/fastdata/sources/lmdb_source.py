@@ -16,6 +16,7 @@ from typing import Any
 import lmdb
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Item, Kind, Selection, make_list, open_once
 from fastdata.sources.inputs import SourceList
 from fastdata.store.files import is_store
@@ -26,15 +27,18 @@ OTHERS = re.compile(r"label-\d+|num-samples|length|__\w+__")  # keys of the usua
 WALK = "import sys; from fastdata.sources.lmdb_source import walk; walk(sys.argv[1])"
 
 
-def _takes(path: Path) -> bool:
+def _takes(path: AnyPath) -> bool:
     return (path / "data.mdb").is_file() or (path.is_file() and path.suffix.lower() in (".mdb", ".lmdb"))
+
+
+def _file(path: AnyPath) -> AnyPath:
+    return path / "data.mdb" if path.is_dir() else path
 
 
 class _Environment:
     """An LMDB file, open for reading."""
 
-    def __init__(self, path: Path) -> None:
-        file = path / "data.mdb" if path.is_dir() else path
+    def __init__(self, file: AnyPath) -> None:
         with file.open("rb"):  # raises a better message than LMDB's if the file cannot be read
             pass
         self._env = lmdb.open(os.fsencode(file), subdir=False, readonly=True, create=False, lock=False, readahead=False)
@@ -52,7 +56,7 @@ class _Environment:
         self._env.close()
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     if len(files) > 1:
         raise PrepError(f"SOURCE is {len(files)} LMDB files, {files[0]} and others; prepare each by itself")
     path, items, skipped = files[0], list[Item](), Counter[str]()
@@ -66,10 +70,10 @@ def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
     return make_list(root, items, [None] * len(items), skipped=skipped, by="")
 
 
-def _entries(path: Path) -> Iterator[tuple[str, int]]:
+def _entries(path: AnyPath) -> Iterator[tuple[str, int]]:
     """Yield the key and size of each entry. `walk` reads them in another process, which LMDB may crash on a damaged page."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-c", WALK, os.fspath(path.absolute())]
+    command = [sys.executable, "-c", WALK, os.fspath(_file(path).absolute())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env) as process:
         assert process.stdout is not None
         end = "it ended early"
@@ -101,15 +105,15 @@ def walk(path: str) -> None:
     print(json.dumps(end))  # noqa: T201
 
 
-def _refuse_stores(path: Path) -> None:
+def _refuse_stores(path: AnyPath) -> None:
     for folder in (path, path.parent, path.parent.parent):
         if is_store(folder):
             raise PrepError(f"{path} is part of the store {folder}; to prepare its samples again: fastdata export {folder} DIR")
 
 
-def _read(path: Path, name: str) -> bytes:
+def _read(path: AnyPath, name: str) -> bytes:
     try:
-        value = open_once(path, _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
+        value = open_once(_file(path), _Environment).txn.get(name.encode("utf-8", "surrogateescape"))
     except lmdb.Error as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
     if value is None:

@@ -7,9 +7,9 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Set
-from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SourceList
 
 __all__ = ["refuse_mask_folders"]
@@ -20,7 +20,7 @@ MOST_FOLDERS = 8  # among more, a name that contains "mask" may well be a class,
 TRIED = 3  # how many masks to look for a suffix in
 
 
-def refuse_mask_folders(inputs: SourceList, source: Path) -> None:
+def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
     """Raise PrepError, with the command to type, if one folder is named like masks and has the file names of another."""
     names = inputs.labels.names
     if inputs.labels.kind != "class" or len(names) > MOST_FOLDERS or not any(map(MASKS.search, names)):
@@ -45,7 +45,7 @@ def _suffix(images: Set[str], masks: Set[str]) -> str | None:
     return None
 
 
-def _refusal(source: Path, image: str, mask: str, suffix: str) -> PrepError:
+def _refusal(source: AnyPath, image: str, mask: str, suffix: str) -> PrepError:
     out = f"{source.absolute().name}.fds"
     command = ["fastdata-prep", str(source / (image or "images")), out, "--masks", str(source / mask)]
     command += ["--mask-suffix", suffix] if suffix else []

@@ -6,9 +6,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.walk import walk_images
 
@@ -22,10 +22,10 @@ def stem_of(name: str) -> str:
 
 def with_masks(
     inputs: SourceList,
-    masks: Path,
+    masks: AnyPath,
     suffix: str,
     *,
-    walk: Callable[[Path], Iterator[tuple[str, int, str]]] = walk_images,
+    walk: Callable[[AnyPath], Iterator[tuple[str, int, str]]] = walk_images,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
     """Return the inputs with their masks.
@@ -43,7 +43,7 @@ def with_masks(
     for name, size, problem in walk(masks):
         mask_stem = stem(name)
         by_stem[mask_stem.removesuffix(suffix) if mask_stem.endswith(suffix) else f"{mask_stem}\0"].append((name, size, problem))
-    if not any(s.place for s in inputs.sources) and masks.resolve().is_relative_to(inputs.root.resolve()):
+    if not any(s.place for s in inputs.sources) and is_inside(masks, inputs.root):
         raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
     sources = [_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources]
     stems = {stem(source.name) for source in inputs.sources}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, PrepError, needs
+from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, files_in, make_list, open_once, unreadable
 from fastdata.sources.arrow_types import column_of
 from fastdata.sources.fields import field_error
@@ -49,7 +50,7 @@ def _arrow() -> Any:
 
 
 def list_tables(
-    read_table: Callable[[Path, str, Selection], Table], root: Path, files: list[Path], selection: Selection
+    read_table: Callable[[AnyPath, str, Selection], Table], root: AnyPath, files: list[AnyPath], selection: Selection
 ) -> SourceList:
     """List the inputs of files that have the same columns. `read_table` gets the path of each, its name, and the selection."""
     items, labels, first, arrow = list[Item](), list[Value](), None, _arrow()
@@ -70,7 +71,7 @@ def list_tables(
     return make_list(root, items, labels, first.names, by=by, sure=bool(selection.label), notes=notes)
 
 
-def columns_of(schema: Any, path: Path, selection: Selection) -> Columns:
+def columns_of(schema: Any, path: AnyPath, selection: Selection) -> Columns:
     """Choose the columns of an Arrow schema that are read.
 
     Raises:
@@ -107,7 +108,7 @@ def _image_columns(schema: Any) -> list[str]:
     return found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if _is_binary(f.type)]
 
 
-def field_of(schema: Any, path: Path, name: str) -> Column:
+def field_of(schema: Any, path: AnyPath, name: str) -> Column:
     """Return the column that suits one of an Arrow schema.
 
     Raises:
@@ -119,7 +120,7 @@ def field_of(schema: Any, path: Path, name: str) -> Column:
     return column_of(name, schema.field(name).type, tuple(map(str, names)))
 
 
-def _label_column(schema: Any, features: dict[str, dict[str, Any]], path: Path, wanted: str) -> str:
+def _label_column(schema: Any, features: dict[str, dict[str, Any]], path: AnyPath, wanted: str) -> str:
     if wanted:
         if wanted not in (NO_LABELS, *schema.names):
             raise PrepError(f"--label-column {wanted}: {path} has no such column; it has {', '.join(schema.names)}")
@@ -146,7 +147,7 @@ def _is_struct(kind: Any) -> bool:
     return str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
 
 
-def _table(path: Path, name: str, selection: Selection) -> Table:
+def _table(path: AnyPath, name: str, selection: Selection) -> Table:
     with _arrow().parquet.ParquetFile(path) as file:
         columns = columns_of(file.schema_arrow, path, selection)
         items = list(_items(file, columns, path, name))
@@ -154,7 +155,7 @@ def _table(path: Path, name: str, selection: Selection) -> Table:
     return columns, items, labels or [None] * len(items)
 
 
-def _items(file: Any, columns: Columns, path: Path, name: str) -> Iterator[Item]:
+def _items(file: Any, columns: Columns, path: AnyPath, name: str) -> Iterator[Item]:
     sizes = even_sizes(path.stat().st_size, file.metadata.num_rows)
     paths = file.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
     k = 0
@@ -191,7 +192,7 @@ def _label_values(values: list[Any], column: str) -> Iterator[Value]:
 class _Rows:
     """The columns of a file that are being read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._file = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
         self._columns = dict[str, _Cells]()
 
@@ -241,19 +242,19 @@ class _Cells:
             self._broken = f"the archive is damaged: {error}"
 
 
-def _read(path: Path, column: str, group: int, row: int) -> bytes:
+def _read(path: AnyPath, column: str, group: int, row: int) -> bytes:
     return image_bytes(open_once(path, _Rows).get(column, group, row), path)
 
 
-def _column(path: Path, name: str, *_: Any) -> Column:
+def _column(path: AnyPath, name: str, *_: Any) -> Column:
     return field_of(_arrow().parquet.read_schema(path), path, name)
 
 
-def _cell(path: Path, name: str, image: str, group: int, row: int) -> Any:
+def _cell(path: AnyPath, name: str, image: str, group: int, row: int) -> Any:
     return open_once(path, _Rows).get(name, group, row)
 
 
-def image_bytes(image: Any, path: Path) -> bytes:
+def image_bytes(image: Any, path: AnyPath) -> bytes:
     """Return the image file of a row, from its value in the column of images. path: the archive.
 
     Raises:
@@ -268,10 +269,10 @@ def image_bytes(image: Any, path: Path) -> bytes:
     return bytes(image)
 
 
-def _read_file(folder: Path, name: str) -> bytes:
+def _read_file(folder: AnyPath, name: str) -> bytes:
     """Read a file that a row names. It must lie below the folder of the archive."""
-    target = (folder / name.replace("\0", "")).resolve()
-    if not target.is_relative_to(folder.resolve()) or not target.is_file():
+    target = folder / name.replace("\0", "")
+    if not is_inside(target, folder) or not target.is_file():
         raise CodecError(
             f"the row has only a path, {name}, and no such file lies below the archive's folder. Write the Parquet with its images "
             f"embedded; of Hugging Face's datasets: {EMBED}",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.archive import read_range
 from fastdata.sources.catalog import kind_of
 from fastdata.sources.fields import Field, field_error, make_column
@@ -23,7 +24,7 @@ from fastdata.sources.values import JSON_ENDINGS, fit, infer_text, parse_file
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = ["read_parts", "with_parts"]
+__all__ = ["file_parts", "read_parts", "with_parts"]
 
 PROBES = 32  # files that are read to infer a type
 TEXTS = ("txt", "text", "caption", "transcript")
@@ -83,10 +84,11 @@ def _cells(inputs: SourceList, field: Field) -> Part:
 def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
     """Add the sizes of the files next to the images, and do not count these as skipped."""
     sources, skipped = list[Source](), inputs.skipped.copy()
+    look_at_all(inputs.root, [_file_name(source.name, field.ending) for source in inputs.sources for field in fields])
     for source in inputs.sources:
         size = source.size
         for field in fields:
-            found, problem = look(inputs.root / _file_name(source.name, field.ending))
+            found, problem = look(join(inputs.root, _file_name(source.name, field.ending)))
             size += 0 if problem or size < 0 else found
             skipped[os.path.splitext(f"x.{field.ending}")[1].lower()] -= not problem
         sources.append(replace(source, size=size))
@@ -95,6 +97,11 @@ def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
 
 def _file_name(name: str, ending: str) -> str:
     return f"{os.path.splitext(name)[0]}.{ending}"
+
+
+def file_parts(source: Source, endings: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the files next to an image that have these endings."""
+    return (_file_name(source.name, ending) for ending in endings)
 
 
 def _member(inputs: SourceList, field: Field, place: int) -> Part:
@@ -111,8 +118,8 @@ def _member(inputs: SourceList, field: Field, place: int) -> Part:
     return Part(_infer(inputs, field, place, chosen), field.ending)
 
 
-def _path(inputs: SourceList, k: int, field: Field) -> Path:
-    return inputs.root / _file_name(inputs.sources[k].name, field.ending)
+def _path(inputs: SourceList, k: int, field: Field) -> AnyPath:
+    return join(inputs.root, _file_name(inputs.sources[k].name, field.ending))
 
 
 def _infer(inputs: SourceList, field: Field, place: int, chosen: Sequence[int]) -> Column:
@@ -160,10 +167,10 @@ def read_parts(root: StrPath, source: Source, parts: Sequence[Part]) -> list[Any
     Raises:
         CodecError: one is not there, or does not fit its column.
     """
-    return list(_values(Path(root), source, parts))
+    return list(_values(to_path(root), source, parts))
 
 
-def _values(root: Path, source: Source, parts: Sequence[Part]) -> Iterator[Any]:
+def _values(root: AnyPath, source: Source, parts: Sequence[Part]) -> Iterator[Any]:
     place = 0
     for part in parts:
         what = _part_name(source, part.ending) if part.ending else f"column {part.column.name} of {source.name}"
@@ -190,11 +197,11 @@ def _part_name(source: Source, ending: str) -> str:
     return f"{folder}{slash}{base.partition('.')[0]}.{ending}"
 
 
-def _bytes(root: Path, source: Source, ending: str, place: int) -> bytes:
+def _bytes(root: AnyPath, source: Source, ending: str, place: int) -> bytes:
     """Read the bytes of a file next to an image, or of a member of a tar, which is the `place`-th of its parts."""
     if not source.place:
-        path = root / _file_name(source.name, ending)
-        if look(path)[1] == "not-a-file":  # reading a pipe might never end
+        path = join(root, _file_name(source.name, ending))
+        if isinstance(path, Path) and look(path)[1] == "not-a-file":  # reading a pipe might never end
             raise FileNotFoundError
         return path.read_bytes()
     part = source.parts[place]
@@ -203,7 +210,7 @@ def _bytes(root: Path, source: Source, ending: str, place: int) -> bytes:
     return read_range(root / str(source.place[1]), *part)
 
 
-def _cell(root: Path, source: Source, name: str) -> Any:
+def _cell(root: AnyPath, source: Source, name: str) -> Any:
     kind = kind_of(source)
     if kind is None or kind.cell is None:
         raise PrepError(f"{source.name} has no columns")

@@ -7,10 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import Label, Source, SourceList, fits_float, is_number, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
@@ -25,13 +25,13 @@ LABELS = ("label", "labels", "class", "class_name", "category")
 SPLIT = "split"
 
 
-def list_table(path: Path, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
+def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
     """List the inputs that a table names, with their labels, and with the values of `fields`, which are columns of it.
 
     Raises:
         PrepError: the table cannot be read, holds several splits, or lacks a column that an option names.
     """
-    root = path.parent if options.root is None else Path(options.root)
+    root = path.parent if options.root is None else to_path(options.root)
     table = read_table(path, root, fields=fields)
     split = table.find([SPLIT]) if table.named else None
     if split is None and options.split is not None:
@@ -50,7 +50,10 @@ def list_table(path: Path, options: LabelOptions, fields: Sequence[Field] = ()) 
         meaning, labels = _vectors(table, columns)
     names = [row[table.paths] for row in table.rows]
     values = list(zip(*(values for _, values in typed), strict=True)) or [()] * len(names)
-    sources = [Source(name, label, *look(root / name), values=own) for name, label, own in zip(names, labels, values, strict=True)]
+    look_at_all(root, names)
+    sources = [
+        Source(name, label, *look(join(root, name)), values=own) for name, label, own in zip(names, labels, values, strict=True)
+    ]
     notes = (*_left_out(table, columns, others), *_repeated(table, columns, labels))
     found = tuple(column for column, _ in typed)
     return SourceList(root, meaning, sources, labelled_by=table.describe(columns), notes=notes, columns=found)
@@ -171,7 +174,7 @@ def _are_fractions(texts: Collection[str]) -> bool:
     return not _are_whole(texts) and all(map(is_number, texts))
 
 
-def with_table(inputs: SourceList, path: Path, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
+def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
     """Return the inputs with the labels of a table: names are classes, numbers are floats; and with `fields`, columns of it.
 
     A table whose columns are all fields leaves the labels as they are.
@@ -226,7 +229,7 @@ def _with_values(source: Source, values: tuple[Any, ...] | None) -> Source:
     return replace(source, values=values)
 
 
-def _refuse_split_column(table: PathTable, root: Path) -> None:
+def _refuse_split_column(table: PathTable, root: AnyPath) -> None:
     column = table.find([SPLIT])
     if column is not None and len(splits := sorted(set(table.column(column)))) > 1:
         command = shlex.join(["fastdata-prep", str(table.path), "--root", str(root), "--split", splits[0]])

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, RemotePath, look_at_all, no_folders, to_path
 from fastdata.sources.options import StrPath
 
 __all__ = ["expand", "locate", "split_key"]
@@ -18,14 +19,19 @@ SPECIAL = re.compile(r"[*?\[]|" + BRACES.pattern)
 KEYED = re.compile(r"(.+\.(?:h5|hdf5|hdf|he5|parquet|arrow))::(.+)", re.IGNORECASE | re.DOTALL)
 
 
-def split_key(source: StrPath) -> tuple[str, str]:
+def split_key(source: StrPath) -> tuple[AnyPath, str]:
     """Return the path, and the text after `::`."""
-    text = os.fspath(source)
-    match = None if Path(text).exists() else KEYED.fullmatch(text)
-    return (match[1], match[2]) if match else (text, "")
+    path = to_path(source)
+    match = None if path.exists() else KEYED.fullmatch(str(path))
+    return (_like(path, match[1]), match[2]) if match else (path, "")
 
 
-def expand(text: str) -> list[Path]:
+def _like(path: AnyPath, text: str) -> AnyPath:
+    """Return the path of this text, in the same place."""
+    return path.at(text) if isinstance(path, RemotePath) else Path(text)
+
+
+def expand(source: StrPath) -> list[AnyPath]:
     """Return the files that a path or a pattern stands for. A path that exists is never a pattern.
 
     Braces expand in the order of their numbers; `*`, `?` and `[...]` expand in the order of the names.
@@ -33,16 +39,31 @@ def expand(text: str) -> list[Path]:
     Raises:
         PrepError: a file that braces expand to is missing, or nothing matches a pattern.
     """
-    if Path(text).exists() or not SPECIAL.search(text):
-        return [Path(text)] if Path(text).exists() else []
+    path = to_path(source)
+    text = str(path)
+    if path.exists() or not SPECIAL.search(text):
+        return [path] if path.exists() else []
     names = _expand_braces(text)
-    # Path.glob takes no absolute patterns
-    matches = [[name] if Path(name).exists() else sorted(glob.glob(name, recursive=True)) for name in names]  # noqa: PTH207
+    paths = [_like(path, name) for name in names]
+    look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
+    matches = [[one] if one.exists() else _matching(one) for one in paths]
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
         raise PrepError(
             f"SOURCE {text}: {len(missing)} of {len(names)} are not there: {', '.join(missing[:5])}{' ...' * (len(missing) > 5)}"
+            f"{no_folders(path)}"
         )
-    return [Path(name) for files in matches for name in files]
+    return [file for files in matches for file in files]
+
+
+def _matching(pattern: AnyPath) -> list[AnyPath]:
+    """Return what matches `*`, `?` and `[...]`, in the order of the names."""
+    if isinstance(pattern, Path):  # Path.glob takes no absolute patterns
+        return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207
+    special = SPECIAL.search(pattern.url)
+    if special is None:
+        return []
+    folder = pattern.at(pattern.url[: special.start()].rpartition("/")[0])
+    return [*folder.glob(pattern.url[len(folder.url) + 1 :])] if folder.is_dir() else []
 
 
 def _expand_braces(text: str) -> list[str]:
@@ -68,20 +89,21 @@ def _parts(match: re.Match[str]) -> list[str]:
     return [str(k).zfill(width) for k in range(int(first), int(last) + step, step)]
 
 
-def locate(source: StrPath) -> tuple[Path, str]:
+def locate(source: StrPath) -> tuple[AnyPath, str]:
     """Return the folder that names are relative to, and the default name of a store of SOURCE, without ".fds"."""
-    text, key = split_key(source)
-    path = Path(text)
-    if path.is_dir():
+    path, key = split_key(source)
+    text = str(path)
+    special = None if path.exists() else SPECIAL.search(text)
+    if special is None and path.is_dir():
         return path, _absolute(path).name
     name, root = _absolute(path).stem, path.parent
-    if not path.exists() and (special := SPECIAL.search(text)):
+    if special is not None:
         folder, start = os.path.split(text[: special.start()])
-        root = Path(folder)
+        root = _like(path, folder)
         name = start.rstrip("-_. ") or _absolute(root).name or "archives"
     return root, name + (f"-{key.strip('/').replace('/', '-')}" if key else "")
 
 
-def _absolute(path: Path) -> Path:
+def _absolute(path: AnyPath) -> AnyPath:
     """Return the absolute path without resolving links, so that a link keeps its name."""
-    return Path(os.path.normpath(path.absolute()))
+    return Path(os.path.normpath(path.absolute())) if isinstance(path, Path) else path

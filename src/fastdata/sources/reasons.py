@@ -7,9 +7,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, join
 from fastdata.sources.inputs import Source, look
 
 __all__ = ["detail_of", "lacks_ending", "nothing_kept", "refuse_unusable", "tried_path"]
@@ -47,12 +47,12 @@ def detail_of(problem: str) -> str:
     return DETAILS.get(problem, "it was found so when the inputs were listed")
 
 
-def tried_path(root: Path, reason: str, name: str) -> str:
+def tried_path(root: AnyPath, reason: str, name: str) -> str:
     """Return where a missing input was looked for, to add to its reason; "" for other reasons."""
-    return f" (tried {(root / name).absolute()})" if reason in ABSENT else ""
+    return f" (tried {join(root, name).absolute()})" if reason in ABSENT else ""
 
 
-def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told: bool) -> None:
+def refuse_unusable(sources: Sequence[Source], root: AnyPath, *, table: bool, told: bool) -> None:
     """Raise PrepError if every input has a problem. table: a table names the inputs. told: the caller gave `root`."""
     if not sources or not all(source.problem for source in sources):
         return
@@ -67,9 +67,10 @@ def refuse_unusable(sources: Sequence[Source], root: Path, *, table: bool, told:
     raise nothing_kept(len(sources), Counter(source.problem for source in sources), message)
 
 
-def lacks_ending(root: Path, name: str) -> str:
+def lacks_ending(root: AnyPath, name: str) -> str:
     """Return a hint for a missing path if a file with that name and an extension exists; else ""."""
-    similar = sorted((root / name).parent.glob(f"{glob.escape(Path(name).name)}.*"))
+    path = join(root, name)
+    similar: list[AnyPath] = sorted(path.parent.glob(f"{glob.escape(path.name)}.*"))
     return f"; {similar[0].name} is there: the paths of a table need their extension" if similar else ""
 
 

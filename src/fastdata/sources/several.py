@@ -6,9 +6,9 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, is_inside, to_path
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions, StrPath
@@ -20,7 +20,7 @@ __all__ = ["list_several"]
 
 def list_several(
     source: StrPath, images: Sequence[tuple[str, str]], options: LabelOptions, fields: Sequence[str] = ()
-) -> tuple[SourceList, tuple[Path, ...]]:
+) -> tuple[SourceList, tuple[AnyPath, ...]]:
     """List the inputs with all of their images. Names and labels are those of the first image.
 
     Args:
@@ -45,7 +45,7 @@ def list_several(
     paths = [folder for folder in folders if folder is not None]
     for k, (name, _) in enumerate(images):
         for j, (other, _) in enumerate(images):
-            if j != k and paths[j].resolve().is_relative_to(paths[k].resolve()):
+            if j != k and is_inside(paths[j], paths[k]):
                 raise PrepError(
                     f"--images: the folder {paths[j]} of {other} lies in {paths[k]}, that of {name}; give two that do not"
                 )
@@ -57,14 +57,14 @@ def list_several(
     return replace(found, sources=found.sources + alone), tuple(paths[1:])
 
 
-def _folder(source: StrPath, where: str) -> Path | None:
+def _folder(source: StrPath, where: str) -> AnyPath | None:
     """Return a folder in SOURCE, or anywhere; None: there is none of this name, or SOURCE is no folder."""
-    if not Path(source).is_dir():
+    if not to_path(source).is_dir():
         return None
-    return next((path for path in (Path(source) / where, Path(where)) if path.is_dir()), None)
+    return next((path for path in (to_path(source) / where, to_path(where)) if path.is_dir()), None)
 
 
-def _with_images(inputs: SourceList, folder: Path, called: str) -> tuple[SourceList, list[Source]]:
+def _with_images(inputs: SourceList, folder: AnyPath, called: str) -> tuple[SourceList, list[Source]]:
     """Return the inputs, each with the image of its name in another folder; and the images of no input, as inputs to reject.
 
     An input without an image there, or with two, stays in the list with that problem.

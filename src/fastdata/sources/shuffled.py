@@ -26,13 +26,15 @@ class UnpackedWholeError(PrepError):
         self.why = why
 
 
-def shuffled(sources: tuple[Any, ...]) -> tuple[Any, ...]:
+def shuffled(sources: tuple[Any, ...], *, remote: bool = False) -> tuple[Any, ...]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
-        UnpackedWholeError: they lie in archives of which much has to be unpacked to read one input.
+        UnpackedWholeError: they lie in archives of which much has to be unpacked, or fetched, to read one input.
     """
     for source in sources:
+        if remote and source.place:
+            raise UnpackedWholeError(f"{source.place[1]} is in object storage, and would be fetched whole for each input")
         if isinstance(source, Source) and source.place and _is_unpacked(source):
             raise UnpackedWholeError(f"{source.place[1]} is unpacked in large pieces, and would be so once for each input")
     keys = [xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources))]

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, make_list, read_range, to_png, unreadable
 from fastdata.sources.inputs import SPLITS, SourceList, splits_error
 from fastdata.sources.labels import Value, text_label
@@ -43,14 +43,14 @@ MDS_CODES = {8: "u1", 16: "<u2"}
 class _File:
     """A file of samples. names, encodings, sizes: of the cells of a sample; -1 if each sample has its own size."""
 
-    path: Path
+    path: AnyPath
     samples: int
     names: tuple[str, ...]
     encodings: tuple[str, ...]
     sizes: tuple[int, ...]
 
 
-def _index(path: Path) -> dict[str, Any]:
+def _index(path: AnyPath) -> dict[str, Any]:
     """Read index.json; return {} if it is from neither package."""
     try:
         index = json.loads((path / INDEX).read_bytes())
@@ -60,18 +60,18 @@ def _index(path: Path) -> dict[str, Any]:
     return index if known else {}
 
 
-def _takes(path: Path) -> bool:
+def _takes(path: AnyPath) -> bool:
     return path.is_dir() and bool(_index(path))
 
 
-def _inside(folder: Folder) -> list[Path]:
+def _inside(folder: Folder) -> list[AnyPath]:
     splits = {name: str(folder.path / name) for name in folder.folders if name.lower() in SPLITS and _takes(folder.path / name)}
     if len(splits) > 1:
         raise splits_error(folder.path, splits)
     return []  # `_takes` recognizes the folder of a dataset
 
 
-def _files(path: Path) -> Iterator[_File]:
+def _files(path: AnyPath) -> Iterator[_File]:
     index = _index(path)
     try:
         yield from (
@@ -81,7 +81,7 @@ def _files(path: Path) -> Iterator[_File]:
         raise PrepError(f"{path / INDEX} is damaged, or of a newer version: {type(error).__name__}: {error}") from None
 
 
-def _mds_files(path: Path, shards: list[Any]) -> Iterator[_File]:
+def _mds_files(path: AnyPath, shards: list[Any]) -> Iterator[_File]:
     for shard in shards:
         if shard["format"] != "mds" or shard["version"] != 2:
             raise PrepError(f"{path} has shards of format {shard['format']}, version {shard['version']}: MDS 2 can be read")
@@ -95,7 +95,7 @@ def _mds_files(path: Path, shards: list[Any]) -> Iterator[_File]:
         yield _File(file, int(shard["samples"]), tuple(shard["column_names"]), tuple(shard["column_encodings"]), sizes)
 
 
-def _litdata_files(path: Path, chunks: list[Any], config: dict[str, Any]) -> Iterator[_File]:
+def _litdata_files(path: AnyPath, chunks: list[Any], config: dict[str, Any]) -> Iterator[_File]:
     for what in ("compression", "encryption"):
         if config.get(what):
             raise PrepError(f"{path} has chunks with {what} ({config[what]}): write them without, optimize(..., {what}=None)")
@@ -112,7 +112,7 @@ def _names(spec: dict[str, Any], count: int) -> tuple[str, ...]:
     return tuple(map(str, keys if flat else range(count)))
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     items, labels, columns = list[Item](), list[Value](), None
     (path,) = files
     for file in _files(path):
@@ -196,7 +196,7 @@ def _value(data: bytes, encoding: str) -> Value:
     return (float(data),) if encoding == "str_float" else text_label(data.decode())
 
 
-def _read(path: Path, encoding: str, offset: int, size: int) -> bytes:
+def _read(path: AnyPath, encoding: str, offset: int, size: int) -> bytes:
     data = read_range(path, offset, size)
     kind, _, details = encoding.partition(":")
     if kind not in PIXELS:

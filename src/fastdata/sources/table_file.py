@@ -8,10 +8,10 @@ import os
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError, needs
+from fastdata.remote.path import AnyPath
 from fastdata.sources.arrow_types import column_of
 from fastdata.sources.delimiters import delimiter_of
 from fastdata.sources.fields import Field
@@ -41,8 +41,8 @@ class PathTable:
         schema: of Parquet: each column's Arrow type.
     """
 
-    path: Path
-    root: Path
+    path: AnyPath
+    root: AnyPath
     columns: tuple[str, ...]
     named: bool
     rows: list[list[Any]]
@@ -99,7 +99,7 @@ class PathTable:
     def holds_paths(self) -> bool:
         """Return whether the table seems to hold paths, judged by its header and first row."""
         first = self.rows[0][self.paths]
-        return self.find(PATHS) is not None or is_image(first) or os.path.isfile(self.root / first)
+        return self.find(PATHS) is not None or is_image(first) or (self.root / first).is_file()
 
     def index(self, name: str, option: str) -> int:
         """Return the index of the column that an option names."""
@@ -116,7 +116,7 @@ class PathTable:
         return f"{columns if self.named else ''}{names} of {self.path.name}" if indices else ""
 
 
-def is_path_table(path: Path) -> bool:
+def is_path_table(path: AnyPath) -> bool:
     """Return whether a source is a file of paths. A Parquet is one if it holds no images and a column has the name of paths."""
     ending = path.suffix.lower()
     if not path.is_file() or ending not in (".csv", ".tsv", *JSONL, PARQUET):
@@ -124,7 +124,7 @@ def is_path_table(path: Path) -> bool:
     return ending != PARQUET or _lists_paths(path)
 
 
-def _lists_paths(path: Path) -> bool:
+def _lists_paths(path: AnyPath) -> bool:
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
@@ -135,7 +135,7 @@ def _lists_paths(path: Path) -> bool:
     return bool(texts) and not holds_images(schema)
 
 
-def read_table(path: Path, root: Path, known: Collection[str] = (), fields: Sequence[Field] = ()) -> PathTable:
+def read_table(path: AnyPath, root: AnyPath, known: Collection[str] = (), fields: Sequence[Field] = ()) -> PathTable:
     """Read a table, whose rows must all have one length.
 
     Args:
@@ -155,7 +155,7 @@ def read_table(path: Path, root: Path, known: Collection[str] = (), fields: Sequ
     return _read_csv(path, root, known)
 
 
-def _read_csv(path: Path, root: Path, known: Collection[str]) -> PathTable:
+def _read_csv(path: AnyPath, root: AnyPath, known: Collection[str]) -> PathTable:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = file.readlines()
@@ -176,7 +176,7 @@ def _read_csv(path: Path, root: Path, known: Collection[str]) -> PathTable:
     return PathTable(path, root, columns, True, list(rows[1:]))
 
 
-def _checked(path: Path, cell: str) -> str:
+def _checked(path: AnyPath, cell: str) -> str:
     """Return a cell that is used as a name, which must be UTF-8. Paths may hold any bytes."""
     if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
         text = cell.encode(errors="surrogateescape").decode("latin-1")
@@ -187,14 +187,14 @@ def _checked(path: Path, cell: str) -> str:
     return cell
 
 
-def _is_header(rows: Sequence[Sequence[str]], root: Path) -> bool:
+def _is_header(rows: Sequence[Sequence[str]], root: AnyPath) -> bool:
     """Return whether the first row is a header: unlike the next row, it does not begin with a path."""
     first, ending = rows[0][0], os.path.splitext(rows[0][0])[1].lower()
     as_the_next = ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower()
-    return not (is_image(first) or as_the_next or os.path.isfile(root / first))
+    return not (is_image(first) or as_the_next or (root / first).is_file())
 
 
-def _read_jsonl(path: Path, root: Path) -> PathTable:
+def _read_jsonl(path: AnyPath, root: AnyPath) -> PathTable:
     """Read a file with an object in each line. A key that a line lacks is null there."""
     found = list(_objects(path))
     if not found:
@@ -206,7 +206,7 @@ def _read_jsonl(path: Path, root: Path) -> PathTable:
 _EXAMPLE = '{"path": "a.jpg", "label": "cat"}'
 
 
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
+def _objects(path: AnyPath) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -216,7 +216,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
         raise PrepError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _object(path: AnyPath, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -226,7 +226,7 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
-def _read_parquet(path: Path, root: Path, wanted: Collection[str]) -> PathTable:
+def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> PathTable:
     """Read a Parquet. Columns of lists and structs that nobody wants are left unread; their cells are empty lists."""
     with needs("pyarrow"):
         import pyarrow.parquet

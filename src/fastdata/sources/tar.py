@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.labels import Value, text_label
@@ -45,15 +45,15 @@ class Sample(NamedTuple):
     others: tuple[Source, ...] = ()
 
 
-def _takes(path: Path) -> bool:
+def _takes(path: AnyPath) -> bool:
     return path.is_file() and (path.suffix.lower() == ".tar" or COMPRESSED.search(path.name) is not None)
 
 
-def _inside(folder: Folder) -> list[Path]:
+def _inside(folder: Folder) -> list[AnyPath]:
     return files_in(folder, ".tar") or files_in(folder, ".tar.gz") or files_in(folder, ".tgz")
 
 
-def _inputs(root: Path, files: list[Path], selection: Selection) -> SourceList:
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     samples, skipped = list[Sample](), Counter[str]()
     for path in files:
         if COMPRESSED.search(path.name):
@@ -80,7 +80,7 @@ def _with_others(source: Source, others: tuple[Source, ...]) -> Source:
     return replace(source, others=others, size=size, problem=next(filter(None, problems), ""))
 
 
-def _samples(path: Path, name: str, skipped: Counter[str], selection: Selection) -> Iterator[Sample]:
+def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selection) -> Iterator[Sample]:
     """Yield the samples of a shard. If it was cut short, one more input stands for what is lost."""
     with path.open("rb") as file:
         for key, group in groupby(members(file, path), key=_key):
@@ -106,7 +106,7 @@ def _ending(name: str) -> str:
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _sample(path: Path, name: str, key: str, group: list[Member], skipped: Counter[str], selection: Selection) -> Sample:
+def _sample(path: AnyPath, name: str, key: str, group: list[Member], skipped: Counter[str], selection: Selection) -> Sample:
     if selection.images:
         images, *more = ([member for member in group if _ending(member.name) == ending] for ending in selection.images)
     else:
@@ -138,7 +138,7 @@ def _other(name: str, found: list[Member]) -> Source:
     return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
 
 
-def _label(path: Path, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
+def _label(path: AnyPath, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
     """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
     for ending, parse in ((".cls", _parse_text), (".json", _parse_json)):
         member = by_ending.get(ending)
@@ -173,7 +173,7 @@ def _parse_json(data: bytes) -> tuple[Value, list[str]]:
     return None, []
 
 
-def _class_names(folder: Path, labels: list[Value]) -> list[str]:
+def _class_names(folder: AnyPath, labels: list[Value]) -> list[str]:
     """Read the names of the classes from `classes.json` next to the shards, if it fits the labels."""
     try:
         names = json.loads((folder / CLASSES).read_bytes())

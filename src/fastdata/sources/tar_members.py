@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["Member", "members"]
 
@@ -29,7 +29,7 @@ class Member(NamedTuple):
     problem: str
 
 
-def members(file: BinaryIO, path: Path) -> Iterator[Member]:
+def members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
     """Yield the members that are not folders, in order. If the end of the file is missing, the last has the problem `truncated`.
 
     Raises:
@@ -69,7 +69,7 @@ GLOBAL = (tarfile.XGLTYPE, b"V", b"M", b"N")  # attributes of all members, a vol
 WITHOUT_DATA = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)
 
 
-def _header(block: bytes, place: int, path: Path) -> tarfile.TarInfo:
+def _header(block: bytes, place: int, path: AnyPath) -> tarfile.TarInfo:
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, ValueError) as error:
@@ -81,7 +81,7 @@ def _header(block: bytes, place: int, path: Path) -> tarfile.TarInfo:
     return header
 
 
-def _damaged(path: Path, place: int, why: object) -> PrepError:
+def _damaged(path: AnyPath, place: int, why: object) -> PrepError:
     return PrepError(f"{path} is damaged at byte {place} ({why}), and what follows cannot be found; copy it again")
 
 
@@ -96,7 +96,7 @@ def _sparse_blocks(file: BinaryIO, header: tarfile.TarInfo, block: bytes, place:
     return length
 
 
-def _extended(file: BinaryIO, header: tarfile.TarInfo, start: int, path: Path) -> dict[str, str]:
+def _extended(file: BinaryIO, header: tarfile.TarInfo, start: int, path: AnyPath) -> dict[str, str]:
     """Return the attributes that an extended header sets for the next member."""
     if header.size > LONGEST:
         raise _damaged(path, start, f"{header.size} bytes of attributes")

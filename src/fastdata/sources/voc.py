@@ -11,11 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 from xml.parsers import expat
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, pair_files
 from fastdata.sources.inputs import SourceList
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
@@ -33,7 +34,7 @@ UNSPECIFIED = "Unspecified"  # a pose that says nothing
 class _Element:
     """An element of an XML file, and the line in which it begins."""
 
-    path: Path
+    path: AnyPath
     tag: str
     line: int
     text: str = ""
@@ -72,7 +73,7 @@ class _Image:
     flags: dict[str, list[bool]]
 
 
-def with_voc(inputs: SourceList, folder: Path, *, reject_boxes: bool) -> SourceList:
+def with_voc(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> SourceList:
     """Return the images with columns of what VOC's files say of them.
 
     Images without a file, and files without an image, remain in the list with that problem.
@@ -120,7 +121,7 @@ def _notes(counts: Counter[str]) -> Iterator[str]:
         )
 
 
-def _read(folder: Path, name: str, counts: Counter[str]) -> _Image:
+def _read(folder: AnyPath, name: str, counts: Counter[str]) -> _Image:
     root = _parse(folder / name)
     if root.tag != "annotation":
         raise root.error(f"<{root.tag}> is no annotation of Pascal VOC, which begins with <annotation>")
@@ -155,7 +156,7 @@ def _add(image: _Image, one: _Element, counts: Counter[str]) -> None:
     counts.update({f"<{inner.tag}>" for inner in one.inner if inner.tag not in STORED and inner.text.strip() != UNSPECIFIED})
 
 
-def _parse(path: Path) -> _Element:
+def _parse(path: AnyPath) -> _Element:
     """Return the root of an XML file."""
     parser = expat.ParserCreate()
     top = _Element(path, "", 0)

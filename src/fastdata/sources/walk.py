@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, RemoteEntry, RemotePath, to_path
 from fastdata.sources.inputs import is_image, look
 from fastdata.sources.notes import listed
 from fastdata.words import number_of
 
 __all__ = ["Walk", "some_names", "walk_files", "walk_images"]
 
-Ids = frozenset[tuple[int, int]]
+Entry = os.DirEntry[str] | RemoteEntry
+Ids = frozenset[object]
 
 
 class Walk:
@@ -27,7 +28,7 @@ class Walk:
         wanted: tells from the name of a hidden file whether to note it.
     """
 
-    def __init__(self, root: Path, wanted: Callable[[str], bool] = is_image) -> None:
+    def __init__(self, root: AnyPath, wanted: Callable[[str], bool] = is_image) -> None:
         self._root = root
         self._wanted = wanted
         self._hidden = list[str]()
@@ -67,22 +68,22 @@ class Walk:
             if _hidden(entry.name):
                 self._hide(entry, name)
             elif _is_folder(entry):
-                parents = above | _above(Path(entry.path)) if entry.is_symlink() else above
-                if _id(Path(entry.path)) in parents:
+                path = to_path(entry.path)
+                parents = above | _above(path) if entry.is_symlink() else above
+                if _id(path) in parents:
                     self._loops.append(name)
                 else:
                     yield name, parents
 
-    def _hide(self, entry: os.DirEntry[str], name: str) -> None:
+    def _hide(self, entry: Entry, name: str) -> None:
         names = [name]
         if _is_folder(entry):
-            walked = () if entry.is_symlink() else os.walk(entry.path)
-            names = [f"{name}{at.removeprefix(entry.path)}/{file}" for at, _, files in walked for file in files]
+            names = [] if entry.is_symlink() else [f"{name}/{file}" for file in _all_below(entry.path)]
         own = (name for name in names if "/._" not in f"/{name}")  # macOS keeps metadata of other files in these
         self._hidden += sorted(filter(self._wanted, own))
 
 
-def walk_files(root: Path, walk: Walk | None = None) -> Iterator[tuple[str, int, str]]:
+def walk_files(root: AnyPath, walk: Walk | None = None) -> Iterator[tuple[str, int, str]]:
     """Yield the (name, size, problem) of every file in a folder and all folders below it."""
     walk = walk or Walk(root)
     yield from walk.files()
@@ -91,7 +92,7 @@ def walk_files(root: Path, walk: Walk | None = None) -> Iterator[tuple[str, int,
             yield from walk.files(folder)
 
 
-def walk_images(root: Path) -> Iterator[tuple[str, int, str]]:
+def walk_images(root: AnyPath) -> Iterator[tuple[str, int, str]]:
     """Yield the (name, size, problem) of every image, or file without an extension, in a folder and all folders below it."""
     return (file for file in walk_files(root) if is_image(file[0]) or not os.path.splitext(file[0])[1])
 
@@ -104,8 +105,20 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _entries(path: Path) -> list[os.DirEntry[str]]:
+def _all_below(folder: str | RemotePath) -> Iterator[str]:
+    """Yield the path of each file in a folder and below it, hidden ones too."""
+    if isinstance(folder, RemotePath):
+        for entry in folder.scan():
+            yield from (f"{entry.name}/{file}" for file in _all_below(entry.path)) if entry.is_dir() else (entry.name,)
+        return
+    for at, _, files in os.walk(folder):
+        yield from (f"{at}/{file}".removeprefix(f"{folder}/") for file in files)
+
+
+def _entries(path: AnyPath) -> Sequence[Entry]:
     """Return the entries of a folder, sorted by name."""
+    if isinstance(path, RemotePath):
+        return path.scan()
     try:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda e: e.name)
@@ -113,14 +126,17 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
         raise _unlisted(path, error) from error
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: Entry) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
 
 
-def _id(path: Path) -> tuple[int, int]:
+def _id(path: AnyPath) -> object:
+    """Return what tells a folder from others, by whichever links it is reached."""
+    if isinstance(path, RemotePath):
+        return path
     try:
         info = path.stat()
     except OSError as error:
@@ -128,20 +144,22 @@ def _id(path: Path) -> tuple[int, int]:
     return info.st_dev, info.st_ino
 
 
-def _above(path: Path) -> Ids:
+def _above(path: AnyPath) -> Ids:
     """Return the ids of all folders above a path, with links resolved."""
-    ids = set()
+    ids = set[object]()
+    if isinstance(path, RemotePath):
+        return frozenset()
     for folder in path.resolve().parents:
         with suppress(OSError):
             ids.add((folder.stat().st_dev, folder.stat().st_ino))
     return frozenset(ids)
 
 
-def _unlisted(path: Path, error: OSError) -> PrepError:
+def _unlisted(path: AnyPath, error: OSError) -> PrepError:
     return PrepError(f"cannot list {path}: {error.strerror}")
 
 
-def some_names(path: Path) -> Iterator[str]:
+def some_names(path: AnyPath) -> Iterator[str]:
     """Yield the names of the files in a folder, in the first rows of a table, or of the one file."""
     if path.is_dir():
         yield from (name for name, _, _ in walk_files(path))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["read_keys"]
 
@@ -29,7 +29,7 @@ class _Line(NamedTuple):
     text: str
 
 
-def read_keys(path: Path, keys: Collection[str]) -> dict[str, Any]:
+def read_keys(path: AnyPath, keys: Collection[str]) -> dict[str, Any]:
     """Return the values of the keys at the top of a YAML file, as far as it has them. Other keys may hold anything.
 
     Raises:
@@ -70,7 +70,7 @@ def _scalar(text: str) -> Any:
 class _Reader:
     """Reads the value of one key."""
 
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: AnyPath, key: str) -> None:
         self._path = path
         self._key = key
 

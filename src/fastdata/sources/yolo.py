@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, pair_files
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.yaml_subset import read_keys
@@ -55,7 +55,7 @@ class _Objects:
     polygons: int = 0
 
 
-def with_yolo(inputs: SourceList, folder: Path, *, reject_boxes: bool) -> SourceList:
+def with_yolo(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> SourceList:
     """Return the images with columns of what YOLO's files say of them. A worker makes pixels of the fractions.
 
     An image without a file shows no object. A file without an image remains in the list with that problem.
@@ -104,7 +104,7 @@ def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[s
     return notes
 
 
-def _dataset(folder: Path) -> _Dataset:
+def _dataset(folder: AnyPath) -> _Dataset:
     """Read the names of classes and keypoints from the nearest file that has some."""
     for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
         described = [path for path in sorted([*level.glob("*.yaml"), *level.glob("*.yml")]) if _describes(path)]
@@ -118,11 +118,11 @@ def _dataset(folder: Path) -> _Dataset:
     return _Dataset()
 
 
-def _describes(path: Path) -> bool:
+def _describes(path: AnyPath) -> bool:
     return path.is_file() and any(re.match(r"names\s*:", line) for line in _lines(path))
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: AnyPath) -> list[str]:
     try:
         return path.read_text("utf-8-sig").splitlines()
     except OSError as error:
@@ -131,7 +131,7 @@ def _lines(path: Path) -> list[str]:
         raise PrepError(f"--yolo {path} is not text: {error}") from None
 
 
-def _described(path: Path) -> _Dataset:
+def _described(path: AnyPath) -> _Dataset:
     """Read the file that Ultralytics calls data.yaml."""
     found = read_keys(path, ("names", "kpt_shape", "kpt_names", "flip_idx"))
     names = found.get("names")
@@ -153,7 +153,7 @@ def _described(path: Path) -> _Dataset:
     raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is {shape}")
 
 
-def _point_names(path: Path, count: int, named: Any, flips: Any) -> tuple[str, ...]:
+def _point_names(path: AnyPath, count: int, named: Any, flips: Any) -> tuple[str, ...]:
     """Return names of the keypoints that tell what swaps in mirror images; none if nothing does."""
     if isinstance(named, dict) and named:  # one list for each class
         lists = list(named.values())
@@ -170,7 +170,7 @@ def _point_names(path: Path, count: int, named: Any, flips: Any) -> tuple[str, .
     return names
 
 
-def _read(path: Path, dataset: _Dataset) -> _Objects:
+def _read(path: AnyPath, dataset: _Dataset) -> _Objects:
     found = _Objects()
     for number, line in enumerate(_lines(path), 1):
         if numbers := line.split():

@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -94,8 +95,8 @@ _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|tokenizer\.model|characters\.json)"
 
 
-def is_store(folder: Path) -> bool:
-    """Return whether a folder has the manifest of a store. Other programs also write files of that name."""
+def is_store(folder: Any) -> bool:
+    """Return whether a folder, also a RemotePath, has the manifest of a store. Other programs also write files of that name."""
     manifest = folder / MANIFEST
     return manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["cut", "header"]
 
@@ -21,7 +21,7 @@ LONGEST = 1 << 30  # most bytes of a row
 QUOTE, LINE = ord('"'), ord("\n")
 
 
-def header(path: Path, delimiter: str) -> tuple[list[str], int]:
+def header(path: AnyPath, delimiter: str) -> tuple[list[str], int]:
     """Return the names of the columns, and where the first row after them begins."""
     with path.open("rb") as file:
         lines = iter(file.readline, b"")
@@ -40,7 +40,7 @@ def header(path: Path, delimiter: str) -> tuple[list[str], int]:
     return names, at
 
 
-def cut(path: Path, start: int, delimiter: str) -> Iterator[tuple[int, int, bytes]]:
+def cut(path: AnyPath, start: int, delimiter: str) -> Iterator[tuple[int, int, bytes]]:
     """Yield parts of some MB that begin and end where rows do: (begin, end, bytes)."""
     with path.open("rb") as file:
         file.seek(start)
@@ -62,7 +62,7 @@ def cut(path: Path, start: int, delimiter: str) -> Iterator[tuple[int, int, byte
                 )
 
 
-def _end(data: bytes, delimiter: str, path: Path, start: int) -> int:
+def _end(data: bytes, delimiter: str, path: AnyPath, start: int) -> int:
     """Return the end of the last whole row in `data`, which begins with a row; 0 if no row ends there."""
     found = np.frombuffer(data, np.uint8)
     ends, quotes = np.flatnonzero(found == LINE), np.flatnonzero(found == QUOTE)
@@ -82,7 +82,7 @@ def _stray(found: Array, quotes: Array, delimiter: str) -> bool:
     return not (np.isin(before, around).all() and np.isin(after, around).all())
 
 
-def _slow_end(data: bytes, delimiter: str, path: Path, start: int) -> int:
+def _slow_end(data: bytes, delimiter: str, path: AnyPath, start: int) -> int:
     """Do the same with Python's csv reader."""
     at = end = before = 0
 
@@ -100,7 +100,7 @@ def _slow_end(data: bytes, delimiter: str, path: Path, start: int) -> int:
     return before  # the last row may continue after data
 
 
-def _check_closed(data: bytes, delimiter: str, path: Path, start: int) -> None:
+def _check_closed(data: bytes, delimiter: str, path: AnyPath, start: int) -> None:
     found = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(found == QUOTE)
     if len(quotes) % 2 and not _stray(found, quotes, delimiter):

@@ -39,10 +39,11 @@ class TableKind(Kind):
 
     def suggest(self, source: StrPath) -> list[str]:
         """Return files in a folder that may be tables."""
+        from fastdata.remote.path import to_path
         from fastdata.sources.walk import walk_files
         from fastdata.tables.source import is_table_file
 
-        folder = Path(source)
+        folder = to_path(source)
         names = (name for name, _, _ in walk_files(folder)) if folder.is_dir() else ()
         return [str(folder / name) for name in names if is_table_file(folder / name, with_target=True)][:3]
 
@@ -54,9 +55,10 @@ class TableKind(Kind):
 
     def plan(self, source: StrPath, out: Path, options: TableOptions, limit: int | None) -> Planned:
         """Read the table once and decide how to store its columns."""
+        from fastdata.remote.path import to_path
         from fastdata.tables.planning import plan_table
 
-        return plan_table(Path(source), options, limit)
+        return plan_table(to_path(source), options, limit)
 
     def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
         """Return the bytes of the file and of the shards."""

@@ -14,6 +14,7 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import freeze
+from fastdata.remote.path import AnyPath
 from fastdata.sources.notes import FEW_EACH, MANY_CLASSES
 from fastdata.store.files import file_sum
 from fastdata.store.format import Form, Labels, read_manifest
@@ -65,7 +66,7 @@ class Head(Piece):
     """The first rows of a piece; later rows at this place are not read."""
 
 
-def plan_table(path: Path, options: TableOptions, limit: int | None = None) -> Planned:
+def plan_table(path: AnyPath, options: TableOptions, limit: int | None = None) -> Planned:
     """Read a table once and decide how to store it. limit: use this many rows, the first ones, and ignore all others.
 
     Raises:
@@ -85,7 +86,7 @@ def plan_table(path: Path, options: TableOptions, limit: int | None = None) -> P
     _check_masks(columns)
     table = Table(tuple(columns), recipe.target)
     labels = _labels(table)
-    sources = _pieces(path.name, parts, file_sum(path).xxh3_128)
+    sources = _pieces(path.name, parts, file_sum(Path(path)).xxh3_128)
     if is_cut:
         sources[-1] = Head(**vars(sources[-1]))
     recipe = replace(recipe, columns=xxhash.xxh3_128_hexdigest(json.dumps(asdict(table), sort_keys=True).encode()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers
+from fastdata.remote.path import AnyPath, to_path
 from fastdata.tables.arrow import arrow, codes, missing_of, plain, reading, values_of
 from fastdata.tables.column_stats import exact
 from fastdata.tables.columns import Column, Table
@@ -33,7 +33,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         raise StoreError(f"{piece.name}: rows {piece.first} to {piece.first + piece.rows - 1} cannot be read: {detail}")
     table: Table = job.shared
     try:
-        values, masks, targetless = _read(Path(job.root) / piece.name, table, piece, progress.at)
+        values, masks, targetless = _read(to_path(job.root) / piece.name, table, piece, progress.at)
     except PrepError as error:
         raise StoreError(str(error)) from error
     keep = ~_any(piece.rows, targetless)
@@ -53,7 +53,7 @@ def _reject(piece: Piece, row: int, targetless: dict[str, Array]) -> dict[str, A
 
 
 def _read(
-    path: Path, table: Table, piece: Piece, at_batch: Callable[[int], None]
+    path: AnyPath, table: Table, piece: Piece, at_batch: Callable[[int], None]
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     """Return the values of each column, the masks of those that have one, and where each target is missing."""
     names = {c.name: arrow().array(c.names, arrow().string()) for c in table.columns if c.kind == "category"}
@@ -89,7 +89,7 @@ def _any(count: int, masks: dict[str, Array]) -> Array:
     return np.logical_or.reduce([np.zeros(count, bool), *masks.values()])  # type: ignore[no-any-return]
 
 
-def _batches(path: Path, table: Table, piece: Piece) -> Iterator[tuple[Any, bool]]:
+def _batches(path: AnyPath, table: Table, piece: Piece) -> Iterator[tuple[Any, bool]]:
     """Yield batches of the piece's rows, and whether they are text, as those of a CSV are."""
     with reading(str(path)):
         file = TableFile(path)
@@ -131,7 +131,7 @@ def kept(table: dict[str, Any]) -> int:
     return int(table["rows"])
 
 
-def probe(plan: Plan, roots: tuple[Path, Path]) -> Probed:
+def probe(plan: Plan, roots: tuple[AnyPath, AnyPath]) -> Probed:
     """Read the first shard."""
     piece = plan.sources[0]
     rows = sum(piece.rows for piece in plan.sources)

@@ -6,10 +6,10 @@ import csv
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.remote.path import AnyPath, to_path
 from fastdata.sources.delimiters import delimiter_of
 from fastdata.tables.arrow import arrow, describe, reading
 from fastdata.tables.cut import cut, header
@@ -41,7 +41,7 @@ def first_rows(batches: Iterable[Any], count: int) -> Iterator[Any]:
         count -= batch.num_rows
 
 
-def _delimiter(path: Path) -> str:
+def _delimiter(path: AnyPath) -> str:
     def lines() -> Iterator[str]:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             yield from file
@@ -55,8 +55,8 @@ def _delimiter(path: Path) -> str:
 class _Stream:
     """An Arrow stream with the methods of an Arrow file. Its batches map the file."""
 
-    def __init__(self, path: Path) -> None:
-        table = arrow("ipc").open_stream(arrow().memory_map(str(path))).read_all()
+    def __init__(self, path: AnyPath) -> None:
+        table = arrow("ipc").open_stream(arrow().memory_map(os.fspath(path))).read_all()
         self.schema = table.schema
         self._batches = table.to_batches()
         self.num_record_batches = len(self._batches)
@@ -79,7 +79,7 @@ class TableFile:
         PrepError: if it is damaged, or not such a table.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self.path = path
         self._ending = path.suffix.lower()
         self.types: dict[str, Any] | None = None
@@ -99,7 +99,7 @@ class TableFile:
     def _open(self, options: dict[str, Any]) -> Any:
         if self._ending == ".arrow":
             try:
-                return arrow("ipc").open_file(arrow().memory_map(str(self.path)))
+                return arrow("ipc").open_file(arrow().memory_map(os.fspath(self.path)))
             except arrow().ArrowInvalid:  # no footer: a stream, as Hugging Face's datasets writes it
                 return _Stream(self.path)
         return arrow("parquet").ParquetFile(self.path, page_checksum_verification=True, **options)
@@ -178,6 +178,6 @@ class TableFile:
 
 def is_table_file(source: str | os.PathLike[str], *, with_target: bool) -> bool:
     """Return whether a source is a table: a file of one that comes with a target, or the file of a DataFrame."""
-    path = Path(source)
+    path = to_path(source)
     ending = path.suffix.lower()
     return path.name == FRAME or (with_target and ending in (".parquet", ".arrow", ".pq", ".csv", ".tsv") and not path.is_dir())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
+from fastdata.remote.path import AnyPath
 from fastdata.words import number_of
 
 __all__ = ["Cutting", "Head", "Piece", "cutting_notes", "documents", "format_of"]
@@ -60,7 +61,7 @@ def format_of(name: str) -> tuple[str, str]:
     return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
-def documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[Found]:
+def documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
     Args:
@@ -87,7 +88,7 @@ def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int
         yield f"--split-on {shlex.quote(separator)} occurs in no .txt file, so each file is one document{shell}"
 
 
-def _documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str]) -> Iterator[Found]:
+def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str]) -> Iterator[Found]:
     kind, packed = format_of(piece.name)
     if kind == "parquet":
         yield from _rows(root / piece.name, piece, cutting.field)
@@ -103,7 +104,7 @@ def _documents(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str]) -
         yield 0, _text(b"".join(blocks), 0)
 
 
-def _blocks(path: Path, packed: str, piece: Piece) -> Iterator[bytes]:
+def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
     """Yield the bytes of a piece, decompressed."""
     if packed == "gzip":
         with gzip.open(path) as file:
@@ -202,7 +203,7 @@ def _checked(text: Any) -> str | CodecError:
     return text or CodecError("it is empty", "empty")
 
 
-def _rows(path: Path, piece: Piece, field: str) -> Iterator[Found]:
+def _rows(path: AnyPath, piece: Piece, field: str) -> Iterator[Found]:
     with needs("pyarrow"):
         import pyarrow
         from pyarrow import parquet

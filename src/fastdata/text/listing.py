@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
-from fastdata.errors import MissingExtraError, PrepError, needs
+from fastdata.errors import MissingExtraError, PrepError, RemoteError, needs
+from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.inputs import SPLITS, look, splits_error
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.text.documents import Cutting, Head, Piece, documents, format_of
@@ -29,7 +29,7 @@ LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a sha
 class TextList:
     """All inputs in the order of the store. skipped: how many files are not text, by extension. notes: for the caller."""
 
-    root: Path
+    root: AnyPath
     pieces: list[Piece]
     skipped: Counter[str]
     shard_bytes: int
@@ -38,7 +38,7 @@ class TextList:
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
     """Return whether a source is a .bin file, or a folder that holds only .bin, Megatron's .idx and nanoGPT's meta.pkl."""
-    path = Path(source)
+    path = to_path(source)
     found = False
     for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
         if not name.lower().endswith((".bin", *COMPANIONS)):
@@ -53,7 +53,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     Raises:
         PrepError: if there is nothing to prepare, or the folder holds several splits.
     """
-    path = Path(source)
+    path = to_path(source)
     skipped = Counter[str]()
     walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
     if path.is_dir():
@@ -72,7 +72,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         root = path.parent
         found = [(path.name, *look(path))]
     else:
-        raise PrepError(f"SOURCE {source} does not exist")
+        raise PrepError(f"SOURCE {source} does not exist{no_folders(path)}")
     text = [file for file in found if format_of(file[0])[0] != "bin"]
     if text and len(text) < len(found):  # skip tokens that lie among text
         skipped[".bin"] += len(found) - len(text)
@@ -91,7 +91,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     return TextList(root, pieces, skipped, shard_bytes, walk.notes())
 
 
-def _refuse_splits(path: Path, names: list[str], *, tokens: bool) -> None:
+def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
     """Raise PrepError if names contain words such as train and val. For text, every name must: a document may be about tests."""
     splits: dict[str, list[str]] = {}
     for name in names:
@@ -129,7 +129,7 @@ def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: i
     return replace(found, pieces=pieces)
 
 
-def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
+def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
     """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
     if piece.problem:
         yield 0
@@ -141,7 +141,7 @@ def _sizes(root: Path, piece: Piece, cutting: Cutting, end: int | None) -> Itera
         else:
             for _, text in documents(root, piece, cutting):
                 yield len(text.encode()) if isinstance(text, str) else 0
-    except MissingExtraError:
+    except (MissingExtraError, RemoteError):
         raise
     except Exception:  # noqa: BLE001  a library may raise anything for a bad file; the worker rejects it
         yield 0
@@ -159,7 +159,7 @@ def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
     return (*bounds, len(pieces))
 
 
-def _pieces(root: Path, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
+def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
     kind, packed = format_of(name)
     separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
     if problem or packed or kind in ("parquet", "bin") or not separator or size <= at_most:
@@ -174,7 +174,7 @@ def _pieces(root: Path, name: str, size: int, problem: str, cutting: Cutting, at
         begin = end
 
 
-def _cuts(path: Path, size: int, separator: bytes, at_most: int) -> Iterator[int]:
+def _cuts(path: AnyPath, size: int, separator: bytes, at_most: int) -> Iterator[int]:
     """Yield where documents begin, about every `at_most` bytes. A separator that overlaps itself is counted from the beginning."""
     overlaps = any(separator[:k] == separator[-k:] for k in range(1, len(separator)))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -189,7 +189,7 @@ def _cuts(path: Path, size: int, separator: bytes, at_most: int) -> Iterator[int
                 goal = at + at_most
 
 
-def _row_groups(root: Path, name: str, size: int, field: str, at_most: int) -> Iterator[Piece]:
+def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -> Iterator[Piece]:
     with needs("pyarrow"):
         import pyarrow
         from pyarrow import parquet

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import CodecError
+from fastdata.remote.path import AnyPath
 
 __all__ = ["MEGATRON_MAGIC", "TokenFile", "open_tokens", "tokens_dtype"]
 
@@ -38,7 +38,7 @@ class TokenFile:
         return np.diff(bounds)
 
 
-def open_tokens(path: Path) -> TokenFile:
+def open_tokens(path: AnyPath) -> TokenFile:
     """Map a file of tokens.
 
     Raises:
@@ -60,7 +60,7 @@ def open_tokens(path: Path) -> TokenFile:
     return TokenFile(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
 
 
-def tokens_dtype(path: Path) -> str:
+def tokens_dtype(path: AnyPath) -> str:
     """Return the dtype of a file's tokens, "uint16" or "uint32"; "uint16" if it cannot be read, since it becomes a reject."""
     try:
         return "uint16" if open_tokens(path).tokens.dtype.itemsize == 2 else "uint32"
@@ -68,7 +68,7 @@ def tokens_dtype(path: Path) -> str:
         return "uint16"
 
 
-def _megatron(path: Path, index: Path) -> TokenFile:
+def _megatron(path: AnyPath, index: AnyPath) -> TokenFile:
     data = index.read_bytes()
     head = len(MEGATRON_MAGIC)
     if not data.startswith(MEGATRON_MAGIC) or len(data) < head + 25 or int.from_bytes(data[head : head + 8], "little") != 1:

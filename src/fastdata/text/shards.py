@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from fastdata.errors import CodecError, MissingExtraError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.remote.path import AnyPath, fetched, to_path
 from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
 from fastdata.text.documents import Cutting, Found, Head, Piece, cutting_notes, documents
@@ -101,12 +101,14 @@ class _Shard:
         """Tokenize a piece. Documents that cannot be read or tokenized become rejects; those before and after are kept."""
         counts: list[int] = []
         self.pieces.append(counts)
+        if not piece.problem:
+            fetched(to_path(self._job.root) / piece.name, lambda: self._progress.at(-1))
         if piece.name.lower().endswith(".bin"):
             self._add_tokens(number, piece, counts)
             return
         spec = self._job.options.tokenizer
         engine = _engine(spec, self._job.files.get(spec.file, b""))
-        batches = _batches(Path(self._job.root), piece, self._job.options.cutting, self.seen)
+        batches = _batches(to_path(self._job.root), piece, self._job.options.cutting, self.seen)
         size = max(piece.size, 0)
         done = 0
         while True:
@@ -138,7 +140,7 @@ class _Shard:
                 raise CodecError(skip[1], skip[0])
             if piece.problem:
                 raise CodecError(detail_of(piece.problem), piece.problem)
-            file = open_tokens(Path(self._job.root) / piece.name)
+            file = open_tokens(to_path(self._job.root) / piece.name)
             tokens = file.tokens
             lengths = file.documents(self._job.options.end)
             if isinstance(piece, Head):
@@ -169,7 +171,7 @@ def _check(tokens: Array, options: TokenRecipe) -> None:
             raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
 
 
-def _batches(root: Path, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
+def _batches(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
     """Yield the documents of a piece in batches of a size that suits tokenizers. Raise an error after what was read before it."""
     batch: list[Found] = []
     chars = 0

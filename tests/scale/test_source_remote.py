@@ -1,0 +1,394 @@
+"""SOURCE in object storage: the store has the bytes of that of the same source on a local disk, whatever the faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import lmdb
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+import corpora
+import fastdata
+from fastdata import PrepError, RemoteError, StoreError
+from faults import FaultStore, storing
+from support import PREP, encode, picture, run, tree, write_pictures
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder that is served as a bucket."""
+    (tmp_path / "served" / "bucket").mkdir(parents=True)
+    return tmp_path / "served" / "bucket"
+
+
+@pytest.fixture
+def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultStore]:
+    """A server of S3 with this bucket."""
+    with storing(root.parent) as server:
+        for name, value in {
+            "ACCESS_KEY_ID": "a",
+            "SECRET_ACCESS_KEY": "b",
+            "REGION": "us-east-1",
+            "ENDPOINT_URL": server.url,
+        }.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield server
+
+
+def classes(root: Path) -> tuple[str, dict[str, Any]]:
+    """A folder for each class, and whatever else lies in folders."""
+    for name in ("z", "a", "ü b", "B"):
+        write_pictures(root / "in" / name, 4, ending=".jpg", seed=len(name))
+    (root / "in/a/deep/er").mkdir(parents=True)
+    (root / "in/a/deep/er/x.JPG").write_bytes(encode(picture(9, 30, 40)))
+    (root / "in/a/.hidden.jpg").write_bytes(b"1")
+    (root / "in/.cache").mkdir()
+    (root / "in/.cache/x.png").write_bytes(b"1")
+    (root / "in/a/notes.txt").write_text("other")
+    (root / "in/a/cut.jpg").write_bytes(encode(picture(9, 30, 40))[:300])
+    (root / "in/a/no_ending").write_bytes(encode(picture(8, 30, 40)))
+    (root / "in/stray.png").write_bytes(encode(picture(7, 30, 40), ".png"))
+    return "in", {"size": 24}
+
+
+def flat(root: Path) -> tuple[str, dict[str, Any]]:
+    """Images, labels in a table, and captions next to them."""
+    names = [path.name for path in write_pictures(root / "in", 7)]
+    (root / "labels.csv").write_text("path,label\n" + "".join(f"{name},{k % 2}.5\n" for k, name in enumerate(names)))
+    for name in names[:-1]:
+        (root / "in" / name).with_suffix(".txt").write_text(f"caption of {name}")
+    return "in", {"labels": "labels.csv", "fields": "caption=txt"}
+
+
+def masks(root: Path) -> tuple[str, dict[str, Any]]:
+    write_pictures(root / "in/k", 5)
+    for k in range(4):
+        (root / "masks/k").mkdir(parents=True, exist_ok=True)
+        (root / f"masks/k/{k:02d}_m.png").write_bytes(encode(np.full((48, 64), k, np.uint8), ".png"))
+    return "in", {"masks": "masks", "mask_suffix": "_m", "label_from": "(k)/"}
+
+
+def several(root: Path) -> tuple[str, dict[str, Any]]:
+    for side in ("left", "right"):
+        write_pictures(root / "in" / side, 5)
+    (root / "in/right/04.png").unlink()
+    return "in", {"images": ["left=left", "right=IN/in/right:png"]}
+
+
+def path_table(root: Path) -> tuple[str, dict[str, Any]]:
+    """A table of paths, some of which are not there, with a field."""
+    names = [path.name for path in write_pictures(root / "pictures/deep", 6)]
+    rows = [f"deep/{name},c{k % 2},{k}" for k, name in enumerate([*names, "missing.png"])]
+    (root / "list.csv").write_text("\n".join(["path,label,score", *rows, "deep/../deep/00.png,c0,0"]))
+    return "list.csv", {"root": "pictures", "fields": "score:float32"}
+
+
+def jsonl(root: Path) -> tuple[str, dict[str, Any]]:
+    names = [path.name for path in write_pictures(root / "in", 6)]
+    (root / "in/list.jsonl").write_text("\n".join(json.dumps({"path": n, "label": k}) for k, n in enumerate(names)))
+    return "in/list.jsonl", {}
+
+
+def coco(root: Path) -> tuple[str, dict[str, Any]]:
+    names = [path.name for path in write_pictures(root / "in", 3)]
+    images = [{"id": k, "file_name": name, "height": 48, "width": 64} for k, name in enumerate(names)]
+    boxes = [{"id": k, "image_id": k, "category_id": 7, "bbox": [1, 2, 10 + k, 20]} for k in range(3)]
+    (root / "coco.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 7, "name": "x"}]}))
+    return "in", {"coco": "coco.json"}
+
+
+def yolo(root: Path) -> tuple[str, dict[str, Any]]:
+    write_pictures(root / "data/images", 3)
+    (root / "data/labels").mkdir()
+    for k in range(3):
+        (root / f"data/labels/{k:02d}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (root / "data/data.yaml").write_text("names: [thing]\n")
+    return "data/images", {"yolo": "data/labels"}
+
+
+def tars(root: Path) -> tuple[str, dict[str, Any]]:
+    (root / "in").mkdir(parents=True)
+    for k in range(3):
+        with tarfile.open(root / f"in/s-{k}.tar", "w") as tar:
+            for j in range(4):
+                for ending, data in ((".jpg", encode(picture(j, 30, 40))), (".cls", b"%d" % j), (".txt", b"text %d" % j)):
+                    member = tarfile.TarInfo(f"{k}{j}{ending}")
+                    member.size = len(data)
+                    tar.addfile(member, BytesIO(data))
+    return "in/s-{0..2}.tar", {"fields": "caption=txt"}
+
+
+def parquet(root: Path) -> tuple[str, dict[str, Any]]:
+    (root / "in").mkdir()
+    for k in range(2):
+        images = [{"bytes": encode(picture(j, 30, 40)), "path": f"{j}.jpg"} for j in range(5)]
+        table = pyarrow.table({"image": images, "label": [j % 2 for j in range(5)], "score": [j / 2 for j in range(5)]})
+        pyarrow.parquet.write_table(table, root / f"in/part-{k}.parquet", row_group_size=2)
+    return "in/part-*.parquet", {"fields": "score"}
+
+
+def arrow(root: Path) -> tuple[str, dict[str, Any]]:
+    table = pyarrow.table({"image": [encode(picture(j, 30, 40)) for j in range(5)], "label": [j % 2 for j in range(5)]})
+    with pyarrow.OSFile(str(root / "x.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    return "x.arrow", {}
+
+
+def idx(root: Path) -> tuple[str, dict[str, Any]]:
+    pixels = np.arange(5 * 8 * 8, dtype=np.uint8)
+    shape = b"".join(k.to_bytes(4, "big") for k in (5, 8, 8))
+    (root / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + shape + pixels.tobytes())
+    (root / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1]) + (5).to_bytes(4, "big") + bytes(range(5)))
+    return "train-images-idx3-ubyte", {}
+
+
+def keys(root: Path) -> tuple[str, dict[str, Any]]:
+    """An LMDB with a file for each key."""
+    with lmdb.open(str(root / "in"), map_size=1 << 20) as env, env.begin(write=True) as txn:
+        for k in range(5):
+            txn.put(b"%d.jpg" % k, encode(picture(k, 30, 40)))
+    return "in", {}
+
+
+def text(root: Path) -> tuple[str, dict[str, Any]]:
+    texts = corpora.sentences(60)
+    (root / "in/deep").mkdir(parents=True)
+    (root / "in/a.txt").write_text("\n".join(texts[:20]))
+    (root / "in/deep/b.jsonl.zst").write_bytes(
+        zstandard.compress("\n".join(json.dumps({"text": t}) for t in texts[20:40]).encode())
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts[40:]}), root / "in/c.parquet", row_group_size=5)
+    (root / "in/damaged.jsonl.zst").write_bytes(b"nothing")
+    return "in", {"train_bpe": 300, "split_lines": True}
+
+
+def tokens(root: Path) -> tuple[str, dict[str, Any]]:
+    np.arange(1000, dtype="<u2").tofile(root / "train.bin")
+    return "train.bin", {"end_token": "7"}
+
+
+def table(root: Path) -> tuple[str, dict[str, Any]]:
+    (root / "people.csv").write_text(
+        "age,city,income\n" + "".join(f"{k},{'Oslo' if k % 3 else 'Rome'},{k * 2}\n" for k in range(50))
+    )
+    return "people.csv", {"target": "income"}
+
+
+def arrays(root: Path) -> tuple[str, dict[str, Any]]:
+    for k in range(6):
+        (root / f"in/c{k % 2}").mkdir(parents=True, exist_ok=True)
+        np.save(root / f"in/c{k % 2}/{k}.npy", np.arange(20 * 9 * (8 + k), dtype=np.int16).reshape(20, 9, -1))
+    np.savez(root / "in/c0/several.npz", a=np.zeros((3, 4, 5), np.int16), b=np.ones((4, 4, 4), np.int16))
+    (root / "in/c1/cut.npy").write_bytes((root / "in/c1/1.npy").read_bytes()[:500])
+    return "in", {}
+
+
+KINDS: list[Callable[[Path], tuple[str, dict[str, Any]]]] = [
+    classes, flat, masks, several, path_table, jsonl, coco, yolo, tars, parquet, arrow, idx, keys, text, tokens, table, arrays
+]  # fmt: skip
+PLACES = ("labels", "masks", "root", "coco", "yolo")  # options that name files
+
+
+def prepared(base: str, source: str, options: dict[str, Any], out: Path) -> Any:
+    """Prepare what lies below a folder or a URL."""
+    placed = {name: f"{base}/{value}" if name in PLACES else value for name, value in options.items()}
+    if "images" in placed:
+        placed["images"] = [where.replace("IN", base) for where in placed["images"]]
+    return fastdata.prep(f"{base}/{source}", out, workers=1, **placed)
+
+
+def same(one: Path, other: Path) -> None:
+    found, wanted = tree(one), tree(other)
+    assert sorted(found) == sorted(wanted)
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_the_store_is_that_of_the_local_source(make: Any, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    bucket.part = 5
+    source, options = make(root)
+    local = prepared(str(root), source, options, tmp_path / "local.fds")
+    remote = prepared("s3://bucket", source, options, tmp_path / "remote.fds")
+    same(remote.out, local.out)
+    assert (remote.rejected, remote.skipped) == (local.rejected, local.skipped)
+    assert [note.replace("s3://bucket", str(root)) for note in remote.notes] == [*local.notes]
+    assert not [
+        path for path in (tmp_path / "home").rglob("*") if path.is_file() and path.name not in ("CACHEDIR.TAG", "turn", "lock")
+    ]
+
+
+def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    classes(root)
+    fastdata.prep("s3://bucket/in", tmp_path / "a.fds", size=24, workers=1)
+    used = {path.removeprefix("bucket/"): count for path, count in bucket.requests.items()}
+    images = {f"in/{name}" for name, value in tree(root / "in").items() if value and "." in name and name.endswith(("jpg", "JPG"))}
+    images = {name for name in images if "/." not in name} | {"in/a/no_ending"}
+    assert used == {"LIST": 1} | dict.fromkeys(images, 1)  # the stray image has no label, and is not read
+
+
+def test_tasks_read_the_url_and_the_plan_has_no_secrets(
+    root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "tasks.fds", **options).out
+    assert not [path for path, data in tree(out).items() if data and b"very-secret" in data]
+    for path in (tmp_path / "home", tmp_path / "tmp"):  # what the planning machine has on its disk
+        shutil.rmtree(path, ignore_errors=True)
+    for task in (1, 0):
+        fastdata.prep_run(out, task=task, of=2, workers=1, progress="off")
+    fastdata.prep_finish(out)
+    same(out, expected)
+
+
+def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    write_pictures(root / "in/k", 6)
+    bucket.always = {"in/k/03.png": "404"}  # it went away after it was listed
+    summary = fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1)
+    assert (summary.kept, summary.rejected) == (5, {"missing": 1})
+
+
+def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
+    shutil.rmtree(tmp_path / "home", ignore_errors=True)
+    bucket.always = {"in/": "403"}
+    with pytest.raises(StoreError, match=r"s3://bucket/in/.*: the credentials have expired"):
+        fastdata.prep_run(out, workers=1, progress="off")
+    assert not (out / "manifest.json").exists()
+    bucket.always = {}
+    fastdata.prep_run(out, workers=1, progress="off")
+    fastdata.prep_finish(out)
+    same(out, expected)
+
+
+def test_faults_that_pass(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    for k in range(60):
+        write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
+    expected = fastdata.prep(root / "in", tmp_path / "local.fds", workers=1).out
+    bucket.faults, bucket.chance = ("500", "503", "reset", "cut", "flip"), 0.06
+    same(fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1).out, expected)
+    bucket.faults, bucket.chance = ("flip",), 0.2
+    same(fastdata.prep("s3://bucket/in", tmp_path / "b.fds", workers=1).out, expected)
+    assert bucket.made["flip"] > 3 and len(bucket.made) > 3
+
+
+def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    source, options = tars(root)
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
+    data = (root / "in/s-1.tar").read_bytes()
+    (root / "in/s-1.tar").write_bytes(data.replace(b"text 1", b"text 2"))
+    with pytest.raises(StoreError, match=r"s3://bucket/in/s-1.tar was replaced: it had \d+ bytes, .* plan again with overwrite"):
+        fastdata.prep_run(out, workers=1, progress="off")
+
+
+def test_archives_stay_within_the_cache(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    size = (root / "in/s-0.tar").stat().st_size
+    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size * 3 // 2))
+    same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)
+    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size // 2))
+    with pytest.raises(StoreError, match=r"cache_size is \d+, but one file takes \d+ bytes"):
+        prepared("s3://bucket", source, options, tmp_path / "b.fds")
+
+
+def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    source, options = tars(root)
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    base = f"{bucket.url}/bucket"
+    same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
+    with pytest.raises(PrepError, match=r"/bucket/in does not exist; http:// does not list folders: give a tar"):
+        fastdata.prep(f"{base}/in", tmp_path / "b.fds")
+    with pytest.raises(PrepError, match=r"1 of 1 are not there: http://.*/s-\*.tar; http:// does not list folders"):
+        fastdata.prep(f"{base}/in/s-*.tar", tmp_path / "b.fds")
+    names = [path.name for path in write_pictures(root / "p", 5)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{base}/p/{name},x\n" for name in [*names, "no.png"]))
+    summary = fastdata.prep(tmp_path / "list.csv", tmp_path / "c.fds", workers=1)
+    assert (summary.kept, summary.rejected) == (5, {"missing": 1})
+
+
+def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(root / "in/train", 2), write_pictures(root / "in/val", 2)
+    with pytest.raises(
+        PrepError, match=r"s3://bucket/in holds train and val side by side[^\n]*\n  fastdata-prep s3://bucket/in/train in-train.fds"
+    ):
+        fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
+    with pytest.raises(PrepError, match="SOURCE s3://bucket/none does not exist"):
+        fastdata.prep("s3://bucket/none", tmp_path / "a.fds")
+    source, _ = tars(root / "t")
+    with pytest.raises(
+        PrepError, match=r"order is shuffled, but s-\d.tar is in object storage, and would be fetched whole for each"
+    ):
+        fastdata.prep(f"s3://bucket/t/{source}", tmp_path / "a.fds", order="shuffled")
+    bucket.always = {"LIST": "403"}
+    with pytest.raises(RemoteError, match="s3://bucket/in: the credentials have expired"):
+        fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
+    with pytest.raises(ValueError, match="ftp://x/y is a URL of an unknown scheme; known are s3"):
+        fastdata.prep("ftp://x/y", tmp_path / "a.fds")
+
+
+def test_the_command_on_a_server_that_is_not_ours(root: Path, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto's S3, with odd names, and masks by URL."""
+    names = ["a b.png", "ü#?.png", "x%20y.png", "deep/z.png"]
+    for k, name in enumerate(names):
+        for folder, data in (
+            ("photos/cat", encode(picture(k, 20, 30), ".png")),
+            ("masks/cat", encode(np.full((20, 30), k, np.uint8), ".png")),
+        ):
+            path = root / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            url = f"{moto}/bucket/{folder}/{quote(name)}"
+            urlopen(Request(url, data, {"Content-Type": "image/png"}, method="PUT")).close()
+    urlopen(Request(f"{moto}/bucket/photos/", b"", method="PUT")).close()  # as consoles mark a folder
+    env = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": moto}
+    command = [*PREP, "s3://bucket/photos/", "--masks", "s3://bucket/masks", "--label-from", "(cat)/", "--workers", "1"]
+    done = run(*command, cwd=tmp_path, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    masks = {"masks": root / "masks", "label_from": "(cat)/"}
+    same(tmp_path / "photos.fds", fastdata.prep(root / "photos", tmp_path / "local.fds", **masks).out)
+
+
+def test_this_process_never_uses_obstore(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    """It may fork afterwards, also while a plan is made."""
+    source, _ = tars(root)
+    code = (
+        "import os, sys, fastdata\n"
+        "fastdata.prep(sys.argv[1], 'o.fds', workers=1, label_column='none')\n"
+        "assert 'obstore' not in sys.modules\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    fastdata.prep(sys.argv[1], 'p.fds', workers=1, label_column='none')\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "fastdata.prep(sys.argv[1], 'q.fds', workers=1, label_column='none')\n"
+    )
+    done = run(sys.executable, "-c", code, f"s3://bucket/{source}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    same(tmp_path / "p.fds", tmp_path / "o.fds")
+
+
+def test_no_server_is_an_error_at_once(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(root / "in/k", 6)
+    out = fastdata.prep_plan("s3://bucket/in", tmp_path / "a.fds").out
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
+    with pytest.raises(StoreError, match=r"s3://bucket/in/k/.*: the name of the server cannot be resolved"):
+        fastdata.prep_run(out, workers=1, progress="off")
