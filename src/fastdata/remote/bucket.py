@@ -31,11 +31,8 @@ PART = 8 << 20  # of a multipart upload
 TRIES = 4  # to write an object
 TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
-WRITERS = (
-    (10, 4),
-    (120, 1),
-)  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
-SLOW_S = 30.0  # an upload that fails after so long has been repeated by the client, so that the network is slow
+WRITERS = ((5, 4), (120, 1))  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
+LATE = 3  # writes in a row that take longer than that: the network is slow
 NO_OBJECT = "there is no such object (404)"
 PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
     "error sending request",
@@ -98,6 +95,7 @@ class Bucket:
         with self._explained(""):
             options = _options(self.url, storage or {}, create=create)
             self._store: Any = from_url(self.url, **options)
+            self._late = 0
             self._writers: list[tuple[Any, int]] = []
             for seconds, parts in WRITERS:
                 if "client_options" in options:
@@ -187,22 +185,22 @@ class Bucket:
             replace: overwrite an object that exists.
 
         Returns:
-            Whether it was written; False: there is an object of this name already, perhaps this one: a write is repeated if its answer
-            was lost.
+            Whether it was written; False: there is an object of this name already, which may be this one, if an answer was lost.
         """
-        from obstore.exceptions import AlreadyExistsError
-
-        started = time.monotonic()
+        from obstore.exceptions import AlreadyExistsError, GenericError
 
         def write(attempt: int) -> bool:
-            if time.monotonic() - started > SLOW_S:
-                self._writers = self._writers[-1:]
-            writer, parts = self._writers[-1] if attempt else self._writers[0]
+            writer, parts = self._writers[attempt > 0 or self._late >= LATE]
             mode = "overwrite" if replace else "create"
             try:
                 self._api.put(writer, path, data, mode=mode, chunk_size=PART, max_concurrency=parts)
             except AlreadyExistsError:
                 return False
+            except GenericError as error:
+                self._late += "timed out" in _words(error) or "timedout" in _words(error)
+                raise
+            if self._late < LATE and not attempt:
+                self._late = 0
             return True
 
         return self._repeated(path, write)
