@@ -320,7 +320,7 @@ def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_pa
 
 
 def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^storage is about a URL, such as .*, but OUT .*o.fds is a folder: leave it out"):
+    with pytest.raises(ValueError, match=r"^storage is about a URL, such as .*, but SOURCE and OUT are folders: leave it out"):
         fastdata.prep(photos, tmp_path / "o.fds", storage={"region": "x"})
     with pytest.raises(ValueError, match=r"OUT https://example.com/x.fds can only be read: give a URL such as s3://"):
         fastdata.prep(photos, "https://example.com/x.fds")
