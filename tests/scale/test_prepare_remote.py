@@ -141,10 +141,10 @@ def test_the_command_and_what_it_made_on_moto(photos: Path, expected: Tree, moto
 
 
 def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) -> None:
-    made = fastdata.prep(photos, f"file://{tmp_path}/a.fds", size=64, workers=2)
-    fastdata.prep(photos, tmp_path / "b.fds", size=64, workers=2)
+    made = fastdata.prep(photos, f"file://{tmp_path}/a.fds", size=64, limit=20, workers=1)
+    fastdata.prep(photos, tmp_path / "b.fds", size=64, limit=20, workers=1)
     assert made.out == tmp_path / "a.fds" and tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
-    fastdata.prep_plan(photos, f"file://{tmp_path}/c.fds", size=64)
+    fastdata.prep_plan(photos, f"file://{tmp_path}/c.fds", size=64, limit=20)
     fastdata.prep_run(f"file://{tmp_path}/c.fds", progress="off")
     fastdata.prep_finish(f"file://{tmp_path}/c.fds")
     assert tree(tmp_path / "c.fds") == tree(tmp_path / "b.fds")
@@ -406,15 +406,15 @@ def test_the_death_of_the_process_that_sends_is_an_error(photos: Path, expected:
     same(objects(server), expected)
 
 
-def test_azure(photos: Path, expected: Tree, azurite: dict[str, str], tmp_path: Path) -> None:
+def test_azure(photos: Path, azurite: dict[str, str], tmp_path: Path) -> None:
     url = "az://bucket/photos.fds"
-    fastdata.prep_plan(photos, url, size=64, storage=azurite)
+    fastdata.prep_plan(photos, url, size=64, limit=20, storage=azurite)
     fastdata.prep_run(url, task=0, of=2, workers=1, storage=azurite, progress="off")
     with pytest.raises(PrepError, match=r"az://bucket/photos.fds was made, or begun, with other options"):
-        fastdata.prep(photos, url, size=128, storage=azurite)
-    assert fastdata.prep(photos, url, size=128, storage=azurite, overwrite=True, workers=2).kept == 120
+        fastdata.prep(photos, url, size=128, limit=20, storage=azurite)
+    assert fastdata.prep(photos, url, size=128, limit=20, storage=azurite, overwrite=True, workers=1).kept == 19
     dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=azurite)
-    local = LMDBDataset(fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled", workers=2).out)
-    assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], local[k][0]) for k in range(0, 120, 7))
+    local = LMDBDataset(fastdata.prep(photos, tmp_path / "local.fds", size=128, limit=20, order="shuffled", workers=1).out)
+    assert len(dataset) == 19 and all(np.array_equal(dataset[k][0], local[k][0]) for k in range(19))
     with Agent(url, azurite) as agent:
-        assert sorted(agent.list()) == sorted(expected)
+        assert not [name for name in agent.list() if name.startswith(("work", "64"))]
