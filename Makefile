@@ -6,6 +6,7 @@ INSTALLED := .venv/.installed
 DALI := .venv/.dali
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
+PAGES := .venv-pages
 TORCHES := 2.6.0 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
@@ -13,7 +14,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-dali test-integrations test-scale test-torch check bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch check bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -22,6 +23,7 @@ help:
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   preparing on clusters of Ray and Slurm, run on this machine; installs them, into .venv-scale and (as root, on Debian) by apt-get"
+	@echo "make test-pages   reports in headless Chromium; installs Playwright into .venv-pages and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
@@ -47,6 +49,10 @@ test-integrations: $(CLIENTS)/.installed
 test-scale: $(SCALE)/.installed
 	@tests/scale/install_slurm.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale
+
+test-pages: $(PAGES)/.installed
+	@tests/pages/install_chromium.sh
+	$(PAGES)/bin/python -m pytest -q tests/pages
 
 torches: $(TORCHES:%=.venv-torch-%/.installed)
 
@@ -92,6 +98,12 @@ $(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
 	@test -x $(SCALE)/bin/python || { echo "making $(SCALE) with $(PYTHON)"; $(PYTHON) -m venv $(SCALE); }
 	@echo "installing fastdata and what runs clusters into $(SCALE); the first time takes some minutes"
 	@$(SCALE)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/scale/requirements.txt -e '.[ray,remote,text]'
+	@touch $@
+
+$(PAGES)/.installed: pyproject.toml constraints.txt tests/pages/requirements.txt
+	@test -x $(PAGES)/bin/python || { echo "making $(PAGES) with $(PYTHON)"; $(PYTHON) -m venv $(PAGES); }
+	@echo "installing fastdata and what drives a browser into $(PAGES); the first time takes some minutes"
+	@$(PAGES)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/pages/requirements.txt -e '.[report,tables]'
 	@touch $@
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt

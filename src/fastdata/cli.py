@@ -20,6 +20,7 @@ from fastdata._version import __version__
 from fastdata.cli_join import merge, subset
 from fastdata.cli_options import KINDS, SETTINGS
 from fastdata.cli_prep import prep
+from fastdata.cli_report import report
 from fastdata.errors import FastDataError, PrepError
 
 __all__ = ["main", "prep_main"]
@@ -52,6 +53,7 @@ def cli() -> None:
 cli.add_command(prep)
 cli.add_command(merge)
 cli.add_command(subset)
+cli.add_command(report)
 
 
 @cli.command()
