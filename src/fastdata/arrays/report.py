@@ -12,12 +12,11 @@ from fastdata.arrays.contact_sheet import MOST, draw_signal, stretched
 from fastdata.images.contact_sheet import label_text
 from fastdata.images.report import mask_section, samples_section
 from fastdata.images.report_pictures import colored
-from fastdata.report.charts import histogram, number
+from fastdata.report.charts import histogram, many, number
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
 from fastdata.report.pictures import Picture, sample, switches
 from fastdata.store.store import Store
-from fastdata.words import number_of
 
 __all__ = ["array_sections"]
 
@@ -48,7 +47,7 @@ def _sample(store: Store, parts: list[StoreArrays], names: list[str], index: int
     planes = [_plane(parts, index, axis) for axis in range(3)] if parts[0].axes >= 3 else [_plane(parts, index, None)]
     pictures = [Picture(pixels, f"{label or 'array'} {index}: {names[index]}, {what}", mask) for pixels, mask, what in planes]
     said = f"{index}: {names[index].rpartition('/')[2]}"
-    whole = " x ".join(map(str, shape))
+    whole = " × ".join(map(str, shape))
     places = "; ".join(what for _, _, what in planes)
     more = [
         tag("div", f"{index}: {names[index]}", class_="soft"),
@@ -90,7 +89,7 @@ def _shapes(store: Store, arrays: StoreArrays) -> Section:
     said = f"Stored as {arrays.dtype} in chunks of {' x '.join(map(str, section.chunk))}."
     said += f" Channels: {', '.join(map(str, channels))}." if channels else ""
     tiles = (
-        (" x ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(low, high, strict=True)), "sides"),
+        (" × ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(low, high, strict=True)), "sides"),
         (str(arrays.dtype), "values"),
     )
     facts = {"smallest": low, "largest": high, "dtype": str(arrays.dtype), "chunk": list(section.chunk), "channels": channels}
@@ -116,7 +115,7 @@ def _values(store: Store, arrays: StoreArrays, most: int) -> Section:
         found.append(finite[:: max(1, len(finite) // 20_000)])
     every = np.concatenate(found)
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
-    said = f"Measured in the middle (at most {edge} values along each side) of {number(count)} of {number_of(len(store), 'array')}."
+    said = f"Measured in the middle (at most {edge} values along each side) of {number(count)} of {many(len(store), 'array')}."
     facts: dict[str, Any] = {
         "measured": count,
         "min": low,
@@ -126,8 +125,8 @@ def _values(store: Store, arrays: StoreArrays, most: int) -> Section:
     facts |= {"constant": constant, "not_finite": broken}
     findings = []
     if constant:
-        findings.append(f"{number_of(len(constant), 'array', 'has')} one value only, the first is {constant[0]}.")
+        findings.append(f"{many(len(constant), 'array', 'has')} one value only, the first is {constant[0]}.")
     if broken:
-        findings.append(f"{number_of(len(broken), 'array', 'has')} values that are not finite, the first is {broken[0]}.")
+        findings.append(f"{many(len(broken), 'array', 'has')} values that are not finite, the first is {broken[0]}.")
     body = join(tag("p", said, class_="soft"), histogram(every, "Values"))
     return Section("values", "Values", body, facts, tuple(findings))

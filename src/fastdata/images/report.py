@@ -12,13 +12,13 @@ from fastdata.images.drawn_columns import box_legend
 from fastdata.images.quality import BLURRED, Look, alike, look_at, perceptual_hash
 from fastdata.images.report_columns import column_sections
 from fastdata.images.report_pictures import Pictures, hex_color
-from fastdata.report.charts import bars, dots, histogram, number
+from fastdata.report.charts import bars, dots, histogram, many, number
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
 from fastdata.report.pictures import gallery, switches
 from fastdata.store.canvas import class_colors
 from fastdata.store.store import Store
-from fastdata.words import human_bytes, number_of
+from fastdata.words import human_bytes
 
 __all__ = ["image_sections", "mask_section", "samples_section"]
 
@@ -60,17 +60,17 @@ def samples_section(store: Store, html: Any, tools: Sequence[Html], most: int = 
         name = labels.names[k] if 0 <= k < len(labels.names) else "no class" if labels.kind == "class" else ""
         groups.append((name, end - start, _spread(order[start:end], each).tolist()))
     shown = sum(len(rows) for _, _, rows in groups)
-    said = f"{number(shown)} of {number_of(len(store), store.kind.item)}"
-    said += ", evenly spaced" if shown < len(store) else ""
+    whole = many(len(store), store.kind.item)
+    said = f"{number(shown)} of {whole}, evenly spaced" if shown < len(store) else f"All {whole}"
     if labels.kind == "class":
-        said += f", of {len(chosen)} of {number_of(len(classes), 'class')}" if len(chosen) < len(classes) else ", by class"
+        said += f", of {len(chosen)} of {many(len(classes), 'class')}" if len(chosen) < len(classes) else ", by class"
     if labels.kind == "class" and len(groups) > 6:
         tools.append(tag("input", type="search", placeholder="Filter by class", aria_label="Filter by class"))
     parts = []
     if each >= 3 and labels.kind == "class":
         for name, count, rows in groups:
             heading = tag("h3", name, tag("small", f" {number(count)}"))
-            parts.append(tag("div", heading, gallery([html(row) for row in rows]), data_text=name))
+            parts.append(tag("div", heading, gallery([html(row) for row in rows], strip=True), data_text=name))
     else:
         parts.append(gallery([html(row) for _, _, rows in groups for row in rows]))
     body = join(
@@ -92,7 +92,7 @@ def _legend(store: Store) -> Html | None:
         found = box_legend(store, LEGEND)
         items = [(hex_color(color), text) for color, text in found]
     else:
-        items = [(color, f"{name} {share:.1%}") for name, color, _, share in _mask_classes(masks)[:LEGEND]]
+        items = [(color, f"{name}: {portion:.1%}") for name, color, _, portion in _mask_classes(masks)[:LEGEND]]
     return (
         tag("div", [tag("span", tag("i", style=f"background:{color}"), text) for color, text in items], class_="key")
         if items
@@ -118,10 +118,10 @@ def _sizes(store: Store, pictures: Pictures) -> Section:
         "bytes": int(sizes.sum()),
     }
     extreme = int(((ratio > 4) | (ratio < 1 / 4)).sum())
-    findings = (f"{number_of(extreme, 'image')} are more than four times as long as wide, or as wide as long.",) if extreme else ()
+    findings = (f"{many(extreme, 'image')} are more than four times as long as wide, or as wide as long.",) if extreme else ()
     shapes = len(np.unique(height << 32 | width))
-    said = f"All images are {width[0]} x {height[0]} pixels." if shapes == 1 else f"{number(shapes)} different sizes; as stored."
-    tile = (f"{span(width)} x {span(height)}", "pixels, width x height")
+    said = f"All images are {width[0]} × {height[0]} pixels." if shapes == 1 else f"{number(shapes)} different sizes; as stored."
+    tile = (f"{span(width)} × {span(height)}", "pixels, width × height")
     return Section(
         "sizes", "Sizes", join(tag("p", said, class_="soft"), tag("div", charts, class_="columns")), facts, findings, (tile,)
     )
@@ -130,7 +130,7 @@ def _sizes(store: Store, pictures: Pictures) -> Section:
 def span(values: Array) -> str:
     """Format the range of whole numbers."""
     low, high = int(values.min()), int(values.max())
-    return str(low) if low == high else f"{low} to {high}"
+    return str(low) if low == high else f"{low}–{high}"
 
 
 def _measured(store: Store, pictures: Pictures, most: int) -> tuple[Array, list[Look], list[int]]:
@@ -172,16 +172,14 @@ def _quality(store: Store, pictures: Pictures, rows: Array, looks: list[Look], b
         ),
     }
     counts = {name: len(places) for name, (_, _, places) in found.items()}
-    measured = (
-        f"{number(len(rows))} of {number_of(len(store), 'image')}" if len(rows) < len(store) else number_of(len(store), "image")
-    )
+    measured = f"{number(len(rows))} of {many(len(store), 'image')}" if len(rows) < len(store) else many(len(store), "image")
     findings = [
         f"{counts[key]} of {measured} {'are' if counts[key] > 1 else 'is'} {name}."
         for key, (name, _, _) in found.items()
         if counts[key]
     ]
     if broken:
-        findings.append(f"{number_of(len(broken), 'image')} cannot be decoded, the first is {broken[0]}: run fastdata verify.")
+        findings.append(f"{many(len(broken), 'image')} cannot be decoded, the first is {broken[0]}: run fastdata verify.")
     parts = [
         tag(
             "p",
@@ -227,13 +225,13 @@ def _duplicates(store: Store, pictures: Pictures, rows: Array, looks: list[Look]
     hashed = any(look.hash is not None for look in looks)
     findings = []
     if equal:
-        findings.append(f"{number_of(extra, 'image', 'is')} equal to another one, in {number_of(len(equal), 'group')}.")
+        findings.append(f"{many(extra, 'image', 'is')} equal to another one, in {many(len(equal), 'group')}.")
     if similar:
-        findings.append(f"{number_of(len(similar), 'group')} of images look alike.")
+        findings.append(f"{many(len(similar), 'group')} of images that look alike.")
     clash = [group for group in (*equal, *similar) if _differ(store, group)]
     if clash:
         findings.append(
-            f"{number_of(len(clash), 'group')} of equal or similar images {'have' if len(clash) > 1 else 'has'} different labels."
+            f"{many(len(clash), 'group')} of equal or similar images {'have' if len(clash) > 1 else 'has'} different labels."
         )
     parts = [tag("p", f"Exact: the checksums of all {number(len(store))} stored records.", class_="soft")]
     parts += _groups(store, pictures, equal, "equal")
@@ -279,7 +277,9 @@ def _mask_classes(masks: Any) -> list[tuple[str, str, int, float]]:
     colors = class_colors(1 << 16)
     names = dict(enumerate(masks.names))
     order = sorted(pixels, key=lambda k: -pixels[k])
-    return [(f"{k} {names.get(k, '')}".strip(), hex_color(colors[k]), pixels[k], pixels[k] / total) for k in order]
+    return [
+        (f"{k} {names[k]}" if names.get(k) else f"class {k}", hex_color(colors[k]), pixels[k], pixels[k] / total) for k in order
+    ]
 
 
 def mask_section(store: Store) -> Section:
@@ -292,9 +292,9 @@ def mask_section(store: Store) -> Section:
         colors=[color for _, color, _, _ in shown],
         form=lambda value: f"{value:.2%}",
     )
-    more = tag("p", f"{LEGEND} of {number_of(len(found), 'class')}.", class_="soft") if len(found) > LEGEND else None
+    more = tag("p", f"{LEGEND} of {many(len(found), 'class')}.", class_="soft") if len(found) > LEGEND else None
     rare = [name for name, _, _, share in found if share < 0.001]
     findings = (
-        (f"{number_of(len(rare), 'class')} of the masks: fewer than 0.1 % of the pixels ({', '.join(rare[:3])}).",) if rare else ()
+        (f"{many(len(rare), 'class')} of the masks: fewer than 0.1 % of the pixels ({', '.join(rare[:3])}).",) if rare else ()
     )
     return Section("masks", "Mask classes", join(more, chart), {"pixels": {name: pixels for name, _, pixels, _ in found}}, findings)

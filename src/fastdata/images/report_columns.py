@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from fastdata.images.drawn_columns import box_categories
-from fastdata.report.charts import bars, histogram, number
+from fastdata.report.charts import bars, histogram, many, number
 from fastdata.report.html import Html, tag
 from fastdata.report.page import Section
 from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.store import Store
-from fastdata.words import number_of
 
 __all__ = ["column_sections"]
 
@@ -37,7 +36,7 @@ def column_sections(store: Store) -> Iterator[Section]:
         charts, found = _column(column, reader, rows)
         facts[column.name] = found
         if column.geometry == "xyxy" and found["empty"]:
-            findings.append(f"{number_of(found['empty'], 'image', 'has')} no {column.name}.")
+            findings.append(f"{many(found['empty'], 'image', 'has')} no {column.name}.")
         badge = tag("span", "categories of boxes", class_="badge") if of is not None and column.name == of.name else None
         cards.append(tag("div", tag("h3", column.name, badge), tag("p", str(column).partition(" ")[2], class_="facts"), charts))
     said = "Values that belong to each image" + (f"; of {number(ROWS)} images, evenly spaced." if len(rows) < len(store) else ".")

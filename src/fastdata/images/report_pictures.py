@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import math
 from typing import Any
 
-import cv2
 import numpy as np
 
 from fastdata.errors import CodecError
@@ -24,6 +25,7 @@ __all__ = ["Pictures", "colored", "hex_color", "rejected_picture"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TEXT = 2000  # characters of a caption
+END = b"\xff\xd9"  # of a JPEG
 LARGEST = 1 << 26  # pixels of a rejected file that may be decoded
 
 
@@ -85,7 +87,7 @@ class Pictures:
         height, width = (int(self._store.field(self.variant, side)[index]) for side in ("height", "width"))
         more = [tag("div", text[:TEXT])] if text else []
         more.append(tag("div", f"{index}: {name}", class_="soft"))
-        more.append(tag("div", f"{width} x {height} pixels, size {self.variant.name}", class_="soft"))
+        more.append(tag("div", f"{width} × {height} pixels, size {self.variant.name}", class_="soft"))
         return sample(drawn, label or text, f"{index}: {name.rpartition('/')[2]}", more)
 
     def _picture(self, index: int, variant: Variant, alt: str, *, first: bool) -> Picture:
@@ -131,16 +133,22 @@ def hex_color(color: Any) -> str:
 
 
 def rejected_picture(data: bytes) -> Array | None:
-    """Return an image file as a small picture, uint8 RGB; None: nothing of it can be read. Lenient readers show what is there."""
+    """Return an image file as a small picture, uint8 RGB; of a JPEG that is cut short, what is there. None: it cannot be read."""
     try:
-        image = SourceImage(data, max_pixels=LARGEST)
-    except CodecError:
+        return shrink(rgb8(np.atleast_3d(SourceImage(data, max_pixels=LARGEST).decode())))
+    except CodecError as error:
+        return _beginning(data) if error.reason == "truncated" and data.startswith(b"\xff\xd8") else None
+
+
+def _beginning(data: bytes) -> Array | None:
+    """Return what Pillow decodes of a JPEG before it ends early; the rest is grey."""
+    from PIL import JpegImagePlugin
+
+    try:
+        image = JpegImagePlugin.JpegImageFile(io.BytesIO(data + END))
+        return shrink(np.asarray(image.convert("RGB"))) if math.prod(image.size) <= LARGEST else None
+    except (OSError, SyntaxError, ValueError):
         return None
-    try:
-        return shrink(rgb8(np.atleast_3d(image.decode())))
-    except CodecError:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
-        return None if pixels is None else shrink(np.asarray(pixels))
 
 
 def _fitting(store: Store) -> int | None:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from fastdata.report.html import Html, tag
+from fastdata.words import number_of
 
-__all__ = ["Line", "bars", "dots", "histogram", "line_chart", "number", "share"]
+__all__ = ["Line", "bars", "dots", "histogram", "line_chart", "many", "number", "share"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,9 +29,12 @@ TICKS = 5
 
 def number(value: float) -> str:
     """Format a number for people."""
-    if isinstance(value, int | np.integer) or (abs(value) < 1e15 and value == int(value) and abs(value) >= 100):
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:,.0f}" if isinstance(value, int | np.integer) or 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def many(count: int, what: str, verb: str = "") -> str:
+    """Format a number of things as `number_of` does, with commas between thousands."""
+    return f"{count:,}{number_of(count, what, verb)[len(str(count)) :]}"
 
 
 def share(part: float, whole: float) -> str:
@@ -40,17 +44,24 @@ def share(part: float, whole: float) -> str:
 
 
 def bars(
-    items: Sequence[tuple[str, float]], *, what: str, whole: float | None = None, colors: Sequence[str] = (), form: Any = number
+    items: Sequence[tuple[str, float]],
+    *,
+    what: str,
+    whole: float | None = None,
+    most: float | None = None,
+    colors: Sequence[str] = (),
+    form: Any = number,
 ) -> Html:
     """Return a table with a bar for each (name, value).
 
     Args:
         what: the meaning of the values, for readers who do not see the bars.
         whole: print shares of this sum too.
+        most: the value of the longest bar; None: the largest one.
         colors: one for each bar, such as "#a0b0c0".
         form: formats a value.
     """
-    most = max((value for _, value in items), default=0) or 1
+    most = most or max((value for _, value in items), default=0) or 1
     rows = []
     for k, (name, value) in enumerate(items):
         color = f";background:{colors[k]}" if colors else ""
@@ -94,6 +105,8 @@ def histogram(values: Array, what: str, *, log: bool = False, form: Any = number
         columns.append(
             tag("i", style=f"height:{100 * found / most:.1f}%", title=f"{span}: {found:,}", class_=None if found else "no")
         )
+    if low == high:
+        return tag("p", f"{what}: always {form(low)}", class_="none")
     median = float(np.median(numbers))
     said = f"{what}: {form(low)} to {form(high)}, median {form(median)}"
     axis = [tag("span", form(low)), tag("span", f"median {form(median)}"), tag("span", form(high))]
@@ -124,7 +137,7 @@ def dots(x: Array, y: Array, what: str, names: tuple[str, str]) -> Html:
     for (a, b), count in sorted(zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda item: -item[1]):
         side = 4 + 22 * math.sqrt(count / counts.max())
         place = f"left:{100 * a / wide / 1.06:.2f}%;bottom:{100 * b / tall / 1.06:.2f}%;width:{side:.1f}px;height:{side:.1f}px"
-        marks.append(tag("i", style=place, title=f"{number(round(a))} x {number(round(b))}: {count:,}"))
+        marks.append(tag("i", style=place, title=f"{number(round(a))} × {number(round(b))}: {count:,}"))
     said = f"{what}: {names[0]} up to {number(wide)}, {names[1]} up to {number(tall)}"
     return tag(
         "figure",

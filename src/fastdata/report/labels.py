@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.report.charts import bars, histogram, number
+from fastdata.report.charts import bars, histogram, many, number
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
 from fastdata.store.store import Store
-from fastdata.words import number_of
 
 __all__ = ["label_sections"]
 
@@ -42,9 +41,9 @@ def _classes(store: Store, labels: dict[str, Any]) -> Section:
         times = f"{counts[0] / least:.0f} times as many as {small} ({number(least)})"
         findings.append(f"The classes are unbalanced: {large} has {number(counts[0])} {items}s, {times}.")
     if empty:
-        findings.append(f"{number_of(empty, 'class', 'has')} no {items}.")
+        findings.append(f"{many(empty, 'class', 'has')} no {items}.")
     if unlabelled:
-        findings.append(f"{number_of(unlabelled, items, 'has')} no class: the target is -1.")
+        findings.append(f"{many(unlabelled, items, 'has')} no class: the target is -1.")
     facts = {
         "classes": len(what),
         "largest": counts[0] if counts else 0,
@@ -62,15 +61,17 @@ def _class_bars(order: list[dict[str, Any]], whole: int, items: str) -> Html:
     if len(pairs) <= MOST:
         half = -(-len(pairs) // 2) if len(pairs) > 12 else len(pairs)
         parts = [bars(pairs[:half], what=f"{items}s in each class", whole=whole)]
-        parts += [bars(pairs[half:], what="smaller classes", whole=whole)] if pairs[half:] else []
+        parts += [bars(pairs[half:], what="smaller classes", whole=whole, most=pairs[0][1])] if pairs[half:] else []
         return tag("div", parts, class_="columns") if len(parts) > 1 else parts[0]
+    if pairs[0][1] == pairs[-1][1]:
+        return tag("p", f"Each of the {number(len(pairs))} classes has {many(pairs[0][1], items)}.")
     half = MOST // 2
     between = pairs[half:-half]
     said = (
         f"{number(len(between))} more classes between these have {number(between[-1][1])} to {number(between[0][1])} {items}s each."
     )
     parts = [bars(pairs[:half], what=f"the {half} largest classes", whole=whole)]
-    parts.append(bars(pairs[-half:], what=f"the {half} smallest classes", whole=whole))
+    parts.append(bars(pairs[-half:], what=f"the {half} smallest classes", whole=whole, most=pairs[0][1]))
     spread = histogram(np.array([count for _, count in pairs]), f"{items}s of a class")
     return join(tag("div", parts, class_="columns"), tag("p", said, class_="soft"), spread)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.options import as_option, options_of
-from fastdata.report.charts import bars, number
+from fastdata.report.charts import bars, many, number
 from fastdata.report.html import Child, join, tag
 from fastdata.report.page import Section, listing
 from fastdata.report.pictures import Picture
 from fastdata.store.info_lines import CHECKSUM
 from fastdata.store.store import Store
-from fastdata.words import human_bytes, number_of
+from fastdata.words import human_bytes
 
 __all__ = ["making_section", "reject_sections"]
 
@@ -37,12 +37,12 @@ def reject_sections(store: Store, source: Path | None) -> list[Section]:
     if source is None:
         said = "Their files were not looked for: give --source, the folder that was prepared, for pictures."
     else:
-        said = f"{number_of(pictured, 'file')} of these could be shown from {source}."
+        said = f"{many(pictured, 'file')} of these could be shown from {source}."
     few = f"{MOST} of {number(len(rejects))}, evenly spaced" if len(rejects) > MOST else f"All {number(len(rejects))}"
     head: list[Child] = [tag("p", f"{few}. {said if pictured or source is None else ''}", class_="soft")]
     table = listing(("Input", "Reason", "Detail", "Picture" if pictured else ""), rows)
     body = join(bars(counts.most_common(), what="rejected inputs by reason"), head, table)
-    findings = (f"{number_of(len(rejects), 'input', 'was')} rejected: {_listed(counts)}.",)
+    findings = (f"{many(len(rejects), 'input', 'was')} rejected: {_listed(counts)}.",)
     return [Section("rejects", "Rejects", body, {"reasons": dict(counts.most_common()), "pictured": pictured}, findings)]
 
 
@@ -74,19 +74,19 @@ def making_section(store: Store, facts: dict[str, Any]) -> Section:
         (
             variant["name"],
             variant["codec"],
-            f"{variant['channels']} x {variant['dtype']}",
+            f"{variant['channels']} × {variant['dtype']}",
             variant["shards"],
             human_bytes(variant["file_bytes"]),
         )
         for variant in facts["variants"]
     ]
-    memory = [f"{human_bytes(one['bytes'])}" + (f" at size {one['size']}" if one["size"] else "") for one in facts["memory"]]
+    memory = [human_bytes(one["bytes"]) + (f" at size {one['size']}" if one["size"] else "") for one in facts["memory"]]
     identity = [("format", facts["format"]), ("fingerprint", facts["fingerprint"]), *facts["libraries"].items()]
     body = join(
-        tag("p", "The command, with every option that differs from its default. A store does not keep the names of files:"),
+        tag("p", "The command, as far as the store knows it. Options that name files or folders, such as --labels, are not kept."),
         tag("pre", command),
         listing(("Folder", "Codec", "Values", "Shards", "Bytes"), files, numbers=(3, 4)),
-        tag("p", f"{store.kind.held_by} takes {', '.join(memory)} of memory.") if memory else None,
+        tag("p", f"{store.kind.held_by} takes this much memory: {', '.join(memory)}.") if memory else None,
         tag(
             "div",
             tag("div", tag("h3", "Options"), listing(("", ""), options)),

@@ -53,7 +53,7 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: Sequ
     for first, *others in rows:
         cells = [tag("td", cell, class_="number" if k in numbers else None) for k, cell in enumerate(others, 1)]
         body.append(tag("tr", tag("th", first, scope="row"), cells))
-    titles = tag("tr", [tag("th", title, scope="col") for title in head])
+    titles = tag("tr", [tag("th", title, scope="col", class_="number" if k in numbers else None) for k, title in enumerate(head)])
     table = tag("table", tag("thead", titles) if any(head) else None, tag("tbody", body), class_="list")
     return tag("div", table, class_="scroll")
 

@@ -83,9 +83,9 @@ def sample(pictures: Sequence[Picture | str], name: str, note: str, more: Child 
     return tag("button", parts, type="button", class_="sample", data_text=name, style=f"--ratio:{ratio:.3f}")
 
 
-def gallery(samples: Sequence[Html]) -> Html:
-    """Return samples next to and below each other."""
-    return tag("div", samples, class_="gallery")
+def gallery(samples: Sequence[Html], *, strip: bool = False) -> Html:
+    """Return samples next to and below each other. strip: in one row, if the page is wide, and without their names."""
+    return tag("div", samples, class_="gallery strip" if strip else "gallery")
 
 
 def switches(*, masks: bool, boxes: bool) -> list[Html]:

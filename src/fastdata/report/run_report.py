@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import StoreError
 from fastdata.monitor.history import NAME, SMOOTHED, History, points_of, smoothed
-from fastdata.report.charts import Line, line_chart, number
+from fastdata.report.charts import Line, line_chart, many, number
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section, listing, page
-from fastdata.words import number_of
 
 __all__ = ["is_run", "run_report"]
 
@@ -108,14 +107,14 @@ def _summary(runs: Sequence[_Run]) -> Section:
         ("last evaluation loss", lambda facts: _shown(facts["evaluation"])),
         (
             "best evaluation loss",
-            lambda facts: "-" if facts["best"] is None else f"{_shown(facts['best'])} at {number(facts['best_at'])}",
+            lambda facts: "–" if facts["best"] is None else f"{_shown(facts['best'])} at {number(facts['best_at'])}",
         ),
         *((name, lambda facts, name=name: _shown(facts["last"].get(name))) for name in _metric_names(runs)),
         ("samples/s, median", lambda facts: _shown(facts["samples_per_s"])),
-        ("waiting for data", lambda facts: "-" if facts["wait"] is None else f"{facts['wait']:.1%}"),
+        ("waiting for data", lambda facts: "–" if facts["wait"] is None else f"{facts['wait']:.1%}"),
         ("updates skipped", lambda facts: number(facts["skipped"])),
         ("times resumed", lambda facts: number(facts["resumed"])),
-        ("first to last record", lambda facts: "-" if facts["hours"] is None else _duration(facts["hours"])),
+        ("first to last record", lambda facts: "–" if facts["hours"] is None else _duration(facts["hours"])),
     ]
     cells = [(what, *(show(facts) for facts in every.values())) for what, show in rows]
     heads = ["", *(join(tag("i", class_=f"c{run.color % 8} swatch"), run.name) for run in runs)]
@@ -140,12 +139,12 @@ def _findings(facts: dict[str, Any]) -> list[str]:
         best = f"best at update {number(facts['best_at'])} ({_shown(facts['best'])})"
         found.append(f"the evaluation loss was {best}, and is {_shown(facts['evaluation'])} at the end.")
     if facts["damaged"]:
-        found.append(f"{number_of(facts['damaged'], 'line')} of the log could not be read.")
+        found.append(f"{many(facts['damaged'], 'line')} of the log could not be read.")
     return found
 
 
 def _shown(value: float | None) -> str:
-    return "-" if value is None else number(float(f"{value:.{DIGITS}g}"))
+    return "–" if value is None else number(float(f"{value:.{DIGITS}g}"))
 
 
 def _duration(hours: float) -> str:

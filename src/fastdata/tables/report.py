@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.report.charts import bars, histogram, number, share
+from fastdata.report.charts import bars, histogram, many, number, share
 from fastdata.report.html import Html, tag
 from fastdata.report.page import Section
 from fastdata.store.store import Store
 from fastdata.tables.columns import Column
 from fastdata.tables.contact_sheet import format_value, sampled_values
-from fastdata.words import number_of
 
 __all__ = ["table_sections"]
 
@@ -40,7 +39,7 @@ def table_sections(store: Store) -> Iterator[Section]:
         lines = [tag("h3", column.name, target), tag("p", f"{kind}, stored as {column.dtype}{missing}", class_="facts"), chart]
         cards.append(tag("div", lines, data_text=column.name))
         findings += _findings(column, found, len(store))
-    said = number_of(len(table.columns), "column") + (f", the first {MOST} of them" if len(order) > MOST else "")
+    said = many(len(table.columns), "column") + (f", the first {MOST} of them" if len(order) > MOST else "")
     said += f". Charts show every {step}th row." if step > 1 else "."
     search = tag("input", type="search", placeholder="Filter by name", aria_label="Filter by name")
     tools = tag("div", search, class_="tools") if len(order) > 8 else None

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.report.charts import Line, bars, histogram, line_chart, number, share
+from fastdata.report.charts import Line, bars, histogram, line_chart, many, number, share
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
 from fastdata.store.store import Store
 from fastdata.text.contact_sheet import decoder, read_tokens
-from fastdata.words import number_of
 
 __all__ = ["token_sections"]
 
@@ -40,12 +39,12 @@ def _texts(store: Store, decode: Callable[[Sequence[int]], str], problem: str) -
         row = store.samples[index]
         length = int(row["tokens"])
         ids = read_tokens(store, int(row["start"]), min(FIRST, length)).tolist()
-        heading = tag("h3", f"{index}: {names[int(row['source'])]}", tag("small", f" {number_of(length, 'token')}"))
+        heading = tag("h3", f"{index}: {names[int(row['source'])]}", tag("small", f" {many(length, 'token')}"))
         shown = [tag("span", text) for text in _pieces(decode, ids)]
         parts.append(
             tag("div", heading, tag("p", shown, " …" if length > FIRST else None, class_="tokens", tabindex="0"), class_="text")
         )
-    said = f"The first {FIRST} tokens of {number(count)} of {number_of(len(store), 'document')}, evenly spaced. "
+    said = f"The first {FIRST} tokens of {number(count)} of {many(len(store), 'document')}, evenly spaced. "
     said += "Colours alternate from token to token."
     note = tag("p", problem) if problem else None
     return Section("samples", "Texts", join(tag("p", said, class_="soft"), note, parts), {"shown": count})
@@ -90,7 +89,7 @@ def _documents(store: Store) -> Section:
     parts.append(tag("p", said, class_="soft"))
     findings = []
     if empty:
-        findings.append(f"{number_of(empty, 'document', 'has')} no text.")
+        findings.append(f"{many(empty, 'document', 'has')} no text.")
     if len(store) > 1 and facts["longest"] > total / 2:
         findings.append(f"One document has {share(facts['longest'], total)} of all tokens.")
     tiles = ((number(total), "tokens"), (number(round(facts["mean"])), "tokens of a document, mean"))
@@ -113,7 +112,7 @@ def _vocabulary(store: Store, decode: Callable[[Sequence[int]], str]) -> Section
     half = -(-len(common) // 2)
     columns = [
         bars(common[:half], what="the most frequent tokens", whole=total),
-        bars(common[half:], what="and the next", whole=total),
+        bars(common[half:], what="and the next", whole=total, most=common[0][1]),
     ]
     ranked = counts[order[:used]]
     covered = 100 * np.cumsum(ranked) / total
@@ -139,4 +138,4 @@ def _vocabulary(store: Store, decode: Callable[[Sequence[int]], str]) -> Section
 def _shown(decode: Callable[[Sequence[int]], str], token: int) -> str:
     """Return a token with visible white space."""
     text = decode([token])
-    return f"{text.replace(' ', '␣').replace(chr(10), '⏎').replace(chr(9), '⇥') or '(nothing)'}  {token}"
+    return f"{text.replace(' ', '␣').replace(chr(10), '⏎').replace(chr(9), '⇥') or 'nothing'} ({token})"
