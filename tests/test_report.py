@@ -352,7 +352,7 @@ def test_several_runs_side_by_side_and_what_deserves_a_look(tmp_path: Path) -> N
     runs = json.loads(done.stdout)["sections"]["summary"]["runs"]
     assert list(runs) == ["a/run", "b/run"] and runs["b/run"]["damaged"] == 1
     said = " ".join(page.texts["a"])
-    assert "b/run: it waits for data for 40% of the time; a perfect loader would be 1.67 x as fast" in said
+    assert "b/run: it waits for data for 40 % of the time; a perfect loader would be 1.67 x as fast" in said
     assert "best at update 150" in said and "a/run:" not in said and "1 line of the log could not be read" in said
 
 

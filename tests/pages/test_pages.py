@@ -42,7 +42,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind, by name."""
     folder = tmp_path_factory.mktemp("pages")
     made = {"masks": stores.masked(), "volumes": stores.masked_arrays(), "table": stores.table(), "tokens": stores.tokens()}
-    made["photos"] = _photos(folder)
+    made |= {"photos": _photos(folder), "boxes": _boxes(folder)}
     found = {name: folder / f"{name}.html" for name in (*made, "runs")}
     for name, store in made.items():
         found[name].write_text(store_report(store, most=100)[0])
@@ -51,20 +51,26 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _photos(folder: Path) -> Path:
-    """A store of photos with boxes, of ten classes, with rejects and hostile names."""
-    boxes: list[dict[str, Any]] = []
-    images: list[dict[str, Any]] = []
+    """A store of photos of ten classes, with a reject and hostile names."""
     for k in range(30):
         name = f"class {k % 10} <script>document.title='broken'; console.error('ran')\u2044script>/{k}.jpg"
         path = folder / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(picture(k, 300, 200 + 20 * k)))
-        images.append({"id": k, "file_name": name, "height": 300, "width": 200 + 20 * k})
-        boxes.append({"id": k, "image_id": k, "bbox": [40, 60, 80, 100], "category_id": 1})
     (folder / "photos/words.jpg").write_text("no image")
+    return prep(folder / "photos", folder / "photos.fds", workers=1).out
+
+
+def _boxes(folder: Path) -> Path:
+    """A store of photos with a box each."""
+    (folder / "scenes").mkdir()
+    for k in range(4):
+        (folder / f"scenes/{k}.jpg").write_bytes(encode(picture(k, 300, 400)))
+    images = [{"id": k, "file_name": f"{k}.jpg", "height": 300, "width": 400} for k in range(4)]
+    boxes = [{"id": k, "image_id": k, "bbox": [40, 60, 80, 100], "category_id": 1} for k in range(4)]
     body = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
     (folder / "coco.json").write_text(json.dumps(body))
-    return prep(folder / "photos", folder / "photos.fds", coco=folder / "coco.json", workers=1).out
+    return prep(folder / "scenes", folder / "scenes.fds", coco=folder / "coco.json", workers=1).out
 
 
 def _run(folder: Path, seed: int) -> Path:
@@ -113,7 +119,7 @@ class Visit:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["masks", "volumes", "table", "tokens", "photos", "runs"])
+@pytest.mark.parametrize("name", ["masks", "volumes", "table", "tokens", "photos", "boxes", "runs"])
 def test_a_page_is_quiet_and_fits(browser: Browser, pages: dict[str, Path], tmp_path: Path, name: str, scheme: Any) -> None:
     folder = Path(os.environ.get("FASTDATA_PAGES", tmp_path))
     for size, what in ((WIDE, scheme), (NARROW, f"{scheme}-narrow")):
@@ -136,10 +142,6 @@ def test_the_controls(browser: Browser, pages: dict[str, Path]) -> None:
     with browser.new_context(viewport=WIDE, color_scheme="light") as context:
         visit = Visit(context.new_page(), pages["photos"])
         page = visit.page
-        assert page.locator("#samples svg").count() == 30 and page.locator("#samples svg").first.is_visible()
-        page.get_by_label("Boxes").uncheck()
-        assert not page.locator("#samples svg").first.is_visible()
-        page.get_by_label("Boxes").check()
         page.get_by_label("Filter by class").fill("CLASS 3")
         assert page.locator("#samples .sample:visible").count() == 3
         page.get_by_label("Filter by class").fill("")
@@ -163,6 +165,18 @@ def test_the_controls(browser: Browser, pages: dict[str, Path]) -> None:
         page.get_by_role("link", name="Duplicates").first.click()
         assert page.url.endswith("#duplicates")
         assert visit.said == [] and "broken" not in page.title()
+
+
+def test_masks_and_boxes_are_switched_off_and_on(browser: Browser, pages: dict[str, Path]) -> None:
+    with browser.new_context(viewport=WIDE) as context:
+        for name, what, selector, count in (("boxes", "Boxes", "#samples svg", 4), ("masks", "Masks", "#samples img.mask", 3)):
+            page = Visit(context.new_page(), pages[name]).page
+            drawn = page.locator(selector)
+            assert drawn.count() == count and drawn.first.is_visible()
+            page.get_by_label(what).uncheck()
+            assert not drawn.first.is_visible()
+            page.get_by_label(what).check()
+            assert drawn.first.is_visible()
 
 
 def test_values_below_the_pointer(browser: Browser, pages: dict[str, Path]) -> None:

@@ -86,7 +86,7 @@ def _shapes(store: Store, arrays: StoreArrays) -> Section:
         charts.append(histogram(arrays.sides[:, k], f"Side along axis {name}"))
     low, high = arrays.sides.min(0).tolist(), arrays.sides.max(0).tolist()
     channels = None if arrays.channels is None else sorted(set(arrays.channels.tolist()))
-    said = f"Stored as {arrays.dtype} in chunks of {' x '.join(map(str, section.chunk))}."
+    said = f"Stored as {arrays.dtype} in chunks of {' × '.join(map(str, section.chunk))}."
     said += f" Channels: {', '.join(map(str, channels))}." if channels else ""
     tiles = (
         (" × ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(low, high, strict=True)), "sides"),

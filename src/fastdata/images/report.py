@@ -12,7 +12,7 @@ from fastdata.images.drawn_columns import box_legend
 from fastdata.images.quality import BLURRED, Look, alike, look_at, perceptual_hash
 from fastdata.images.report_columns import column_sections
 from fastdata.images.report_pictures import Pictures, hex_color
-from fastdata.report.charts import bars, dots, histogram, many, number
+from fastdata.report.charts import bars, dots, histogram, many, number, share
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
 from fastdata.report.pictures import gallery, switches
@@ -24,8 +24,10 @@ __all__ = ["image_sections", "mask_section", "samples_section"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+RARE = 0.001  # a share of the pixels that is worth a look
 SHOWN = 96  # samples in the gallery
-EACH = 8  # most of a class
+EACH = 24  # most of a class
+STRIP = 8  # pictures that fit into a row
 WORST = 12  # pictures of each problem
 GROUPS, OF_GROUP = 12, 6  # groups of duplicates, and pictures of each
 PIXELS = 4 << 30  # most pixels that are decoded for measuring
@@ -70,7 +72,7 @@ def samples_section(store: Store, html: Any, tools: Sequence[Html], most: int = 
     if each >= 3 and labels.kind == "class":
         for name, count, rows in groups:
             heading = tag("h3", name, tag("small", f" {number(count)}"))
-            parts.append(tag("div", heading, gallery([html(row) for row in rows], strip=True), data_text=name))
+            parts.append(tag("div", heading, gallery([html(row) for row in rows], strip=len(rows) <= STRIP), data_text=name))
     else:
         parts.append(gallery([html(row) for _, _, rows in groups for row in rows]))
     body = join(
@@ -92,7 +94,7 @@ def _legend(store: Store) -> Html | None:
         found = box_legend(store, LEGEND)
         items = [(hex_color(color), text) for color, text in found]
     else:
-        items = [(color, f"{name}: {portion:.1%}") for name, color, _, portion in _mask_classes(masks)[:LEGEND]]
+        items = [(color, f"{name}: {share(portion, 1)}") for name, color, _, portion in _mask_classes(masks)[:LEGEND]]
     return (
         tag("div", [tag("span", tag("i", style=f"background:{color}"), text) for color, text in items], class_="key")
         if items
@@ -167,7 +169,7 @@ def _quality(store: Store, pictures: Pictures, rows: Array, looks: list[Look], b
         ),
         "blurred": (
             "blurred",
-            f"their sharpness is below {BLURRED:.0%} of the median",
+            f"their sharpness is below {share(BLURRED, 1)} of the median",
             [k for k in np.argsort(sharpness, kind="stable").tolist() if sharpness[k] < BLURRED * median and not plain[k]],
         ),
     }
@@ -287,13 +289,13 @@ def mask_section(store: Store) -> Section:
     found = _mask_classes(store.manifest.section("masks"))
     shown = found[:LEGEND]
     chart = bars(
-        [(name, share) for name, _, _, share in shown],
+        [(name, portion) for name, _, _, portion in shown],
         what="share of the pixels of all masks, before preparing",
         colors=[color for _, color, _, _ in shown],
-        form=lambda value: f"{value:.2%}",
+        form=lambda value: share(value, 1),
     )
     more = tag("p", f"{LEGEND} of {many(len(found), 'class')}.", class_="soft") if len(found) > LEGEND else None
-    rare = [name for name, _, _, share in found if share < 0.001]
+    rare = [name for name, _, _, portion in found if portion < RARE]
     findings = (
         (f"{many(len(rare), 'class')} of the masks: fewer than 0.1 % of the pixels ({', '.join(rare[:3])}).",) if rare else ()
     )

@@ -85,28 +85,26 @@ def histogram(values: Array, what: str, *, log: bool = False, form: Any = number
         return tag("p", f"{what}: no values", class_="none")
     low, high = float(numbers.min()), float(numbers.max())
     log = log and low > 0 and high / low >= 20
-    whole = values.dtype.kind in "iub" and not log
-    count = int(high - low) + 1 if whole and high - low < BINS else BINS
     if low == high:
-        count, edges = 1, np.array([low, high])
-    elif log:
-        edges = np.geomspace(low, high, count + 1)
+        return tag("p", f"{what}: always {form(low)}", class_="none")
+    step = -(-(high - low + 1) // BINS) if values.dtype.kind in "iu" and not log else 0.0  # whole numbers in a bin
+    if log:
+        edges = np.geomspace(low, high, BINS + 1)
         edges[0], edges[-1] = low, high
-    elif whole and count < BINS:
-        edges = np.arange(count + 1) + low - 0.5
+    elif step:
+        edges = np.arange(low, high + step, step) - 0.5
+        edges = np.append(edges, edges[-1] + step) if edges[-1] < high else edges
     else:
-        edges = np.linspace(low, high, count + 1)
-    counts = [len(numbers)] if low == high else np.histogram(numbers, edges)[0].tolist()
+        edges = np.linspace(low, high, BINS + 1)
+    counts = np.histogram(numbers, edges)[0].tolist()
     most = max(counts)
     columns = []
     for k, found in enumerate(counts):
-        exact = whole and (count < BINS or low == high)
-        span = form(low + k) if exact else f"{form(edges[k])} to {form(edges[k + 1])}"
+        first, last = (edges[k] + 0.5, edges[k + 1] - 0.5) if step else (edges[k], edges[k + 1])
+        span = form(first) if first == last else f"{form(first)} to {form(last)}"
         columns.append(
             tag("i", style=f"height:{100 * found / most:.1f}%", title=f"{span}: {found:,}", class_=None if found else "no")
         )
-    if low == high:
-        return tag("p", f"{what}: always {form(low)}", class_="none")
     median = float(np.median(numbers))
     said = f"{what}: {form(low)} to {form(high)}, median {form(median)}"
     axis = [tag("span", form(low)), tag("span", f"median {form(median)}"), tag("span", form(high))]
@@ -170,9 +168,16 @@ class Line:
 
 
 def line_chart(
-    lines: Sequence[Line], what: str, *, zero: bool = False, log: bool = False, top: float | None = None, ends: Sequence[float] = ()
+    lines: Sequence[Line],
+    what: str,
+    *,
+    zero: bool = False,
+    log: bool = False,
+    top: float | None = None,
+    ends: Sequence[float] = (),
+    over: str = "updates",
 ) -> Html:
-    """Return lines over the updates of runs.
+    """Return lines.
 
     Args:
         what: the meaning of y.
@@ -180,6 +185,7 @@ def line_chart(
         log: draw y on a logarithmic scale, if all values are positive and span more than a factor of 100.
         top: the upper end of y.
         ends: x of the ends of epochs.
+        over: what x counts.
     """
     lines = [line for line in lines if line.points]
     if not lines:
@@ -213,13 +219,20 @@ def line_chart(
                 tag("i", class_=f"c{line.color % 8}", style=f"left:{100 * x / last:.3f}%;top:{place(y):.3f}%") for x, y in points
             ]
         if not line.faint:
-            data.append({"name": line.name, "color": line.color % 8, "points": [[x, float(f"{y:.5g}")] for x, y in points]})
+            data.append(
+                {
+                    "name": line.name,
+                    "color": line.color % 8,
+                    "dashed": line.dashed,
+                    "points": [[x, float(f"{y:.5g}")] for x, y in points],
+                }
+            )
     said = f"{what}: " + "; ".join(
         f"{line.name} from {number(line.points[0][1])} to {number(line.points[-1][1])}" for line in lines
     )
     plot = tag("svg", drawn, viewBox="0 0 100 100", preserveAspectRatio="none", aria_hidden="true")
-    keys = [tag("span", tag("i", class_=f"c{one['color']}"), one["name"]) for one in data]
-    ticks = [tag("span", number(x)) for x in (0, last / 2, last)]
+    keys = [tag("span", tag("i", class_=f"c{one['color']}{' dash' if one['dashed'] else ''}"), one["name"]) for one in data]
+    ticks = [tag("span", text) for text in (0, number(last / 2), f"{number(last)} {over}")]
     return tag(
         "figure",
         tag("figcaption", what, tag("small", " (log scale)") if log else None),

@@ -51,7 +51,12 @@ class Picture:
         if self.mask is not None:
             mask = tag("img", src=_data(shrink(self.mask, smooth=False), ".png"), alt="", class_="mask")
         shapes = tag("svg", self.shapes, viewBox=f"0 0 {width} {height}", aria_hidden="true") if self.shapes else None
-        return tag("span", image, mask, shapes, class_="pic")
+        return tag("span", image, mask, shapes, class_="pic", style=f"flex:{self.ratio:.3f} 1 0")
+
+    @property
+    def ratio(self) -> float:
+        """Width divided by height."""
+        return float(self.pixels.shape[1] / self.pixels.shape[0])
 
 
 def shrink(pixels: Array, side: int = SIDE, *, smooth: bool = True) -> Array:
@@ -76,7 +81,7 @@ def sample(pictures: Sequence[Picture | str], name: str, note: str, more: Child 
         note: the line below that.
         more: what is shown when it is open.
     """
-    ratio = sum(1.5 if isinstance(one, str) else min(3.0, max(0.4, one.pixels.shape[1] / one.pixels.shape[0])) for one in pictures)
+    ratio = sum(1.5 if isinstance(one, str) else min(3.0, max(0.4, one.ratio)) for one in pictures)
     drawn = [tag("span", one, class_="pic broken") if isinstance(one, str) else one.html() for one in pictures]
     parts = [tag("span", drawn, class_="pics"), tag("span", name, class_="name") if name else None]
     parts += [tag("span", note, class_="note"), tag("span", more, class_="more") if more is not None else None]
@@ -84,7 +89,7 @@ def sample(pictures: Sequence[Picture | str], name: str, note: str, more: Child 
 
 
 def gallery(samples: Sequence[Html], *, strip: bool = False) -> Html:
-    """Return samples next to and below each other. strip: in one row, if the page is wide, and without their names."""
+    """Return samples next to and below each other. strip: in one row, if the page is wide."""
     return tag("div", samples, class_="gallery strip" if strip else "gallery")
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import StoreError
 from fastdata.monitor.history import NAME, SMOOTHED, History, points_of, smoothed
-from fastdata.report.charts import Line, line_chart, many, number
+from fastdata.report.charts import Line, line_chart, many, number, share
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section, listing, page
 
@@ -90,7 +90,7 @@ def _tiles(run: _Run) -> list[tuple[str, str]]:
     found = [(number(facts["updates"]), "updates"), (number(facts["epochs"]), "epochs")]
     shown = [("loss", "training loss"), ("best", "best evaluation loss"), ("samples_per_s", "samples/s, median")]
     found += [(number(float(f"{facts[key]:.4g}")), what) for key, what in shown if facts[key] is not None]
-    return found + ([(f"{facts['wait']:.1%}", "waiting for data")] if facts["wait"] is not None else [])
+    return found + ([(share(facts["wait"], 1), "waiting for data")] if facts["wait"] is not None else [])
 
 
 def _best(runs: Sequence[_Run]) -> list[tuple[str, str]]:
@@ -111,7 +111,7 @@ def _summary(runs: Sequence[_Run]) -> Section:
         ),
         *((name, lambda facts, name=name: _shown(facts["last"].get(name))) for name in _metric_names(runs)),
         ("samples/s, median", lambda facts: _shown(facts["samples_per_s"])),
-        ("waiting for data", lambda facts: "–" if facts["wait"] is None else f"{facts['wait']:.1%}"),
+        ("waiting for data", lambda facts: "–" if facts["wait"] is None else share(facts["wait"], 1)),
         ("updates skipped", lambda facts: number(facts["skipped"])),
         ("times resumed", lambda facts: number(facts["resumed"])),
         ("first to last record", lambda facts: "–" if facts["hours"] is None else _duration(facts["hours"])),
@@ -131,7 +131,9 @@ def _findings(facts: dict[str, Any]) -> list[str]:
     found = []
     if facts["wait"] is not None and facts["wait"] > WAITING:
         times = 1 / max(1 - facts["wait"], 0.01)
-        found.append(f"it waits for data for {facts['wait']:.0%} of the time; a perfect loader would be {times:.2f} x as fast.")
+        found.append(
+            f"it waits for data for {share(facts['wait'], 1)} of the time; a perfect loader would be {times:.2f} x as fast."
+        )
     if facts["skipped"] > SKIPPED * facts["updates"]:
         skipped = f"{number(facts['skipped'])} of {number(facts['updates'])} updates"
         found.append(f"{skipped} were skipped, because they were not finite.")
@@ -149,6 +151,8 @@ def _shown(value: float | None) -> str:
 
 def _duration(hours: float) -> str:
     seconds = round(hours * 3600)
+    if seconds < 60:
+        return f"{seconds} s"
     return f"{seconds // 3600} h {seconds // 60 % 60} min" if seconds >= 3600 else f"{seconds // 60} min {seconds % 60} s"
 
 
@@ -204,7 +208,7 @@ def _speed(runs: Sequence[_Run]) -> Section:
     lines = []
     for run in runs:
         train = run.history.train
-        lines.append(Line(_of(run, runs, "as it was"), points_of(train, "samples_per_s"), run.color))
+        lines.append(Line("as it was" if len(runs) == 1 else run.name, points_of(train, "samples_per_s"), run.color))
         if len(runs) == 1:
             lines.append(
                 Line("without waiting for data", points_of(train, "samples_per_s_without_waiting"), run.color + 1, dashed=True)

@@ -21,6 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST = 200  # columns that are shown
 NAMES = 12  # names of a category
+DATE = 10  # characters of a date
 MISSING = 0.5  # a share of missing values that is worth a look
 
 
@@ -59,16 +60,19 @@ def _chart(column: Column, values: Array, rows: int) -> tuple[Html, dict[str, An
         facts |= {"names": len(names), "counts": {names[k]: int(counts[k]) for k in order[:1000]}}
         shown = [(names[k], int(counts[k])) for k in order[:NAMES]]
         more = f", the commonest {NAMES} of {number(len(names))}" if len(names) > NAMES else ""
-        return bars(shown, what=f"rows of each name{more}", whole=int(counts.sum())), facts
+        return bars(shown, what=f"rows{more}", whole=int(counts.sum())), facts
     form = partial(_form, column=column)
     scaled = values / 10**column.scale if column.kind == "decimal" else values
     facts |= {"min": form(values.min()), "max": form(values.max()), "values": len(values)}
+    if facts["min"] == facts["max"]:
+        return tag("p", f"always {facts['min']}", class_="none"), facts
     if not column.unit:
         facts |= {"mean": float(scaled.mean(dtype=np.float64)), "deviation": float(scaled.std(dtype=np.float64))}
         said = f"mean {number(facts['mean'])}, deviation {number(facts['deviation'])}"
     else:
         said = f"{form(values.min())} to {form(values.max())}"
-    return tag("div", histogram(values, said, form=form)), facts
+    days = column.kind == "timestamp" and facts["min"][:DATE] != facts["max"][:DATE]
+    return histogram(values, said, form=(lambda value: form(value)[:DATE]) if days else form), facts
 
 
 def _form(value: float, column: Column) -> str:

@@ -129,7 +129,9 @@ def _vocabulary(store: Store, decode: Callable[[Sequence[int]], str]) -> Section
     body = join(
         tag("p", f"Tokenizer {name}, {number(section.vocab_size)} tokens; {number(used)} of them occur. {said}", class_="soft"),
         tag("div", columns, class_="columns"),
-        line_chart([curve], "Share of the text, in %, that the N most frequent tokens make up", zero=True, top=100.0),
+        line_chart(
+            [curve], "Share of the text, in %, that the N most frequent tokens make up", zero=True, top=100.0, over="tokens"
+        ),
     )
     tiles = ((number(section.vocab_size), "in the vocabulary"),)
     return Section("vocabulary", "Vocabulary", body, facts, (), tiles)
