@@ -148,7 +148,7 @@ def test_the_controls(browser: Browser, pages: dict[str, Path]) -> None:
         first = page.locator("main .sample").first
         first.focus()
         page.keyboard.press("Enter")
-        shown = page.locator("dialog .shown .note")
+        shown = page.locator("dialog .shown .more")
         before = shown.inner_text()
         page.keyboard.press("ArrowRight")
         assert shown.inner_text() != before

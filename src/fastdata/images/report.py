@@ -107,7 +107,7 @@ def _sizes(store: Store, pictures: Pictures) -> Section:
     height, width = (store.field(variant, side).astype(np.int64) for side in ("height", "width"))
     sizes = store.field(variant, "bytes")
     ratio = width / height
-    charts = [dots(width, height, f"Width and height of size {variant.name}, pixels", ("width", "height"))]
+    charts = [dots(width, height, "Width and height, pixels", ("width", "height"))]
     charts += [
         histogram(ratio, "Aspect ratio, width / height", log=True),
         histogram(sizes, "Bytes of a record", log=True, form=human_bytes),
@@ -121,8 +121,11 @@ def _sizes(store: Store, pictures: Pictures) -> Section:
     }
     extreme = int(((ratio > 4) | (ratio < 1 / 4)).sum())
     findings = (f"{many(extreme, 'image')} are more than four times as long as wide, or as wide as long.",) if extreme else ()
+    size = f" with size {variant.size}" if variant.size else ""
     shapes = len(np.unique(height << 32 | width))
-    said = f"All images are {width[0]} × {height[0]} pixels." if shapes == 1 else f"{number(shapes)} different sizes; as stored."
+    said = (
+        f"All images are {width[0]} × {height[0]} pixels." if shapes == 1 else f"{number(shapes)} different sizes, as stored{size}."
+    )
     tile = (f"{span(width)} × {span(height)}", "pixels, width × height")
     return Section(
         "sizes", "Sizes", join(tag("p", said, class_="soft"), tag("div", charts, class_="columns")), facts, findings, (tile,)

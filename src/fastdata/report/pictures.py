@@ -51,7 +51,7 @@ class Picture:
         if self.mask is not None:
             mask = tag("img", src=_data(shrink(self.mask, smooth=False), ".png"), alt="", class_="mask")
         shapes = tag("svg", self.shapes, viewBox=f"0 0 {width} {height}", aria_hidden="true") if self.shapes else None
-        return tag("span", image, mask, shapes, class_="pic", style=f"flex:{self.ratio:.3f} 1 0")
+        return tag("span", image, mask, shapes, class_="pic", style=f"flex:{100 * self.ratio:.0f} 1 0")
 
     @property
     def ratio(self) -> float:
