@@ -14,7 +14,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch check bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch check pictures bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-pages   reports in headless Chromium; installs Playwright into .venv-pages and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
+	@echo "make pictures   draw the pictures of the documentation again"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
@@ -67,6 +68,10 @@ check: $(INSTALLED)
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q tests/test_imports.py
+
+pictures: $(PAGES)/.installed
+	@tests/pages/install_chromium.sh
+	$(PAGES)/bin/python tools/draw_docs.py docs/images
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)

@@ -28,16 +28,18 @@ RARE = 0.001  # a share of the pixels that is worth a look
 SHOWN = 96  # samples in the gallery
 EACH = 24  # most of a class
 STRIP = 8  # pictures that fit into a row
-WORST = 12  # pictures of each problem
-GROUPS, OF_GROUP = 12, 6  # groups of duplicates, and pictures of each
-PIXELS = 4 << 30  # most pixels that are decoded for measuring
+WORST = 8  # pictures of each problem
+GROUPS, OF_GROUP = 8, 4  # groups of duplicates, and pictures of each
+PIXELS = 2 << 30  # most pixels that are decoded for measuring
 LEGEND = 40  # classes in a legend
 
 
 def image_sections(store: Store, most: int) -> Iterator[Section]:
     """Yield the sections on a store's images. most: how many are measured."""
     pictures = Pictures(store)
-    yield samples_section(store, pictures.html, switches(masks=pictures.masks, boxes=pictures.shapes))
+    yield samples_section(
+        store, pictures.html, switches(masks=pictures.masks, boxes=pictures.shapes), SHOWN // max(1, len(store.manifest.images))
+    )
     yield _sizes(store, pictures)
     rows, looks, broken = _measured(store, pictures, most)
     yield _quality(store, pictures, rows, looks, broken)

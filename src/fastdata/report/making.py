@@ -66,9 +66,9 @@ def _picture(store: Store, source: Path | None, name: str) -> Picture | None:
     return None if pixels is None else Picture(pixels, f"the rejected input {name}")
 
 
-def making_section(store: Store, facts: dict[str, Any]) -> Section:
-    """Return the section on how the store was made. facts: those of `store_facts`."""
-    command = _command(store)
+def making_section(store: Store, name: str, facts: dict[str, Any]) -> Section:
+    """Return the section on how the store of this name was made. facts: those of `store_facts`."""
+    command = _command(store, name)
     options = [(name, _shown(value)) for name, value in store.kind.typed(facts["options"]).items()]
     files = [
         (
@@ -97,10 +97,10 @@ def making_section(store: Store, facts: dict[str, Any]) -> Section:
     return Section("making", "How it was made", body, {"command": command, "libraries": facts["libraries"]})
 
 
-def _command(store: Store) -> str:
+def _command(store: Store, out: str) -> str:
     """Return the command that makes such a store, as far as it knows."""
     known = options_of(store.kind.options)
-    parts = ["fastdata-prep", "SOURCE", store.path.name]
+    parts = ["fastdata-prep", "SOURCE", out]
     for name, value in store.kind.typed(store.manifest.options).items():
         key = name.replace("-", "_")
         if name in store.kind.untyped or key not in known:

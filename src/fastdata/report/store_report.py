@@ -29,8 +29,9 @@ def store_report(
     """
     store = Store(path, kind=None)
     facts = store_facts(store)
-    near = Path(path).absolute().with_suffix("")
-    found = Path(source) if source is not None else near if near != Path(path).absolute() and near.is_dir() else None
+    whole = Path(os.path.abspath(path))
+    name, near = whole.name, whole.with_suffix("")
+    found = Path(source) if source is not None else near if near != whole and near.is_dir() else None
     sections: list[Section] = list(store.kind.report(store, most)) if len(store) else []
     first = [section for section in sections if section.key == "samples"]
     sections = [
@@ -38,12 +39,11 @@ def store_report(
         *label_sections(store, facts["labels"]),
         *(section for section in sections if section not in first),
         *reject_sections(store, found),
-        making_section(store, facts),
+        making_section(store, name, facts),
     ]
     numbers = [(number(len(store)), f"{store.kind.item}s"), *(tile for section in sections for tile in section.tiles)]
     numbers.append((human_bytes(sum(variant["file_bytes"] for variant in facts["variants"])), "on disk"))
     numbers.append((number(sum(facts["rejected"].values())), "rejected"))
-    name = Path(os.path.abspath(path)).name
     said = f"{store.kind.described(store.manifest)} · {os.fspath(path)}"
     values = {section.key: {**section.facts, "findings": list(section.findings)} for section in sections}
     return page(name, said, numbers, sections), {"store": str(store.path), "samples": len(store), "sections": values}
