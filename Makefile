@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 DALI := .venv/.dali
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
-PAGES := .venv-pages
+PAGES := .venv/.pages
 TORCHES := 2.6.0 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
@@ -23,7 +23,7 @@ help:
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   preparing on clusters of Ray and Slurm, run on this machine; installs them, into .venv-scale and (as root, on Debian) by apt-get"
-	@echo "make test-pages   reports in headless Chromium; installs Playwright into .venv-pages and (as root, on Debian) Chromium by apt-get"
+	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make pictures   draw the pictures of the documentation again"
@@ -51,9 +51,9 @@ test-scale: $(SCALE)/.installed
 	@tests/scale/install_slurm.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale
 
-test-pages: $(PAGES)/.installed
+test-pages: $(PAGES)
 	@tests/pages/install_chromium.sh
-	$(PAGES)/bin/python -m pytest -q tests/pages
+	$(RUN) -m pytest -q tests/pages
 
 torches: $(TORCHES:%=.venv-torch-%/.installed)
 
@@ -69,9 +69,9 @@ check: $(INSTALLED)
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q tests/test_imports.py
 
-pictures: $(PAGES)/.installed
+pictures: $(PAGES)
 	@tests/pages/install_chromium.sh
-	$(PAGES)/bin/python tools/draw_docs.py docs/images
+	$(RUN) tools/draw_docs.py docs/images
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
@@ -89,6 +89,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
 	@touch $@
 
+$(PAGES): $(INSTALLED) tests/pages/requirements.txt
+	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/pages/requirements.txt
+	@touch $@
+
 $(DALI): $(INSTALLED)
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dali]'
 	@touch $@
@@ -103,12 +107,6 @@ $(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
 	@test -x $(SCALE)/bin/python || { echo "making $(SCALE) with $(PYTHON)"; $(PYTHON) -m venv $(SCALE); }
 	@echo "installing fastdata and what runs clusters into $(SCALE); the first time takes some minutes"
 	@$(SCALE)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/scale/requirements.txt -e '.[ray,remote,text]'
-	@touch $@
-
-$(PAGES)/.installed: pyproject.toml constraints.txt tests/pages/requirements.txt
-	@test -x $(PAGES)/bin/python || { echo "making $(PAGES) with $(PYTHON)"; $(PYTHON) -m venv $(PAGES); }
-	@echo "installing fastdata and what drives a browser into $(PAGES); the first time takes some minutes"
-	@$(PAGES)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/pages/requirements.txt -e '.[report,tables]'
 	@touch $@
 
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -165,31 +167,25 @@ def test_a_sample_of_a_large_store_is_measured_and_said() -> None:
 
 
 def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
-    evil = "<script>alert(1)<\x2fscript>".replace("/", "\u2215")
-    folder = tmp_path / "in" / evil
-    write_pictures(folder, 2)
-    write_pictures(tmp_path / "in" / "'\" onmouseover=x & <b>", 2, seed=5)
-    (folder / "</title><img src=x onerror=alert(2)>.png".replace("/", "\u2215")).write_bytes(encode(picture(9, 30, 40), ".png"))
-    (Path(str(folder).encode().decode("utf-8")) / "bad").mkdir()
-    undecodable = str(folder / "x").encode() + b"\xff\xfe.png"
-    Path(undecodable.decode("utf-8", "surrogateescape")).write_bytes(b"<svg onload=alert(3)>")
-    captions = tmp_path / "c.csv"
-    rows = [
-        (path, "</script><script>alert(4)</script>")
-        for path in sorted((tmp_path / "in").rglob("*.png"))
-        if b"\xff" not in str(path).encode("utf-8", "surrogateescape")
+    script = (Path(fastdata.__file__).parent / "report/page.js").read_text()
+    evil = [
+        "</script><script>alert(1)</script>",
+        "' onclick=alert(2) x=\"",
+        "</style><img src=x onerror=alert(3)>",
+        "&lt;b&gt; \u202e",
     ]
-    pd.DataFrame([(str(path), path.parent.name, text) for path, text in rows], columns=["path", "label", "caption"]).to_csv(
-        captions, index=False
-    )
-    for store in (
-        prep(tmp_path / "in", tmp_path / "<i>o.fds", workers=1).out,
-        prep(captions, tmp_path / "c.fds", workers=1, fields=("caption",)).out,
-    ):
-        _, page = report(store)
-        assert not {"b", "i>", "script>"} & {tag for tag, _ in page.elements} - {"b"}
-        assert any("<b>" in text for text in page.attributes("button", "data-text"))
-        assert page.texts["script"] == [(Path(fastdata.__file__).parent / "report/page.js").read_text()]
+    paths = write_pictures(tmp_path / "in", 4)
+    rows = {"path": [path.name for path in paths], "label": evil, "caption": evil[::-1]}
+    pd.DataFrame(rows).to_csv(tmp_path / "in/c.csv", index=False)
+    _, page = report(prep(tmp_path / "in/c.csv", tmp_path / "<i>.fds", workers=1, fields=("caption",)).out)
+    assert {text.replace("\ufffd", "\u202e") for text in page.attributes("button", "data-text")} == {*evil}
+    assert page.texts["script"] == [script] and "<i>.fds" in page.texts["h1"]
+    assert all(any(text in alt.replace("\ufffd", "\u202e") for alt in page.attributes("img", "alt")) for text in evil), "captions"
+    os.rename(paths[0], os.fsencode(tmp_path / "in") + b"/<svg onload=x>\xff\xfe.png")  # noqa: PTH104
+    paths[1].rename(tmp_path / "in/<script>.png").write_text("no image")
+    sections, page = report(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).out)
+    assert sections["rejects"]["reasons"] == {"not-an-image": 1} and "<script>.png" in page.texts["th"]
+    assert any("<svg onload=x>\ufffd\ufffd.png" in text for text in page.texts["div"])
 
 
 @pytest.mark.parametrize(
@@ -377,6 +373,22 @@ def test_the_command(tmp_path: Path) -> None:
         assert done.returncode == 2 and re.search(words, done.stderr), done.stderr
     done = run(*MAIN, "report", tmp_path / "empty", cwd=tmp_path)
     assert done.returncode == 1 and "no store at" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs/report.md").read_text()
+    prep(stores.sources(), tmp_path / "photos.fds", size=32, workers=1)
+    for name in ("run", "run-a", "run-b"):
+        log(tmp_path / name, updates=50)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        done = run("bash", "-euc", block, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+    made = {path.name for path in tmp_path.glob("*.html")}
+    assert made == {"photos-report.html", "look.html", "run-report.html", "run-a-and-others-report.html"}
+    pictures = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert pictures and all((Path(__file__).parent.parent / "docs" / name).is_file() for name in pictures)
 
 
 def test_a_report_never_loads_torch() -> None:

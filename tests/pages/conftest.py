@@ -1,4 +1,4 @@
-"""Tests of pages in a browser are collected only in the environment of `make test-pages`."""
+"""Tests of pages in a browser are collected only where `make test-pages` has installed what they need."""
 
 from importlib.util import find_spec
 

@@ -24,7 +24,10 @@ from fastdata.report.store_report import store_report
 from support import encode, picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: tests/pages/install_chromium.sh installs it")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: tests/pages/install_chromium.sh installs it"),
+]
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
