@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import os
 import re
 import sys
+from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,14 @@ import cv2
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 import fastdata
 import stores
 from fastdata import prep
+from fastdata.cli import cli
+from fastdata.report.charts import Line, histogram, line_chart
 from fastdata.report.run_report import is_run, run_report
 from fastdata.report.store_report import store_report
 from fastdata.store.store import Store
@@ -68,7 +74,9 @@ def report(path: Path, *, most: int = 2000) -> tuple[dict[str, Any], Page]:
     assert all(address.startswith("data:image/") for address in page.attributes("img", "src"))
     assert all(address.startswith("#") for address in page.attributes("a", "href"))
     assert not [name for _, found in page.elements for name in found if name.startswith("on")]
-    assert len(page.texts["script"]) == 1 and not {"link", "iframe", "object"} & {tag for tag, _ in page.elements}
+    digest = base64.b64encode(hashlib.sha256("".join(page.texts["script"]).encode()).digest()).decode()
+    assert policy.endswith(f"script-src 'sha256-{digest}'") and len(page.texts["script"]) == 1
+    assert not {"link", "iframe", "object"} & {tag for tag, _ in page.elements}
     ids = [found["id"] for _, found in page.elements if "id" in found]
     assert len(set(ids)) == len(ids) and {address[1:] for address in page.attributes("a", "href")} <= set(ids)
     sections = json.loads(json.dumps(found, allow_nan=False))["sections"]
@@ -97,9 +105,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
             smaller = cv2.resize(image, None, fx=0.9, fy=0.9, interpolation=cv2.INTER_AREA)
             (root / "in/owl/like-4.png").write_bytes(encode(smaller, ".png"))
         if k == 5:
-            (root / "in/owl/soft.png").write_bytes(encode(cv2.GaussianBlur(image, (0, 0), 9), ".png"))
+            (root / "in/owl/soft.png").write_bytes(encode(cv2.GaussianBlur(image, (0, 0), 3), ".png"))
     black, white = np.zeros((80, 90, 3), np.uint8), np.full((80, 90, 3), 255, np.uint8)
-    black[:9, :9], white[:9, :9] = 200, 0
+    black[9:], white[9:], black[:9, :9], white[:9, :9] = 30, 226, 200, 0
     for name, pixels in (("black", black), ("white", white), ("plain", np.full((80, 90, 3), (90, 120, 140), np.uint8))):
         (root / "in/owl" / f"{name}.png").write_bytes(encode(pixels, ".png"))
     whole = encode(picture(99, 300, 400), ".jpg")
@@ -177,7 +185,9 @@ def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
     paths = write_pictures(tmp_path / "in", 4)
     rows = {"path": [path.name for path in paths], "label": evil, "caption": evil[::-1]}
     pd.DataFrame(rows).to_csv(tmp_path / "in/c.csv", index=False)
-    _, page = report(prep(tmp_path / "in/c.csv", tmp_path / "<i>.fds", workers=1, fields=("caption",)).out)
+    made = prep(tmp_path / "in/c.csv", tmp_path / "<i>.fds", workers=1, fields=("caption",)).out
+    assert "\u202e" not in store_report(made, most=1)[0]
+    _, page = report(made)
     assert {text.replace("\ufffd", "\u202e") for text in page.attributes("button", "data-text")} == {*evil}
     assert page.texts["script"] == [script] and "<i>.fds" in page.texts["h1"]
     assert all(any(text in alt.replace("\ufffd", "\u202e") for alt in page.attributes("img", "alt")) for text in evil), "captions"
@@ -206,6 +216,27 @@ def test_every_kind_has_a_report(name: str) -> None:
     assert values.get(name, lambda: True)()
 
 
+def test_values_are_measured_in_the_middle_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastdata.arrays.report.PART", 70)  # 4 values along each side
+    middle = np.arange(24_000).reshape(20, 30, 40)[8:12, 13:17, 18:22]
+    values = report(stores.arrays())[0]["values"]
+    assert (values["min"], values["max"], values["mean"]) == (middle.min(), middle.max(), middle.mean())
+
+
+def test_bars_of_a_histogram_and_points_of_a_line_are_the_values() -> None:
+    titles = Page(histogram(np.array([1, 1, 2, 5]), "x")).attributes("i", "title")
+    assert titles == ["1: 2", "2: 1", "3: 0", "4: 0", "5: 1"]
+    values = np.random.default_rng(0).integers(-500, 7000, 3000)
+    found = [re.fullmatch(r"(\S+) to (\S+): (\S+)", title) for title in Page(histogram(values, "x")).attributes("i", "title")]
+    spans = [[int(text.replace(",", "")) for text in span.groups()] for span in found if span is not None]
+    assert len(spans) == len(found) and [count for *_, count in spans] == [
+        ((values >= a) & (values <= b)).sum() for a, b, _ in spans
+    ]
+    assert sum(count for *_, count in spans) == 3000
+    drawn = Page(line_chart([Line("a", [(0, 1.0), (5, 2.5), (10, 3.0)])], "x")).attributes("path", "d")
+    assert drawn[-1] == "M0.000 100.000L50.000 25.000L100.000 0.000", "from the lower left to the upper right"
+
+
 def test_text_is_shown_and_counted(tmp_path: Path) -> None:
     texts = ["tea & <milk>", "tea", "", "ünï ☕" * 40]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
@@ -219,6 +250,7 @@ def test_text_is_shown_and_counted(tmp_path: Path) -> None:
     counts = np.bincount(np.frombuffer(b"".join(data), np.uint8))
     assert sections["documents"]["longest"] == max(map(len, data)) + 1
     assert sections["documents"]["tokens"] == sum(map(len, data)) + len(data)
+    assert sections["documents"]["inputs"] == {"a.txt": sum(map(len, data[:-1])) + len(data) - 1, "b.txt": 5}
     found = dict(sections["vocabulary"]["common"])
     assert all(found[k] == counts[k] for k in found if k < 256) and len(found) == (counts > 0).sum() + 1
     shown = "".join(page.texts["span"])
@@ -236,6 +268,7 @@ def test_columns_of_a_table(tmp_path: Path) -> None:
             "gaps": [None] * 200 + [1.5] * 100,
             "key": [f"k{k}" for k in range(n)],
             "day": pd.date_range("2020-01-01", periods=n).date,
+            "price": [Decimal(k).scaleb(-2) for k in range(n)],
             "y": rng.integers(0, 3, n),
         }
     )
@@ -246,6 +279,7 @@ def test_columns_of_a_table(tmp_path: Path) -> None:
     )
     assert found["city"]["counts"] == frame["city"].value_counts().to_dict()
     assert (found["gaps"]["missing"], found["day"]["min"], found["day"]["max"]) == (200, "2020-01-01", "2020-10-26")
+    assert (found["price"]["mean"], found["price"]["max"]) == (pytest.approx((n - 1) / 200), "2.99")
     said = findings(sections)
     assert (
         "gaps: 67 % of the values are missing" in said
@@ -343,9 +377,11 @@ def test_loss_that_is_not_a_number_leaves_a_gap(tmp_path: Path) -> None:
     text = (folder / "log.jsonl").read_text().splitlines()
     text[5] = json.dumps({**json.loads(text[5]), "loss": math.nan})
     text[6] = json.dumps({**json.loads(text[6]), "loss": None})
+    text.append(json.dumps({"kind": "train", "update": 60, "loss": 7.0}))
     (folder / "log.jsonl").write_text("\n".join(text))
     sections, _ = report(folder)
-    assert sections["summary"]["runs"]["nan"]["updates"] == 60
+    facts = sections["summary"]["runs"]["nan"]
+    assert (facts["updates"], facts["loss"], facts["samples_per_s"]) == (60, 7.0, 101.0), "the later record of an update wins"
 
 
 # ---------------------------------------------------------------------------------------------------------------- command
@@ -369,8 +405,8 @@ def test_the_command(tmp_path: Path) -> None:
         ((store, "--out", "x.png"), "does not end in .html"),
         ((folder, "--source", tmp_path), "--source .* belongs to a STORE"),
     ):
-        done = run(*MAIN, "report", *arguments, cwd=tmp_path)
-        assert done.returncode == 2 and re.search(words, done.stderr), done.stderr
+        asked = CliRunner().invoke(cli, ["report", *map(str, arguments)])
+        assert asked.exit_code == 2 and re.search(words, asked.output), asked.output
     done = run(*MAIN, "report", tmp_path / "empty", cwd=tmp_path)
     assert done.returncode == 1 and "no store at" in done.stderr
 

@@ -67,7 +67,7 @@ def _documents(store: Store) -> Section:
     section, lengths = store.manifest.section("tokens"), np.asarray(store.samples["tokens"])
     total, names = sum(section.counts), store.names()
     empty = int((lengths <= (section.end is not None)).sum())
-    facts = {
+    facts: dict[str, Any] = {
         "documents": len(store),
         "tokens": total,
         "shortest": int(lengths.min()),
@@ -78,10 +78,10 @@ def _documents(store: Store) -> Section:
     }
     parts: list[Html] = [histogram(lengths, "Tokens of a document", log=True)]
     sums = np.bincount(store.samples["source"].astype(np.int64), weights=lengths, minlength=len(names))
+    facts["inputs"] = {names[k]: int(sums[k]) for k in np.argsort(-sums, kind="stable")[:INPUTS].tolist()}
     if len(names) > 1:
-        largest = np.argsort(-sums, kind="stable")[:INPUTS].tolist()
         few = f"the {INPUTS} largest of {number(len(names))} inputs" if len(names) > INPUTS else "inputs"
-        parts.append(bars([(names[k], int(sums[k])) for k in largest], what=f"tokens of {few}", whole=total))
+        parts.append(bars(list(facts["inputs"].items()), what=f"tokens of {few}", whole=total))
     longest = int(np.argmax(lengths))
     said = (
         f"The longest is document {longest}, of {names[int(store.samples['source'][longest])]}: {number(facts['longest'])} tokens."
