@@ -105,7 +105,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
             smaller = cv2.resize(image, None, fx=0.9, fy=0.9, interpolation=cv2.INTER_AREA)
             (root / "in/owl/like-4.png").write_bytes(encode(smaller, ".png"))
         if k == 5:
-            (root / "in/owl/soft.png").write_bytes(encode(cv2.GaussianBlur(image, (0, 0), 3), ".png"))
+            soft = cv2.addWeighted(cv2.GaussianBlur(image, (0, 0), 3), 0.9, image, 0.1, 0)  # a hundredth of the variance
+            (root / "in/owl/soft.png").write_bytes(encode(soft, ".png"))
     black, white = np.zeros((80, 90, 3), np.uint8), np.full((80, 90, 3), 255, np.uint8)
     black[9:], white[9:], black[:9, :9], white[:9, :9] = 30, 226, 200, 0
     for name, pixels in (("black", black), ("white", white), ("plain", np.full((80, 90, 3), (90, 120, 140), np.uint8))):
