@@ -20,7 +20,7 @@ from fastdata.store.canvas import class_colors
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
-__all__ = ["Pictures", "colored", "hex_color", "rejected_picture"]
+__all__ = ["Pictures", "colored", "hex_color", "rejected_picture", "spread"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -130,6 +130,11 @@ def colored(classes: Array) -> Array:
 def hex_color(color: Any) -> str:
     """Return (red, green, blue) as a colour of CSS."""
     return "#{:02x}{:02x}{:02x}".format(*(int(part) for part in color))
+
+
+def spread(values: Array, most: int) -> Array:
+    """Return at most so many of the values, evenly spaced."""
+    return values if len(values) <= most else values[np.arange(most) * len(values) // most]
 
 
 def rejected_picture(data: bytes) -> Array | None:
