@@ -131,7 +131,7 @@ def test_images_that_deserve_a_look_are_found(planted: tuple[Path, dict[str, Any
     ):
         assert quality["rows"][key] == [numbers[name]], key
     assert duplicates["equal"] == [[numbers["owl/03.png"], numbers["rook/copy-of-3.png"]]]
-    assert (duplicates["repeats"], duplicates["conflicts"]) == (1, 1)
+    assert (duplicates["groups"], duplicates["repeats"], duplicates["conflicts"]) == (1, 1, 1)
     if HAS_HASHES:
         assert sorted(duplicates["similar"][0]) == sorted([numbers["owl/04.png"], numbers["owl/like-4.png"]])
     counts = {"owl": 33, "rook": 3}

@@ -29,7 +29,7 @@ class _Page(click.Path):
     type=click.IntRange(1),
     default=2000,
     show_default=True,
-    help="Images or arrays to decode and measure. More are not read: these are evenly spaced.",
+    help="Largest number of images or arrays to decode and measure, evenly spaced.",
 )
 @click.option(
     "--source",

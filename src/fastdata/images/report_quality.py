@@ -155,7 +155,13 @@ def _duplicates(store: Store, pictures: Pictures, measured: Measured) -> Section
         parts += _groups(store, pictures, similar, "similar")
     else:
         parts.append(tag("p", "Images that only look alike were not searched for: pip install imagehash.", class_="soft"))
-    facts = {"equal": equal[:1000], "repeats": extra, "similar": similar[:1000] if hashed else None, "conflicts": len(clash)}
+    facts = {
+        "equal": equal[:1000],
+        "groups": len(equal),
+        "repeats": extra,
+        "similar": similar[:1000] if hashed else None,
+        "conflicts": len(clash),
+    }
     return Section("duplicates", "Duplicates", join(parts), facts, tuple(findings))
 
 
