@@ -7,6 +7,7 @@ DALI := .venv/.dali
 DOCS := .venv/.docs
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
+PAGES := .venv/.pages
 TORCHES := 2.6.0 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
@@ -14,7 +15,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-dali test-integrations test-scale test-torch torches check docs pictures bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch torches check docs pictures bench bench-peers gpu
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -23,6 +24,7 @@ help:
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   preparing on clusters of Ray and Slurm, run on this machine; installs them, into .venv-scale and (as root, on Debian) by apt-get"
+	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
@@ -51,6 +53,10 @@ test-scale: $(SCALE)/.installed
 	@tests/scale/install_slurm.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale
 
+test-pages: $(PAGES)
+	@tests/pages/install_chromium.sh
+	$(RUN) -m pytest -q tests/pages
+
 torches: $(TORCHES:%=.venv-torch-%/.installed)
 
 test-torch: torches
@@ -69,8 +75,10 @@ docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build -q
 	@echo "build/site/index.html"
 
-pictures: $(INSTALLED)
+pictures: $(PAGES)
+	@tests/pages/install_chromium.sh
 	$(RUN) tools/pictures.py
+	$(RUN) tools/draw_docs.py docs/pictures
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
@@ -86,6 +94,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
 	@echo "installing fastdata and its dependencies into .venv; PyTorch is large, so the first time takes some minutes"
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@touch $@
+
+$(PAGES): $(INSTALLED) tests/pages/requirements.txt
+	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/pages/requirements.txt
 	@touch $@
 
 $(DALI): $(INSTALLED)

@@ -42,6 +42,7 @@ def main() -> None:
     say("3. Check every byte, and look inside")
     shell("fastdata", "verify", out / "digits.fds")
     shell("fastdata", "info", out / "digits.fds", "--sheet", out / "digits.png")
+    shell("fastdata", "report", out / "digits.fds", "--out", out / "digits.html")
 
     say("4. Train a small network on four fifths of the digits, and test it on the rest")
     accuracy = train(out / "digits.fds", args.epochs)
@@ -53,6 +54,7 @@ def main() -> None:
 
     say("Done. Look at")
     print(f"{out / 'digits.png'}    the contact sheet: 48 of the digits, each above its label")
+    print(f"{out / 'digits.html'}   the report: digits by class, duplicates, and what deserves a look; open it in a browser")
     print(f"{out / 'bench.png'}     the chart: images/s of the Loader, a plain DataLoader and the limit of this machine")
     print(f"{out / 'digits.fds'}/    the store; manifest.json says what is in it and how it was made")
 

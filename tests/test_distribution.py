@@ -53,4 +53,6 @@ def test_a_wheel_of_the_source_distribution_installs_in_a_clean_environment(tmp_
     assert used.stdout == "[[3, 3, 32, 32], [3, 3, 32, 32]]\n", used.stderr
     said = run(tmp_path / "clean/bin/fastdata", "info", tmp_path / "o.fds", cwd=tmp_path, env=env)
     assert said.returncode == 0 and "6 images" in said.stdout, said.stderr
+    said = run(tmp_path / "clean/bin/fastdata", "report", tmp_path / "o.fds", cwd=tmp_path, env=env)
+    assert said.returncode == 0 and "<style>" in (tmp_path / "o-report.html").read_text(), said.stderr
     assert subprocess.run([tmp_path / "clean/bin/fastdata-prep", "--version"], env=env, check=True).returncode == 0

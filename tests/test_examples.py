@@ -57,7 +57,7 @@ def test_the_tour_prints_what_it_runs_and_learns(first: tuple[Path, subprocess.C
     _, done = first
     commands = re.findall(r"^\$ (.*)$", done.stdout, re.MULTILINE)
     assert [c.split(" demo")[0] for c in commands] == [
-        "fastdata-prep", "fastdata-prep", "fastdata verify", "fastdata info", "fastdata bench",
+        "fastdata-prep", "fastdata-prep", "fastdata verify", "fastdata info", "fastdata report", "fastdata bench",
     ]  # fmt: skip
     epochs = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)% +(\d+)$", done.stdout, re.MULTILINE)
     assert [int(epoch) for epoch, *_ in epochs] == [1, 2, 3]

@@ -46,6 +46,7 @@ ARROWS = {
         "sources",
         "prepare",
         "data",
+        "report",
     },
     "text": {
         "errors",
@@ -60,6 +61,7 @@ ARROWS = {
         "sources",
         "prepare",
         "data",
+        "report",
     },
     "arrays": {
         "errors",
@@ -71,6 +73,7 @@ ARROWS = {
         "prepare",
         "data",
         "images",
+        "report",
     },  # labels, masks and crops as images
     "tables": {
         "errors",
@@ -85,6 +88,7 @@ ARROWS = {
         "sources",
         "prepare",
         "data",
+        "report",
     },
     "loader": {"errors", "machine", "remote", "shared_memory", "torch_private", "data", "images", "text", "tables", "gpu"},
     "gpu": {"torch_private"},
@@ -94,17 +98,19 @@ ARROWS = {
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
+    "report": {"_version", "errors", "monitor", "options", "store", "words"},
+    "cli_report": {"report", "store", "words"},
     "cli_join": {"errors", "prepare", "store", "words"},
     "cli_options": {"kinds", "options", "remote"},
     "cli_prep": {"_version", "cli_options", "errors", "prepare"},
-    "cli": {"_version", "cli_join", "cli_options", "cli_prep", "errors", "remote", "store", "bench", "words"},
+    "cli": {"_version", "cli_join", "cli_options", "cli_prep", "cli_report", "errors", "remote", "store", "bench", "words"},
     "integrations": {"errors", "loader"},
     "__main__": {"cli"},
 }
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
 OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
-OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
+OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl", "imagehash"}
 
 
 def _room(path: Path) -> str:

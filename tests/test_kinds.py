@@ -12,6 +12,7 @@ import pytest
 import fastdata
 from fastdata import PrepError, StoreError
 from fastdata.prepare.estimate import estimate
+from fastdata.report.store_report import store_report
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.info import store_facts
@@ -61,6 +62,12 @@ def test_it_is_told_of(made: Path) -> None:
     assert json.loads(json.dumps(facts))["labels"]["columns"][0]["max"] == 1e6 and facts["options"] == {"least_chars": 2}
     first, *others = info_lines(Store(made, "lines"))
     assert first.endswith("4 lines") and "least-chars 2" in "".join(others)
+
+
+def test_it_has_a_report(made: Path) -> None:
+    page, found = store_report(made, most=10)
+    assert list(found["sections"]) == ["labels", "rejects", "making"] and page.count("<section") == 4  # with what is worth a look
+    assert found["sections"]["labels"]["labels"]["number"]["max"] == 1e6 and "ümlaut" not in page
 
 
 def test_it_is_verified(made: Path, tmp_path: Path) -> None:

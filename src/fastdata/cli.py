@@ -20,6 +20,7 @@ from fastdata._version import __version__
 from fastdata.cli_join import merge, subset
 from fastdata.cli_options import KINDS, SETTINGS, STORAGE, with_options
 from fastdata.cli_prep import prep
+from fastdata.cli_report import report
 from fastdata.errors import FastDataError, PrepError
 from fastdata.remote.url import is_url
 
@@ -63,6 +64,7 @@ def cli() -> None:
 cli.add_command(prep)
 cli.add_command(merge)
 cli.add_command(subset)
+cli.add_command(report)
 
 
 @cli.command()

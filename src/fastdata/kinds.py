@@ -284,6 +284,17 @@ class Kind(Protocol):
         """Draw a contact sheet: a Canvas, the number of things shown, and the line below the store's name; None: not supported."""
         return None
 
+    def report(self, store: Any, most: int) -> Iterator[Any]:
+        """Yield the sections that a report has for this kind only, as `fastdata.report.page.Section`; the store is not empty.
+
+        most: how many samples may be decoded and measured.
+        """
+        return iter(())
+
+    def picture(self, data: bytes) -> Array | None:
+        """Return the bytes of a rejected input as a small picture, uint8 RGB [H, W, 3], as far as they can be read; None: no."""
+        return None
+
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
         """Write ordinary files into an empty folder. Return the number of samples, or files."""
 

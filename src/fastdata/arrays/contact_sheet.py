@@ -12,7 +12,7 @@ from fastdata.images.contact_sheet import draw_tiles
 from fastdata.store.canvas import BLUE, LIGHT, ORANGE, Canvas, class_colors
 from fastdata.store.store import Store
 
-__all__ = ["draw_arrays"]
+__all__ = ["MOST", "draw_arrays", "draw_signal", "stretched"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,23 +48,23 @@ def _pictures(store: Store) -> Callable[[int], tuple[list[Array], str]]:
 def _picture(values: Array, *, is_mask: bool) -> Array:
     """Draw [channels, h, w] or [channels, n] as RGB [H, W, 3]: classes as colours, three channels as RGB, others as grey."""
     if values.ndim == 2:
-        return _signal(values)
+        return draw_signal(values)
     if is_mask:
         return np.asarray(class_colors(1 << 8 * values.itemsize)[values[0]])
-    grey = _stretched(values if len(values) == 3 else values[:1])
+    grey = stretched(values if len(values) == 3 else values[:1])
     return np.ascontiguousarray(np.broadcast_to(np.moveaxis(grey, 0, 2), (*grey.shape[1:], 3)))
 
 
-def _signal(values: Array) -> Array:
+def draw_signal(values: Array) -> Array:
     """Draw a line for each channel, at most four, scaled from the lowest to the highest value."""
     canvas = Canvas(SIGNAL, SIGNAL)
-    heights = (1 - _stretched(values[:4], 0) / 255.0) * (SIGNAL - 9) + 4
+    heights = (1 - stretched(values[:4], 0) / 255.0) * (SIGNAL - 9) + 4
     for line, color in zip(heights, (BLUE, ORANGE, (60, 140, 80), LIGHT), strict=False):
         canvas.line(np.stack([np.linspace(0, SIGNAL - 1, len(line)), line], axis=1), color)
     return canvas.pixels
 
 
-def _stretched(values: Array, cut: float = 1.0) -> Array:
+def stretched(values: Array, cut: float = 1.0) -> Array:
     """Scale values to uint8, clipping `cut` percent of them at both ends. NaN is black."""
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]

@@ -14,7 +14,7 @@ from fastdata.store.format import Variant
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["draw_images", "draw_tiles"]
+__all__ = ["draw_images", "draw_tiles", "label_text", "rgb8"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pictures = Callable[[int], tuple[list[Array], str]]  # from an index: RGB pixels of its images, then its mask; and a note
@@ -48,7 +48,7 @@ def draw_tiles(store: Store, pictures: Pictures, what: str, variant: Variant) ->
             canvas.box(x + k * TILE, y, TILE, TILE, PALE)
             canvas.picture(x + k * TILE, y, TILE, TILE, pixels, smooth=not masked or k < each - 1)
         if lines == 2:
-            line = _label(store, index) or (described.line(index) if described else "")
+            line = label_text(store, index) or (described.line(index) if described else "")
             canvas.text(x, y + TILE + LINE - 2, line, width=wide - GAP, bold=True)
         caption = f"{index}: {names[index].rpartition('/')[2]}{note}"
         canvas.text(x, y + TILE + lines * LINE - 2, caption, width=wide - GAP, color=GREY)
@@ -75,8 +75,8 @@ def _summary(store: Store, what: str, variant: Variant, shown: int) -> str:
     return ", ".join(parts) + ("" if shown == len(store) else f"; {shown} of them, evenly spaced")
 
 
-def _label(store: Store, index: int) -> str:
-    """Return the class, or the float labels with their names."""
+def label_text(store: Store, index: int) -> str:
+    """Return the class of a sample, or its float labels with their names."""
     labels = store.manifest.labels
     label = store.samples["label"][index]
     if labels.kind == "class":
@@ -101,14 +101,15 @@ def _pictures(store: Store, size: int | None) -> Pictures:
         for variant, reader in zip(variants, readers, strict=True):
             height, width = (int(store.field(variant, side)[index]) for side in ("height", "width"))
             pixels = decode_record(reader.get(index), variant.form, height, width)
-            images.append(class_colors(1 << 8 * pixels.itemsize)[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
+            images.append(class_colors(1 << 8 * pixels.itemsize)[pixels[:, :, 0]] if variant.is_mask else rgb8(pixels))
         images[0] = boxes.drawn(images[0], index)
         return images, ""
 
     return pictures
 
 
-def _rgb8(pixels: Array) -> Array:
+def rgb8(pixels: Array) -> Array:
+    """Return pixels [H, W, 1 or 3] as uint8 RGB."""
     small = pixels if pixels.dtype == np.uint8 else (pixels // 257).astype(np.uint8)
     return np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small
 

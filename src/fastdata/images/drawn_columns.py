@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -15,7 +15,7 @@ from fastdata.store.columns import ColumnReader
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
-__all__ = ["Boxes", "Described", "box_legend"]
+__all__ = ["Boxes", "Described", "box_categories", "box_colors", "box_legend", "category_numbers"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,7 +36,7 @@ class Boxes:
         self._rows = ExportColumns(store, variant) if geometric else None
         self._boxes = [column for column in geometric if column.geometry == "xyxy"]
         self._points = [column for column in geometric if column.geometry == "xy"]
-        self._categories = _categories(store)
+        self._categories = box_categories(store)
 
     def drawn(self, pixels: Array, index: int) -> Array:
         """Return an image, uint8 [H, W, 3], with its boxes and keypoints."""
@@ -46,9 +46,8 @@ class Boxes:
         out = np.ascontiguousarray(pixels).copy()
         width = max(1, round(max(out.shape[:2]) / FINE))
         for column in self._boxes:
-            of = self._categories
-            numbers = values[of.name] if of is not None and of.group == column.group else np.zeros(len(values[column.name]), int)
-            for box, color in zip(values[column.name].reshape(-1, 4).round().astype(int), _colors(numbers), strict=False):
+            colors = box_colors(category_numbers(self._categories, column, values))
+            for box, color in zip(values[column.name].reshape(-1, 4).round().astype(int), colors, strict=False):
                 cv2.rectangle(out, box[:2].tolist(), box[2:].tolist(), color, width)
         for column in self._points:
             for x, y, visible in values[column.name].reshape(-1, 3).tolist():
@@ -81,23 +80,30 @@ class Described:
 
 def box_legend(store: Store, most: int) -> Sequence[tuple[tuple[int, int, int], str]]:
     """Return the colours of the commonest categories of boxes, with their names and counts, in their order."""
-    column = _categories(store)
+    column = box_categories(store)
     if column is None or not column.names:
         return []
     numbers = ColumnReader(store.path, column, len(store)).take(np.arange(len(store)))
     counts = np.bincount(numbers, minlength=len(column.names))
     common = sorted(np.argsort(-counts, kind="stable")[:most].tolist())
-    return [(color, f"{column.names[k]} {counts[k]}") for k, color in zip(common, _colors(common), strict=True) if counts[k]]
+    return [(color, f"{column.names[k]} {counts[k]}") for k, color in zip(common, box_colors(common), strict=True) if counts[k]]
 
 
-def _categories(store: Store) -> Column | None:
+def box_categories(store: Store) -> Column | None:
     """Return the column of whole numbers with names that boxes share their instances with."""
     groups = {column.group for column in store.manifest.columns if column.geometry == "xyxy"}
     fitting = (c for c in store.manifest.columns if c.group in groups and c.many and not c.shape and c.type == "int64")
     return next((column for column in fitting if column.group is not None), None)
 
 
-def _colors(numbers: Sequence[int] | Array) -> list[tuple[int, int, int]]:
+def category_numbers(categories: Column | None, boxes: Column, values: Mapping[str, Array]) -> Array:
+    """Return the category of each box of a column, from the values of all columns; 0 for boxes without categories."""
+    if categories is not None and categories.group == boxes.group:
+        return values[categories.name]
+    return np.zeros(len(values[boxes.name]), np.int64)
+
+
+def box_colors(numbers: Sequence[int] | Array) -> list[tuple[int, int, int]]:
     """Return bright colours."""
     colors = class_colors(256)
     return [tuple(colors[1 + int(number) % 253].tolist()) for number in numbers]

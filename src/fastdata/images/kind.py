@@ -155,6 +155,18 @@ class ImageKind(Kind):
 
         return draw_images(store, size)
 
+    def report(self, store: Any, most: int) -> Iterator[Any]:
+        """Yield the sections on images, their sizes, quality and duplicates, masks and columns."""
+        from fastdata.images.report import image_sections
+
+        return image_sections(store, most)
+
+    def picture(self, data: bytes) -> Any:
+        """Return a file as a small picture, also if it is cut short."""
+        from fastdata.images.report_pictures import rejected_picture
+
+        return rejected_picture(data)
+
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
         """Write image files in class folders, WebDataset tars, or COCO."""
         from fastdata.images.coco import write_coco

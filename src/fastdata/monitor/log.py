@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fastdata.errors import MissingExtraError, needs, warn_user
+from fastdata.monitor.history import NAME
 from fastdata.monitor.plot import draw_log
 
 __all__ = ["Log"]
 
-NAME, PICTURE = "log.jsonl", "train.png"
+PICTURE = "train.png"
 DRAW_S = 60.0  # least time between two pictures
 SHARE = 100  # or this multiple of the time that a picture takes
 

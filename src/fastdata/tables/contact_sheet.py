@@ -12,7 +12,7 @@ from fastdata.tables.columns import Column
 from fastdata.tables.info import column_values
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["draw_columns"]
+__all__ = ["draw_columns", "format_value", "sampled_values"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,7 +39,7 @@ def draw_columns(store: Store) -> tuple[Canvas, int, str]:
         kind = column.kind if column.kind == column.type else f"{column.kind} ({column.type})"
         missing = f", {column.missing / max(1, len(store)):.1%} missing" if column.missing else ""
         canvas.text(x + 8, y + 34, f"{column.dtype}, {kind}{missing}", width=WIDE - 16, size=12, color=GREY)
-        values = _values(store, column)
+        values, _ = sampled_values(store, column)
         color = ORANGE if target else BLUE
         if column.kind in ("category", "bool"):
             _names(canvas, x + 8, y + 44, values.astype(np.int64), column.names or ("false", "true"), color)
@@ -50,13 +50,13 @@ def draw_columns(store: Store) -> tuple[Canvas, int, str]:
     return canvas, len(order), summary + (f"; the first {len(order)}" if len(order) < len(table.columns) else "")
 
 
-def _values(store: Store, column: Column) -> Array:
-    """Return evenly spaced values of a column, without missing ones."""
+def sampled_values(store: Store, column: Column) -> tuple[Array, int]:
+    """Return every n-th value of a column, without missing ones, and n."""
     step = -(-max(1, len(store)) // MOST_ROWS)
     values = column_values(store, column, step=step)
     if column.missing is not None:
         values = values[~column_values(store, column, mask=True, step=step)]
-    return values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return (values[np.isfinite(values)] if values.dtype.kind == "f" else values), step
 
 
 def _histogram(canvas: Canvas, x: int, y: int, values: Array, column: Column, color: tuple[int, int, int]) -> None:
@@ -69,7 +69,7 @@ def _histogram(canvas: Canvas, x: int, y: int, values: Array, column: Column, co
     for k, tall in enumerate(np.ceil(counts / counts.max() * height).astype(int).tolist()):
         canvas.box(x + int(edges[k]), y + height - tall, max(1, int(edges[k + 1] - edges[k]) - 1), tall, color)
     canvas.box(x, y + height, width, 1, LIGHT)
-    left, right = _format(values.min(), column), _format(values.max(), column)
+    left, right = format_value(values.min(), column), format_value(values.max(), column)
     canvas.text(x, y + height + 15, left, width=width // 2, size=12, color=GREY)
     canvas.text(x + width - min(width // 2, text_width(right, 12)), y + height + 15, right, width=width // 2, size=12, color=GREY)
 
@@ -88,7 +88,7 @@ def _names(canvas: Canvas, x: int, y: int, codes: Array, names: tuple[str, ...],
         canvas.text(x, y + NAMES * 16 + 14, f"and {len(names) - NAMES} more", width=WIDE - 16, size=12, color=GREY)
 
 
-def _format(value: Any, column: Column) -> str:
+def format_value(value: Any, column: Column) -> str:
     """Format a value as in the original table."""
     if column.kind == "decimal":
         return f"{int(value) / 10**column.scale:g}"

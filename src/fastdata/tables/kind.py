@@ -128,6 +128,12 @@ class TableKind(Kind):
 
         return draw_columns(store)
 
+    def report(self, store: Any, most: int) -> Iterator[Any]:
+        """Yield the sections on columns."""
+        from fastdata.tables.report import table_sections
+
+        return table_sections(store)
+
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
         """Write a Parquet file."""
         from fastdata.tables.export import export_table

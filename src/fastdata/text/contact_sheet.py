@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fastdata.text.sections import RECORD_BYTES
 from fastdata.tokenizer import Spec, load
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["draw_documents"]
+__all__ = ["decoder", "draw_documents", "read_tokens"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,13 +27,7 @@ def draw_documents(store: Store) -> tuple[Canvas, int, str]:
     """Draw the first tokens of evenly spaced documents, with room for a title. Return also their number and a line about all."""
     section = store.manifest.section("tokens")
     names = store.names()
-    spec = Spec(section.engine, section.name, section.sha256)
-    problem = ""
-    try:
-        decode = load(spec, (store.path / spec.file).read_bytes() if spec.file else b"").decode
-    except FastDataError as error:  # there is no tokenizer, or its library is not installed
-        decode = lambda ids: " ".join(map(str, ids))  # noqa: E731
-        problem = f"; shown as ids: {error}"
+    decode, problem = decoder(store)
     count = min(len(store), DOCUMENTS)
     tall = LINE * (LINES + 1) + GAP
     canvas = Canvas(WIDTH, TITLE + max(1, count) * tall)
@@ -41,15 +36,29 @@ def draw_documents(store: Store) -> tuple[Canvas, int, str]:
         row = store.samples[index]
         caption = f"{index}: {names[int(row['source'])]}, {number_of(int(row['tokens']), 'token')}"
         canvas.text(GAP, y + 13, caption, width=WIDTH - 2 * GAP, color=GREY)
-        ids = _tokens(store, int(row["start"]), min(FIRST, int(row["tokens"])))
+        ids = read_tokens(store, int(row["start"]), min(FIRST, int(row["tokens"])))
         _draw(canvas, [decode([k]) for k in ids.tolist()], y + LINE, more=int(row["tokens"]) > FIRST)
     size = sum(section.counts) * np.dtype(store.manifest.variants[0].form.dtype).itemsize
     name = "unknown" if section.engine == "none" else section.name
     summary = f"{number_of(len(store), 'document')}, {sum(section.counts)} tokens, {human_bytes(size)}, tokenizer {name}"
-    return canvas, count, summary + ("" if count == len(store) else f"; {count} of them, evenly spaced") + problem
+    return (
+        canvas,
+        count,
+        summary + ("" if count == len(store) else f"; {count} of them, evenly spaced") + (problem and f"; {problem}"),
+    )
 
 
-def _tokens(store: Store, start: int, count: int) -> Array:
+def decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
+    """Return what makes text of ids; and, if it shows the ids themselves, why."""
+    section = store.manifest.section("tokens")
+    spec = Spec(section.engine, section.name, section.sha256)
+    try:
+        return load(spec, (store.path / spec.file).read_bytes() if spec.file else b"").decode, ""
+    except FastDataError as error:  # there is no tokenizer, or its library is not installed
+        return lambda ids: " ".join(map(str, ids)), f"shown as ids: {error}"
+
+
+def read_tokens(store: Store, start: int, count: int) -> Array:
     """Return `count` tokens from a place in the store on. All must lie in one shard, as those of a document do."""
     section, (variant,) = store.manifest.section("tokens"), store.manifest.variants
     assert variant.records is not None

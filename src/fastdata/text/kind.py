@@ -135,6 +135,12 @@ class TokenKind(Kind):
 
         return draw_documents(store)
 
+    def report(self, store: Any, most: int) -> Iterator[Any]:
+        """Yield the sections on texts, documents and vocabulary."""
+        from fastdata.text.report import token_sections
+
+        return token_sections(store)
+
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
         """Write .bin files for nanoGPT, llm.c or Megatron."""
         from fastdata.text.export import export_tokens

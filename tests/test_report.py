@@ -1,0 +1,436 @@
+"""Reports of stores of every kind, and of runs: the numbers on the page, and that the page is safe and complete in itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from decimal import Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import fastdata
+import stores
+from fastdata import prep
+from fastdata.cli import cli
+from fastdata.report.charts import Line, histogram, line_chart
+from fastdata.report.run_report import is_run, run_report
+from fastdata.report.store_report import store_report
+from fastdata.store.store import Store
+from support import MAIN, encode, picture, run, write_pictures
+
+HAS_HASHES = True
+try:
+    import imagehash  # noqa: F401
+except ImportError:
+    HAS_HASHES = False
+
+
+class Page(HTMLParser):
+    """The elements of a page: their names and attributes, and the text of each."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in self.open[-1:]:
+            self.texts.setdefault(tag, []).append(data)
+
+    def attributes(self, tag: str, name: str) -> list[str]:
+        return [found[name] or "" for element, found in self.elements if element == tag and name in found]
+
+
+def report(path: Path, *, most: int = 2000) -> tuple[dict[str, Any], Page]:
+    """The numbers of a report, by section, as JSON has them, and its page, which is safe and complete in itself."""
+    text, found = run_report([path]) if is_run(path) else store_report(path, most=most)
+    page = Page(text)
+    policy = next(found["content"] for tag, found in page.elements if tag == "meta" and "http-equiv" in found)
+    assert policy is not None and policy.startswith("default-src 'none'; img-src data:;")
+    assert all(address.startswith("data:image/") for address in page.attributes("img", "src"))
+    assert all(address.startswith("#") for address in page.attributes("a", "href"))
+    assert not [name for _, found in page.elements for name in found if name.startswith("on")]
+    digest = base64.b64encode(hashlib.sha256("".join(page.texts["script"]).encode()).digest()).decode()
+    assert policy.endswith(f"script-src 'sha256-{digest}'") and len(page.texts["script"]) == 1
+    assert not {"link", "iframe", "object"} & {tag for tag, _ in page.elements}
+    ids = [found["id"] for _, found in page.elements if "id" in found]
+    assert len(set(ids)) == len(ids) and {address[1:] for address in page.attributes("a", "href")} <= set(ids)
+    sections = json.loads(json.dumps(found, allow_nan=False))["sections"]
+    assert page.attributes("section", "id") == list(sections)
+    return sections, page
+
+
+def findings(sections: dict[str, Any]) -> str:
+    return " ".join(text for section in sections.values() for text in section["findings"])
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A store of 40 images of two classes, some of which deserve a look, and the names of these."""
+    root = tmp_path_factory.mktemp("planted")
+    (root / "in/rook").mkdir(parents=True)
+    for k in range(30):
+        noise = np.random.default_rng(k).integers(0, 60, (90, 120 + k, 1))
+        image = np.clip(picture(k, 90, 120 + k).astype(int) + noise, 0, 255).astype(np.uint8)
+        path = root / "in" / ("owl" if k < 28 else "rook") / f"{k:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(image, ".png"))
+        if k == 3:
+            (root / "in/rook/copy-of-3.png").write_bytes(path.read_bytes())
+        if k == 4:
+            smaller = cv2.resize(image, None, fx=0.9, fy=0.9, interpolation=cv2.INTER_AREA)
+            (root / "in/owl/like-4.png").write_bytes(encode(smaller, ".png"))
+        if k == 5:
+            soft = cv2.addWeighted(cv2.GaussianBlur(image, (0, 0), 3), 0.9, image, 0.1, 0)  # a hundredth of the variance
+            (root / "in/owl/soft.png").write_bytes(encode(soft, ".png"))
+    black, white = np.zeros((80, 90, 3), np.uint8), np.full((80, 90, 3), 255, np.uint8)
+    black[9:], white[9:], black[:9, :9], white[:9, :9] = 30, 226, 200, 0
+    for name, pixels in (("black", black), ("white", white), ("plain", np.full((80, 90, 3), (90, 120, 140), np.uint8))):
+        (root / "in/owl" / f"{name}.png").write_bytes(encode(pixels, ".png"))
+    whole = encode(picture(99, 300, 400), ".jpg")
+    (root / "in/owl/cut.jpg").write_bytes(whole[: len(whole) * 2 // 3])
+    (root / "in/owl/words.jpg").write_text("no image")
+    store = prep(root / "in", root / "in.fds", workers=1, codec="png").out
+    return store, {name: k for k, name in enumerate(Store(store).names())}
+
+
+def test_images_that_deserve_a_look_are_found(planted: tuple[Path, dict[str, Any]]) -> None:
+    store, numbers = planted
+    sections, page = report(store)
+    quality, duplicates = sections["quality"], sections["duplicates"]
+    assert quality["measured"] == len(numbers) == 36
+    for key, name in (
+        ("dark", "owl/black.png"),
+        ("bright", "owl/white.png"),
+        ("flat", "owl/plain.png"),
+        ("blurred", "owl/soft.png"),
+    ):
+        assert quality["rows"][key] == [numbers[name]], key
+    assert duplicates["equal"] == [[numbers["owl/03.png"], numbers["rook/copy-of-3.png"]]]
+    assert (duplicates["groups"], duplicates["repeats"], duplicates["conflicts"]) == (1, 1, 1)
+    if HAS_HASHES:
+        assert sorted(duplicates["similar"][0]) == sorted([numbers["owl/04.png"], numbers["owl/like-4.png"]])
+    counts = {"owl": 33, "rook": 3}
+    assert sections["classes"]["counts"] == counts and (sections["classes"]["largest"], sections["classes"]["smallest"]) == (33, 3)
+    assert "owl has 33 images, 11 times as many as rook (3)" in findings(sections)
+    assert sections["rejects"]["reasons"] == {"truncated": 1, "not-an-image": 1}
+    assert sections["rejects"]["pictured"] == 1, "what is there of the file that was cut short"
+    assert sections["sizes"]["width"] == [90, 149] and sections["sizes"]["height"] == [80, 90]
+    assert sections["sizes"]["bytes"] == int(Store(store).samples["full/bytes"].sum())
+    assert sections["making"]["command"] == "fastdata-prep SOURCE in.fds --codec png"
+    assert len(page.attributes("button", "data-text")) > 20
+
+
+def test_measures_agree_with_numpy_and_pillow() -> None:
+    from fastdata.images.quality import look_at
+
+    pixels = picture(1, 120, 200)
+    gray = np.asarray(Image.fromarray(pixels).convert("L"), np.float64)
+    around = np.pad(gray, 1, mode="reflect")
+    laplacian = around[:-2, 1:-1] + around[2:, 1:-1] + around[1:-1, :-2] + around[1:-1, 2:] - 4 * gray
+    look = look_at(pixels, hashed=False)
+    assert look.luma == pytest.approx(gray.mean(), abs=0.6) and look.sharpness == pytest.approx(laplacian.var(), rel=0.05)
+    assert not (look.dark or look.bright or look.flat)
+
+
+def test_hashes_that_differ_by_few_bits_form_groups() -> None:
+    from fastdata.images.quality import alike
+
+    rng = np.random.default_rng(0)
+    hashes = [int(value) for value in rng.integers(0, 1 << 63, 1200, np.uint64)]
+    hashes[7], hashes[1100], hashes[600] = hashes[3] ^ 0b1011, hashes[3] ^ (0b11 << 40), hashes[5] ^ 0b11111
+    near = {(a, b) for a in range(1200) for b in range(a) if bin(hashes[a] ^ hashes[b]).count("1") <= 4}
+    assert near == {(7, 3), (1100, 3)} or near == {(7, 3), (1100, 3), (1100, 7)}
+    assert [sorted(group) for group in alike(hashes)] == [[3, 7, 1100]]
+
+
+def test_a_sample_of_a_large_store_is_measured_and_said() -> None:
+    sections, page = report(stores.store(), most=5)
+    assert sections["quality"]["measured"] == 5
+    assert any("Measured: 5 of 42 images, evenly spaced" in text for text in page.texts["p"])
+    assert sections["samples"]["shown"] == 42 and sections["classes"]["counts"] == dict.fromkeys(stores.CLASSES, 14)
+
+
+def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
+    script = (Path(fastdata.__file__).parent / "report/page.js").read_text()
+    evil = [
+        "</script><script>alert(1)</script>",
+        "' onclick=alert(2) x=\"",
+        "</style><img src=x onerror=alert(3)>",
+        "&lt;b&gt; \u202e",
+    ]
+    paths = write_pictures(tmp_path / "in", 4)
+    rows = {"path": [path.name for path in paths], "label": evil, "caption": evil[::-1]}
+    pd.DataFrame(rows).to_csv(tmp_path / "in/c.csv", index=False)
+    made = prep(tmp_path / "in/c.csv", tmp_path / "<i>.fds", workers=1, fields=("caption",)).out
+    assert "\u202e" not in store_report(made, most=1)[0]
+    _, page = report(made)
+    assert {text.replace("\ufffd", "\u202e") for text in page.attributes("button", "data-text")} == {*evil}
+    assert page.texts["script"] == [script] and "<i>.fds" in page.texts["h1"]
+    assert all(any(text in alt.replace("\ufffd", "\u202e") for alt in page.attributes("img", "alt")) for text in evil), "captions"
+    os.rename(paths[0], os.fsencode(tmp_path / "in") + b"/<svg onload=x>\xff\xfe.png")  # noqa: PTH104
+    paths[1].rename(tmp_path / "in/<script>.png").write_text("no image")
+    sections, page = report(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).out)
+    assert sections["rejects"]["reasons"] == {"not-an-image": 1} and "<script>.png" in page.texts["th"]
+    assert any("<svg onload=x>\ufffd\ufffd.png" in text for text in page.texts["div"])
+
+
+@pytest.mark.parametrize(
+    "name", ["unlabelled", "floats", "deep", "several", "masked", "tokens", "arrays", "masked_arrays", "table"]
+)
+def test_every_kind_has_a_report(name: str) -> None:
+    sections, page = report(getattr(stores, name)())
+    assert {"making"} < set(sections)
+    values = {
+        "floats": lambda: sections["labels"]["labels"]["minus"] == {"min": -5.0, "mean": -2.5, "max": 0.0},
+        "masked": lambda: sections["masks"]["pixels"] == {f"class {k}": 1200 for k in range(3)},
+        "tokens": lambda: (sections["documents"]["tokens"], sections["vocabulary"]["used"]) == (1000, 1000),
+        "arrays": lambda: sections["shapes"]["smallest"] == [20, 30, 40] and sections["values"]["max"] == 23999,
+        "masked_arrays": lambda: len(page.attributes("img", "class")) >= 14 * 3,
+        "table": lambda: sections["columns"]["x"]["mean"] == 4.5 and sections["columns"]["y"]["max"] == "1",
+        "several": lambda: len(page.attributes("img", "src")) >= 12,
+    }
+    assert values.get(name, lambda: True)()
+
+
+def test_values_are_measured_in_the_middle_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastdata.arrays.report.PART", 70)  # 4 values along each side
+    middle = np.arange(24_000).reshape(20, 30, 40)[8:12, 13:17, 18:22]
+    values = report(stores.arrays())[0]["values"]
+    assert (values["min"], values["max"], values["mean"]) == (middle.min(), middle.max(), middle.mean())
+
+
+def test_bars_of_a_histogram_and_points_of_a_line_are_the_values() -> None:
+    titles = Page(histogram(np.array([1, 1, 2, 5]), "x")).attributes("i", "title")
+    assert titles == ["1: 2", "2: 1", "3: 0", "4: 0", "5: 1"]
+    values = np.random.default_rng(0).integers(-500, 7000, 3000)
+    found = [re.fullmatch(r"(\S+) to (\S+): (\S+)", title) for title in Page(histogram(values, "x")).attributes("i", "title")]
+    spans = [[int(text.replace(",", "")) for text in span.groups()] for span in found if span is not None]
+    assert len(spans) == len(found) and [count for *_, count in spans] == [
+        ((values >= a) & (values <= b)).sum() for a, b, _ in spans
+    ]
+    assert sum(count for *_, count in spans) == 3000
+    drawn = Page(line_chart([Line("a", [(0, 1.0), (5, 2.5), (10, 3.0)])], "x")).attributes("path", "d")
+    assert drawn[-1] == "M0.000 100.000L50.000 25.000L100.000 0.000", "from the lower left to the upper right"
+
+
+def test_text_is_shown_and_counted(tmp_path: Path) -> None:
+    texts = ["tea & <milk>", "tea", "", "ünï ☕" * 40]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    (tmp_path / "b.txt").write_text("aaaa")
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").rename(tmp_path / f"in/{name}.txt")
+    store = prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes", split_on="\n\n", workers=1).out
+    sections, page = report(store)
+    data = [text.encode() for text in (*texts, "aaaa") if text]
+    counts = np.bincount(np.frombuffer(b"".join(data), np.uint8))
+    assert sections["documents"]["longest"] == max(map(len, data)) + 1
+    assert sections["documents"]["tokens"] == sum(map(len, data)) + len(data)
+    assert sections["documents"]["inputs"] == {"a.txt": sum(map(len, data[:-1])) + len(data) - 1, "b.txt": 5}
+    found = dict(sections["vocabulary"]["common"])
+    assert all(found[k] == counts[k] for k in found if k < 256) and len(found) == (counts > 0).sum() + 1
+    shown = "".join(page.texts["span"])
+    assert "tea & <milk>" in shown and "ünï ☕" in shown, "also letters of several tokens"
+
+
+def test_columns_of_a_table(tmp_path: Path) -> None:
+    n = 300
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "height": rng.normal(1.7, 0.1, n),
+            "city": rng.choice(["Rome", "Oslo"], n, p=[0.9, 0.1]),
+            "same": 7,
+            "gaps": [None] * 200 + [1.5] * 100,
+            "key": [f"k{k}" for k in range(n)],
+            "day": pd.date_range("2020-01-01", periods=n).date,
+            "price": [Decimal(k).scaleb(-2) for k in range(n)],
+            "y": rng.integers(0, 3, n),
+        }
+    )
+    sections, _ = report(prep(frame, tmp_path / "o.fds", target="y", workers=1).out)
+    found = sections["columns"]
+    assert found["height"]["mean"] == pytest.approx(frame["height"].mean()) and found["height"]["deviation"] == pytest.approx(
+        frame["height"].std(ddof=0)
+    )
+    assert found["city"]["counts"] == frame["city"].value_counts().to_dict()
+    assert (found["gaps"]["missing"], found["day"]["min"], found["day"]["max"]) == (200, "2020-01-01", "2020-10-26")
+    assert (found["price"]["mean"], found["price"]["max"]) == (pytest.approx((n - 1) / 200), "2.99")
+    said = findings(sections)
+    assert (
+        "gaps: 67 % of the values are missing" in said
+        and "same has the same value" in said
+        and "key has 300 names in 300 rows" in said
+    )
+
+
+def test_boxes_are_drawn_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for k in range(2):
+        (tmp_path / f"in/{k}.png").write_bytes(encode(picture(k, 200, 400), ".png"))
+    boxes = [{"id": k, "image_id": 0, "bbox": [40 + k, 60, 80, 100], "category_id": 7 + k % 2} for k in range(3)]
+    images = [{"id": k, "file_name": f"{k}.png", "height": 200, "width": 400} for k in range(2)]
+    body = {"images": images, "annotations": boxes, "categories": [{"id": 7, "name": "owl"}, {"id": 8, "name": "rook"}]}
+    (tmp_path / "c.json").write_text(json.dumps(body))
+    sections, page = report(prep(tmp_path / "in", tmp_path / "o.fds", coco=tmp_path / "c.json", size=100, workers=1).out)
+    drawn = [found for tag, found in page.elements if tag == "rect"]
+    assert {(found["x"], found["y"], found["width"], found["height"]) for found in drawn} == {
+        (f"{(40 + k) / 2:.1f}", "30.0", "40.0", "50.0") for k in range(3)
+    }
+    assert "0 0 200 100" in page.attributes("svg", "viewbox")
+    counts = next(found["counts"] for found in sections["columns"].values() if "counts" in found)
+    assert counts == {"owl": 2, "rook": 1} and "1 image has no boxes" in findings(sections)
+
+
+def test_a_damaged_record_is_counted(tmp_path: Path) -> None:
+    store = prep(stores.sources(), tmp_path / "o.fds", size=32, workers=1).out
+    damaged = 0
+    for shard in store.glob("*/shard-*.mdb"):
+        data = shard.read_bytes()
+        damaged += b"\xff\xda" in data
+        shard.write_bytes(data.replace(b"\xff\xda", b"\xff\xd9", 1))
+    sections, _ = report(store)
+    assert sections["quality"]["broken"] == damaged > 0 and "run fastdata verify" in findings(sections)
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def log(folder: Path, *, updates: int = 200, loss: float = 2.0, wait: float = 0.02, worse: bool = False) -> Path:
+    folder.mkdir(parents=True)
+    rows: list[dict[str, Any]] = []
+    for k in range(1, updates + 1):
+        rates = {"samples_per_s": 100.0 + k % 3, "samples_per_s_without_waiting": 120.0, "wait": wait, "lr": 0.1 * k / updates}
+        rows.append(
+            {"time": 1000.0 + k, "kind": "train", "update": k, "epoch": k // 50, "loss": loss / k, "skipped": int(k == 9), **rates}
+        )
+        if not k % 50:
+            lost = loss / k + (0.5 if worse and k == updates else 0)
+            rows.append({"time": 1000.5 + k, "kind": "eval", "update": k, "epoch": k // 50, "loss": lost, "top1": k / updates})
+            rows.append(
+                {
+                    "time": 1000.6 + k,
+                    "kind": "epoch",
+                    "update": k,
+                    "epoch": k // 50,
+                    "loss": loss / k,
+                    **({"resumed_at": 3} if k == 50 else {}),
+                }
+            )
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_run(tmp_path: Path) -> None:
+    sections, page = report(log(tmp_path / "first"))
+    facts = sections["summary"]["runs"]["first"]
+    assert (facts["updates"], facts["epochs"], facts["skipped"], facts["resumed"]) == (200, 4, 1, 1)
+    assert (facts["loss"], facts["best"], facts["best_at"], facts["last"]) == (0.01, 0.01, 200, {"top1": 1.0})
+    assert facts["samples_per_s"] == 101 and facts["wait"] == pytest.approx(0.02) and facts["hours"] * 3600 == pytest.approx(199.6)
+    assert list(sections) == ["summary", "loss", "metrics", "rates", "speed"] and findings(sections) == ""
+    lines = [line for plot in page.attributes("div", "data-lines") for line in json.loads(plot)]
+    assert {line["name"] for line in lines} >= {"training, moving average", "evaluation", "without waiting for data"}
+    (evaluated,) = [line["points"] for line in lines if line["name"] == "evaluation" and line["points"][-1][1] == 0.01]
+    assert evaluated == [[50, 0.04], [100, 0.02], [150, pytest.approx(2 / 150, rel=1e-4)], [200, 0.01]]
+
+
+def test_several_runs_side_by_side_and_what_deserves_a_look(tmp_path: Path) -> None:
+    one, other = log(tmp_path / "a/run"), log(tmp_path / "b/run", loss=3.0, wait=0.4, worse=True)
+    with (other / "log.jsonl").open("a") as file:
+        file.write('{"kind": "tr')
+    done = run(*MAIN, "report", one, other, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = Page((tmp_path / "run-and-others-report.html").read_text())
+    runs = json.loads(done.stdout)["sections"]["summary"]["runs"]
+    assert list(runs) == ["a/run", "b/run"] and runs["b/run"]["damaged"] == 1
+    said = " ".join(page.texts["a"])
+    assert "b/run: it waits for data for 40 % of the time; a perfect loader would be 1.67 x as fast" in said
+    assert "best at update 150" in said and "a/run:" not in said and "1 line of the log could not be read" in said
+
+
+def test_loss_that_is_not_a_number_leaves_a_gap(tmp_path: Path) -> None:
+    folder = log(tmp_path / "nan", updates=60)
+    text = (folder / "log.jsonl").read_text().splitlines()
+    text[5] = json.dumps({**json.loads(text[5]), "loss": math.nan})
+    text[6] = json.dumps({**json.loads(text[6]), "loss": None})
+    text.append(json.dumps({"kind": "train", "update": 60, "loss": 7.0}))
+    (folder / "log.jsonl").write_text("\n".join(text))
+    sections, _ = report(folder)
+    facts = sections["summary"]["runs"]["nan"]
+    assert (facts["updates"], facts["loss"], facts["samples_per_s"]) == (60, 7.0, 101.0), "the later record of an update wins"
+
+
+# ---------------------------------------------------------------------------------------------------------------- command
+
+
+def test_the_command(tmp_path: Path) -> None:
+    store = stores.unlabelled()
+    found = json.loads(run(*MAIN, "report", store, "--out", tmp_path / "p.htm", "--sample", 2, "--json").stdout)
+    assert (found["out"], found["samples"], found["sections"]["quality"]["measured"]) == (str(tmp_path / "p.htm"), 5, 2)
+    (tmp_path / "p.htm").unlink()
+    done = run(*MAIN, "report", store, cwd=tmp_path)
+    assert done.returncode == 0 and re.fullmatch(r"flat-report.html: .* MB, .*|flat-report.html: .* kB, .*\n", done.stdout), (
+        done.stdout
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["flat-report.html"]
+    folder = log(tmp_path / "run", updates=3)
+    (tmp_path / "empty").mkdir()
+    for arguments, words in (
+        ((store, store), "are not folders of runs: give one STORE"),
+        ((folder, store), "has no log.jsonl, so it is no RUN_DIR"),
+        ((store, "--out", "x.png"), "does not end in .html"),
+        ((folder, "--source", tmp_path), "--source .* belongs to a STORE"),
+    ):
+        asked = CliRunner().invoke(cli, ["report", *map(str, arguments)])
+        assert asked.exit_code == 2 and re.search(words, asked.output), asked.output
+    done = run(*MAIN, "report", tmp_path / "empty", cwd=tmp_path)
+    assert done.returncode == 1 and "no store at" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs/report.md").read_text()
+    prep(stores.sources(), tmp_path / "photos.fds", size=32, workers=1)
+    for name in ("run", "run-a", "run-b"):
+        log(tmp_path / name, updates=50)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        done = run("bash", "-euc", block, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+    made = {path.name for path in tmp_path.glob("*.html")}
+    assert made == {"photos-report.html", "look.html", "run-report.html", "run-a-and-others-report.html"}
+    pictures = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert pictures and all((Path(__file__).parent.parent / "docs" / name).is_file() for name in pictures)
+
+
+def test_a_report_never_loads_torch() -> None:
+    made = [stores.masked(), stores.masked_arrays(), stores.table(), stores.tokens()]
+    code = "import sys\nfrom fastdata.report.store_report import store_report\n"
+    code += "for path in sys.argv[1:]: store_report(path, most=5)\nassert 'torch' not in sys.modules"
+    done = run(MAIN[0], "-c", code, *made)
+    assert done.returncode == 0, done.stderr
