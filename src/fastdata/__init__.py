@@ -37,6 +37,7 @@ _HOMES = {
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
     "append": "prepare",
+    "doctor": "diagnosis.doctor",
     "drop_dead_bias": "gpu.bias",
     "largest_batch": "bench.largest_batch",
     "merge": "prepare",
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from fastdata.bench.profile import profile
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
+    from fastdata.diagnosis.doctor import doctor
     from fastdata.errors import (
         CodecError,
         FastDataError,

@@ -17,8 +17,9 @@ from typing import Any
 import click
 
 from fastdata._version import __version__
+from fastdata.cli_doctor import doctor
 from fastdata.cli_join import merge, subset
-from fastdata.cli_options import KINDS, SETTINGS
+from fastdata.cli_options import KINDS, SETTINGS, Png
 from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
 
@@ -36,19 +37,13 @@ def _bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
 
 
-class _Png(click.Path):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not str(value).lower().endswith(".png"):
-            self.fail(f"{str(value)!r} does not end in .png: give the name of a PNG file", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Prepare data once, then feed PyTorch models with compact batches as fast as the machine can."""
 
 
+cli.add_command(doctor)
 cli.add_command(prep)
 cli.add_command(merge)
 cli.add_command(subset)
@@ -57,7 +52,7 @@ cli.add_command(subset)
 @cli.command()
 @STORE
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
-@click.option("--sheet", type=_Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
+@click.option("--sheet", type=Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
 def info(store: str, as_json: bool, sheet: str | None, size: int | None) -> None:
     """Describe STORE: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it was made."""
@@ -150,7 +145,7 @@ def export(store: str, out: str, to: str | None, **options: Any) -> None:
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
-@click.option("--plot", type=_Png(dir_okay=False), help="Draw the results into this PNG (needs matplotlib).")
+@click.option("--plot", type=Png(dir_okay=False), help="Draw the results into this PNG (needs matplotlib).")
 def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, next to a plain DataLoader and this machine's decode limit."""
     from fastdata.bench.command import run_bench

@@ -11,7 +11,7 @@ import click
 from fastdata import kinds
 from fastdata.options import OptionInfo, as_option, options_of
 
-__all__ = ["HELP", "KINDS", "PLANNED", "RUNS", "SETTINGS", "HelpInGroups", "options_of_kinds", "run_option", "with_options"]
+__all__ = ["HELP", "KINDS", "PLANNED", "RUNS", "SETTINGS", "HelpInGroups", "Png", "options_of_kinds", "run_option", "with_options"]
 
 KINDS = [kinds.find(name) for name in kinds.names()]
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
@@ -26,6 +26,15 @@ SOURCES = (
     "series."
 )
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
+
+
+class Png(click.Path):
+    """The path of a PNG file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).lower().endswith(".png"):
+            self.fail(f"{str(value)!r} does not end in .png: give the name of a PNG file", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _position(title: str) -> int:

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +29,7 @@ __all__ = [
     "Run",
     "interleave",
     "machine",
+    "stream",
     "summarize",
     "table",
     "tree",
@@ -86,6 +87,17 @@ def interleave(
             if number >= 0:
                 runs[name].append(run)
     return runs
+
+
+def stream(batches: Iterator[int], ahead: int, seconds: float) -> Run:
+    """Measure an iterator without end, which yields the number of samples of each batch. The first `ahead` batches do not count,
+    since they may be ready before the clock starts."""
+    for _ in range(ahead):
+        next(batches)
+    samples, cpu, started = 0, tree_cpu_s(), time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds or not samples:
+        samples += next(batches)
+    return Run(samples, elapsed, tree_cpu_s() - cpu)
 
 
 def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[str, Any]]:

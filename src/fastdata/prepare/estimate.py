@@ -11,7 +11,7 @@ from typing import Any
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import as_path, build_plan, check_positive
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Estimate", "estimate", "stored_bytes"]
 
 PAGE = 4096  # bytes of an LMDB page
 SHARD_PAGES = 3  # two headers and the root of the tree
@@ -55,11 +55,11 @@ def estimate(source: Any, out: str | os.PathLike[str] | None = None, *, workers:
         seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
     disk = next(p for p in (work.out, *work.out.parents) if p.exists())
-    size = int(sum(map(_stored, probed.records)) * probed.scale) + fixed
+    size = int(sum(map(stored_bytes, probed.records)) * probed.scale) + fixed
     return Estimate(probed.inputs, size, seconds, shutil.disk_usage(disk).free, probed.tried, dict(probed.rejected), work.notes)
 
 
-def _stored(size: int) -> int:
+def stored_bytes(size: int) -> int:
     """Return the bytes that LMDB needs for a record: small ones share a page; large ones take whole pages and an index entry."""
     if size + 16 > PAGE // 2 - 24:
         return -(-(size + 16) // PAGE) * PAGE + 26

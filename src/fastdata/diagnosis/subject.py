@@ -1,0 +1,376 @@
+"""What is diagnosed: a loader that can be taken apart, and made again with other arguments."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
+
+from fastdata.data.dataset import SlotDataset
+from fastdata.data.timing import Timing
+from fastdata.diagnosis.parts import Parts, alone
+from fastdata.diagnosis.storage import Span
+from fastdata.errors import FastDataError
+from fastdata.images.dataset import ImageDataset
+from fastdata.images.pixels import encode_record
+from fastdata.images.records import StoreImages
+from fastdata.loader.direct import is_direct
+from fastdata.loader.loader import Loader
+from fastdata.torch_private import end_kept_workers, pytree
+
+__all__ = ["Ours", "Subject", "Torchs", "batch_bytes", "count", "probe", "subject_of"]
+
+CODE = ".py", ".pyc", ".so"  # files that are opened for other reasons than samples
+PLAIN = ("jpeg", "png", "original")  # codecs whose records are image files
+
+
+class Subject:
+    """A loader of any kind, of which only whole batches can be measured.
+
+    Attributes:
+        loader: it.
+        name: what it is in messages.
+        samples: of the dataset; None: unknown.
+        batch_size: samples of a batch.
+        workers: its worker processes.
+        prefetch: batches that each makes ahead.
+        in_shm: whether batches of workers lie in /dev/shm.
+        source: what `fastdata-prep` would be given; None: unknown.
+        parallel: whether any number of workers can make the batches.
+        device: the device that it copies batches to by itself; None: it does not.
+        pins: whether it page-locks batches.
+    """
+
+    name = "the loader"
+    samples: int | None = None
+    workers = 0
+    prefetch = 0
+    in_shm = False
+    source: str | None = None
+    parallel = False
+    device: torch.device | None = None
+    pins = False
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.batch_size = 1
+
+    @property
+    def parts_known(self) -> bool:
+        """Whether samples can be made here, in parts."""
+        return type(self) is not Subject
+
+    def make(self, rows: Sequence[int], parts: Parts) -> None:
+        """Make a batch of these samples in this process, and add its times to `parts`."""
+        raise NotImplementedError
+
+    @contextmanager
+    def batches(
+        self, workers: int, rows: Sequence[int], batch_size: int | None = None, *, prefetch: int | None = None
+    ) -> Iterator[Iterator[Any]]:
+        """Yield batches of these samples without end, made by so many workers."""
+        yield _endless(self.loader)
+
+    def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
+        """Return where on disk some samples lie, and the bytes of all; none if unknown. files: those opened for so many samples."""
+        return [], None
+
+    def images(self, rows: Sequence[int], files: Sequence[str]) -> list[bytes]:
+        """Return the image files of some samples, of which `files` were opened; none if unknown."""
+        return []
+
+    def call(self, **arguments: Any) -> str:
+        """Return a line that makes the loader with other arguments."""
+        return ", ".join(f"{name}={value}" for name, value in arguments.items())
+
+
+class _Dataset(Subject):
+    """A loader over a dataset that can be indexed."""
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self.dataset = loader.dataset
+        self.collate: Any = default_collate
+        self.name = f"{type(loader).__name__} of {type(self.dataset).__name__}"
+
+    def make(self, rows: Sequence[int], parts: Parts) -> None:
+        with parts.timed(len(rows)), parts.watched():
+            items = self._items(rows)
+            known, started = parts.read_s + parts.decode_s + parts.resize_s, thread_time()
+            self.collate(items)
+            parts.collate_s += thread_time() - started - (parts.read_s + parts.decode_s + parts.resize_s - known)
+
+    def _items(self, rows: Sequence[int]) -> Any:
+        if hasattr(self.dataset, "__getitems__"):
+            return self.dataset.__getitems__([*rows])
+        return [self.dataset[row] for row in rows]
+
+    def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
+        paths = [Path(name) for name in files if not name.endswith(CODE)]
+        found = [Span(str(path), 0, path.stat().st_size) for path in paths if path.is_file()]
+        whole = sum(span.length for span in found) / samples * self.samples if self.samples and len(found) <= samples else None
+        return found, whole
+
+    def images(self, rows: Sequence[int], files: Sequence[str]) -> list[bytes]:
+        return _image_files(files[: len(rows)])
+
+
+class Torchs(_Dataset):
+    """torch's DataLoader. Samples are drawn at random, whatever its sampler."""
+
+    in_shm = True
+    parallel = True
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._iterable = isinstance(self.dataset, IterableDataset)
+        self._batched = loader.batch_sampler is not None  # or its items are batches
+        self.samples = None if self._iterable else len(self.dataset)
+        self.workers, self.prefetch = loader.num_workers, loader.prefetch_factor or 2
+        self.collate = loader.collate_fn
+        batches: Any = loader.batch_sampler
+        self.batch_size = loader.batch_size or (len(next(iter(batches))) if self._batched else 1)
+        self.pins = bool(loader.pin_memory) and torch.cuda.is_available()
+        self._items_left: Iterator[Any] = iter(())
+
+    def make(self, rows: Sequence[int], parts: Parts) -> None:
+        if self._batched:
+            super().make(rows, parts)
+            return
+        for row in rows:
+            seen, before = Parts(), parts.samples
+            with parts.timed(0), parts.watched():
+                seen.samples = count(self.collate(self._items([row])[0]))
+            parts.samples = before + seen.samples
+
+    def _items(self, rows: Sequence[int]) -> Any:
+        if not self._iterable:
+            return super()._items(rows)
+        found = list(itertools.islice(self._items_left, len(rows)))
+        if len(found) < len(rows):
+            self._items_left = iter(self.dataset)
+            found += itertools.islice(self._items_left, len(rows) - len(found))
+        if not found:
+            raise FastDataError(f"{self.name} yields no samples, so there is nothing to measure")
+        return found
+
+    @contextmanager
+    def batches(
+        self, workers: int, rows: Sequence[int], batch_size: int | None = None, *, prefetch: int | None = None
+    ) -> Iterator[Iterator[Any]]:
+        loader, options = self.loader, dict[str, Any]()
+        if self._iterable:
+            options |= {"batch_size": (batch_size or self.batch_size) if self._batched else None}
+        elif self._batched:
+            options |= {"batch_sampler": _Shuffled(rows, batch_size or self.batch_size)}
+        else:
+            options |= {"batch_size": None, "sampler": _Rows(rows)}
+        if workers:
+            options |= {"prefetch_factor": prefetch or self.prefetch, "persistent_workers": True}
+            options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
+        again = DataLoader(
+            self.dataset,
+            num_workers=workers,
+            collate_fn=self.collate,
+            pin_memory=self.pins,
+            timeout=loader.timeout if workers else 0,
+            **options,
+        )
+        endless = _endless(again)
+        try:
+            yield endless
+        finally:
+            if workers:
+                end_kept_workers(again)
+
+    def call(self, **arguments: Any) -> str:
+        return f"DataLoader(dataset, batch_size={self.batch_size}, shuffle=True, {super().call(**arguments)})"
+
+
+class Ours(_Dataset):
+    """fastdata's Loader."""
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__(loader)
+        self.samples = len(self.dataset)
+        self.workers, self.prefetch = loader.num_workers, loader.prefetch_factor
+        self.batch_size = min(loader.global_batch_size // loader.part.world_size, self.samples)
+        self.device = loader.device
+        self.collate = loader._collate_fn or default_collate
+        self.pins = loader.pin_memory
+        self._stored = self.dataset._images if isinstance(self.dataset, ImageDataset) else None
+        self.in_shm = not isinstance(self.dataset, SlotDataset)
+        self.parallel = not is_direct(self.dataset)
+
+    def make(self, rows: Sequence[int], parts: Parts) -> None:
+        if not (isinstance(self.dataset, SlotDataset) or is_direct(self.dataset)):
+            super().make(rows, parts)
+            return
+        indices, timing, before = np.asarray(rows, np.int64), Timing(), (parts.wall_s, parts.cpu_s)
+        with parts.timed(len(rows)):
+            if is_direct(self.dataset):
+                self.dataset.gather(self.dataset.locate(indices, seed=0, epoch=0, repeats=None), pin=False)
+            else:
+                self.dataset.read_batch(indices, seed=0, epoch=0, timing=timing)
+        cpu = (parts.cpu_s - before[1]) / max(parts.wall_s - before[0], 1e-12)  # of each second of the clock
+        parts.read_s += timing.read_s * cpu
+        parts.decode_s += timing.decode_s * cpu
+        parts.resize_s += timing.resize_s * cpu
+
+    @contextmanager
+    def batches(
+        self, workers: int, rows: Sequence[int], batch_size: int | None = None, *, prefetch: int | None = None
+    ) -> Iterator[Iterator[Any]]:
+        loader = self.loader
+        part = self.dataset.subset(rows) if hasattr(self.dataset, "subset") else Subset(self.dataset, [*rows])
+        again = Loader(
+            part,
+            min(batch_size or self.batch_size, len(rows)),
+            shuffle=True,
+            num_workers=workers,
+            prefetch_factor=prefetch or self.prefetch,
+            collate_fn=loader._collate_fn,
+            device=self.device,
+            pin_memory=self.pins,
+            backend=loader.backend,
+            rank=0,
+            world_size=1,
+        )
+        with again:
+            yield _endless(again)
+
+    def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
+        images = self._stored
+        if not isinstance(images, StoreImages) or images.records is not None or self.dataset.remote:
+            return [], None
+        store, variant = images.store, images.variant
+        sizes = store.field(variant, "bytes")
+        shards, rng = (
+            [(str(store.shard(variant, k)), total.bytes) for k, total in enumerate(variant.shards)],
+            np.random.default_rng(0),
+        )
+        spans = []
+        for row in self.dataset.rows(np.asarray(rows)).tolist():  # where exactly a record lies does not matter
+            path, whole = shards[int(rng.integers(len(shards)))]
+            size = min(int(sizes[row]), whole)
+            spans.append(Span(path, int(rng.integers(max(whole - size, 1))), size))
+        return spans, float(sizes.mean()) * len(self.dataset)
+
+    def images(self, rows: Sequence[int], files: Sequence[str]) -> list[bytes]:
+        images = self._stored
+        if not isinstance(images, StoreImages):
+            return super().images(rows, files)
+        places = self.dataset.rows(np.asarray(rows)).tolist()
+        if images.form.codec in PLAIN and not images.decoded:
+            return [bytes(images.get(place)) for place in places]
+        whole = self.dataset.with_crop(None) if not self.dataset.images and not images.form.planes else None
+        return [] if whole is None else [encode_record(whole[row][0].permute(1, 2, 0).numpy(), "png") for row in rows]
+
+    def call(self, **arguments: Any) -> str:
+        return f"Loader(dataset, batch_size={self.batch_size}, shuffle=True, {super().call(**arguments)})"
+
+
+class _Shuffled:
+    """Batches of rows in random order, without end."""
+
+    def __init__(self, rows: Sequence[int], batch_size: int) -> None:
+        self._rows, self._size = _Rows(rows), batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = iter(self._rows)
+        while True:
+            yield list(itertools.islice(rows, self._size))
+
+
+class _Rows:
+    """Rows in random order, without end."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._rows = np.asarray(rows)
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng(0)
+        while True:
+            yield from rng.permutation(self._rows).tolist()
+
+
+def subject_of(loader: Any) -> Subject:
+    """Return what can be measured of a loader: a DataLoader, a Loader, or any iterable of batches.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(loader, Loader):
+        return Ours(loader)
+    if isinstance(loader, DataLoader):
+        return Torchs(loader)
+    if not hasattr(loader, "__iter__"):
+        raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
+    return Subject(loader)
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    while True:
+        batches = 0
+        for batch in loader:
+            batches += 1
+            yield batch
+            del batch  # or its memory could not be used for the next
+        if not batches:
+            raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
+
+
+def count(batch: Any) -> int:
+    """Return the number of samples of a batch."""
+    if (valid := getattr(batch, "valid", None)) is not None:
+        return int(valid)
+    tensor = next((leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
+    return 1 if tensor is None else len(tensor)
+
+
+def batch_bytes(batch: Any) -> int:
+    """Return the bytes of the tensors of a batch."""
+    return sum(leaf.nbytes for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
+def _image_files(paths: Sequence[str]) -> list[bytes]:
+    """Return the bytes of those files that are images."""
+    from fastdata.errors import CodecError
+    from fastdata.images.image_file import SourceImage
+
+    found = []
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            SourceImage(data)
+        except (OSError, CodecError):
+            continue
+        found.append(data)
+    return found
+
+
+def probe(subject: Subject, rows: Sequence[int], seconds: float) -> tuple[Parts, int]:
+    """Make samples in this process, as one worker would, for about `seconds`. Begin again if the rows end.
+
+    Returns:
+        The times, and how many of the rows were read.
+    """
+    parts, at, chunk = Parts(), 0, 1
+    with alone():
+        end = time.monotonic() + seconds
+        while not parts.samples or time.monotonic() < end:
+            part = [rows[k % len(rows)] for k in range(at, at + chunk)]
+            subject.make(part, parts)
+            at += len(part)
+            left = (end - time.monotonic()) / max(parts.wall_s / max(parts.samples, 1), 1e-9)  # samples for which there is time
+            chunk = max(1, min(subject.batch_size, int(left / 4)))
+    return parts, min(at, len(rows))
