@@ -92,6 +92,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "TokenDataset",
     "Trainer",
     "append",
+    "doctor",
     "drop_dead_bias",
     "largest_batch",
     "merge",

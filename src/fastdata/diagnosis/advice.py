@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fastdata.bench.report import PROCESS_BYTES
 from fastdata.diagnosis.conditions import Conditions
 from fastdata.diagnosis.pipeline import Loop
 from fastdata.diagnosis.storage import Storage
@@ -17,7 +18,6 @@ from fastdata.words import human_bytes, number_of
 __all__ = ["Advice", "Change", "Memory", "advise"]
 
 WORTH = 1.05  # gain from which a change is worth advising
-PROCESS_BYTES = 100 << 20  # memory of Python, torch and cv2 in a worker, about
 HELD = 4  # batches that a Loader has room for besides those in flight; a DataLoader has one
 
 
@@ -212,7 +212,7 @@ def _loading(subject: Subject, loop: Loop, is_float: bool) -> Iterator[Change]:
 
 def _others(subject: Subject, loop: Loop) -> Iterator[Change]:
     if loop.conditions.others:
-        quiet = replace(loop, conditions=replace(loop.conditions, others=0.0))
+        quiet = loop.what_if(conditions=replace(loop.conditions, others=0.0))
         title = f"end other programs, which keep {loop.conditions.others:.1f} of {number_of(loop.conditions.cores, 'core')} busy"
         yield Change(title, "top  # shows them", quiet, subject.workers, "from the cores that they would leave")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import torch
 
-from fastdata.bench.harness import Run, stream
+from fastdata.bench.harness import stream
 from fastdata.diagnosis.advice import HELD, Change, Memory, advise
 from fastdata.diagnosis.conditions import Conditions, OtherLoad, look
 from fastdata.diagnosis.diagnosis import Diagnosis
@@ -27,6 +26,8 @@ __all__ = ["diagnose", "doctor"]
 
 WHOLE_S = 30.0  # what the seconds below add up to, about
 LOOK_S, PROBE_S, STORAGE_S, RATE_S, STEP_S, TOGETHER_S, TRIALS_S, VARIANTS_S = 0.5, 3.0, 1.5, 1.2, 2.0, 2.5, 2.0, 9.0
+LEAST_S = 0.2  # of looking: the kernel counts in steps of 0.01 s
+SLICES = 3  # of a rate, of which the median counts
 MOST_ROWS = 2000  # samples that are drawn
 FILES = 24  # images that are prepared, at most
 READ = 200  # samples whose bytes are read
@@ -75,7 +76,9 @@ def diagnose(
     target = torch.device(device or subject.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = None if step is None else Step(step, target)
     unit = seconds / WHOLE_S
-    return _Examination(subject, run, target, unit, look(LOOK_S * unit) if conditions is None else conditions).diagnosis()
+    return _Examination(
+        subject, run, target, unit, look(max(LOOK_S * unit, LEAST_S)) if conditions is None else conditions
+    ).diagnosis()
 
 
 class _Examination:
@@ -172,20 +175,19 @@ class _Examination:
         subject, cores, costs = self.subject, self.conditions.cores, loop.costs
         counts = sorted({0, 1, 2, cores, subject.workers}) if subject.parallel else [subject.workers]
         size = max(1, min(subject.batch_size, round(BATCH_S / max(costs.work + costs.waiting, 1e-9))))
-        measured = dict[int, float]()
+        measured, cpu = dict[int, float](), list[float]()
         for workers in counts:
             small = replace(memory, workers=workers, batch_bytes=memory.batch_bytes * size // max(subject.batch_size, 1))
             if workers > MOST_WORKERS or small.missing(self.conditions):
                 continue
             with subject.batches(workers, self.rows, size) as batches:
                 ahead, samples = workers * (subject.prefetch + 1), map(count, batches)
-                runs = [stream(samples, ahead * (k == 0), RATE_S * self.unit / 2) for k in range(2)]
-            measured[workers] = _rate(runs)
-            low, high = sorted(run.images / run.seconds for run in runs)
+                runs = [stream(samples, ahead * (k == 0), RATE_S * self.unit / SLICES) for k in range(SLICES)]
+            low, measured[workers], high = sorted(run.images / run.seconds for run in runs)
             self.ratios[f"with {workers} workers the rate was {low:,.0f} to {high:,.0f}/s"] = high / low
-            if workers == 1:
-                handover = sum(run.cpu_s for run in runs) / sum(run.images for run in runs) - costs.work
-                costs = replace(costs, handover=max(handover, 0.0))
+            if workers:
+                cpu += [run.cpu_s / run.images for run in runs]
+        costs = replace(costs, handover=max(min(cpu, default=0.0) - costs.work, 0.0))
         if not subject.parts_known:
             costs = Costs(transform=1 / measured[subject.workers])
         return replace(loop, costs=costs, measured=measured)
@@ -234,10 +236,6 @@ class _Examination:
         worst = max(self.ratios.values(), default=1.0)
         level = "not sure" if worst > FAR or share > BUSY else "fairly sure" if doubts else "sure"
         return level, doubts
-
-
-def _rate(runs: Sequence[Run]) -> float:
-    return sum(run.images for run in runs) / sum(run.seconds for run in runs)
 
 
 def _header(data: bytes) -> SourceImage | None:

@@ -99,17 +99,18 @@ class Loop:
         return max(loader, loop, cpu / self.conditions.cores_for(threads))
 
     def changed(self, **costs: float) -> Loop:
-        """Return the loop with other costs. What was measured above or below the model stays so."""
-        return self.with_costs(replace(self.costs, **costs))
+        """Return the loop with other costs."""
+        return self.what_if(costs=replace(self.costs, **costs))
 
-    def with_costs(self, costs: Costs) -> Loop:
-        after = replace(self, costs=costs, measured={})
-        scaled = {k: _ideal(costs, self.conditions, k) * self._efficiency(k) for k in self.measured}
+    def what_if(self, *, costs: Costs | None = None, conditions: Conditions | None = None) -> Loop:
+        """Return the loop with other costs, or on another machine. What was measured above or below the model stays so."""
+        after = replace(self, costs=costs or self.costs, conditions=conditions or self.conditions, measured={})
+        scaled = {k: _ideal(after.costs, after.conditions, k) * self._efficiency(k) for k in self.measured}
         return replace(after, measured=scaled)
 
     def gain(self, resource: str, workers: int) -> float:
         """Return how much faster the loop would be if a resource were infinitely fast, at most MOST."""
-        after = self.with_costs(self.costs.without(resource)).seconds(workers)
+        after = self.what_if(costs=self.costs.without(resource)).seconds(workers)
         return min(self.seconds(workers) / max(after, 1e-12), MOST)
 
     def verdict(self, workers: int) -> tuple[str, float]:

@@ -79,11 +79,11 @@ def _rates(axes: Any, found: Findings) -> None:
         else:
             axes.plot([], [], color=COLORS["model"], label=f"model alone: {model:,.0f}, far above")
         both = [1 / found.loop.seconds(k) for k in found.rates]
-        axes.plot(found.rates.keys(), both, color=DARK, linewidth=1, label="both, predicted")
+        axes.plot(found.rates.keys(), both, color=DARK, linewidth=1, label="loader and model, predicted")
     if found.together is not None:
-        axes.plot([found.workers], [found.together], "D", color=DARK, label="both, measured")
+        axes.plot([found.workers], [found.together], "D", color=DARK, label="loader and model, measured")
     axes.axvline(found.conditions.cores, color="#9aa0a6", linewidth=0.8, linestyle=":")
-    axes.annotate("cores", (found.conditions.cores, 0), (3, 4), textcoords="offset points", fontsize=8, color="#5f6368")
+    axes.annotate("cores", (found.conditions.cores, 1.12 * top), (3, -9), textcoords="offset points", fontsize=8, color="#5f6368")
     axes.set_ylim(0, 1.12 * top)
     axes.set_xlabel("workers", fontsize=9)
     axes.set_ylabel("samples/s", fontsize=9)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import thread_time
@@ -26,7 +27,7 @@ from fastdata.loader.direct import is_direct
 from fastdata.loader.loader import Loader
 from fastdata.torch_private import end_kept_workers, pytree
 
-__all__ = ["Ours", "Subject", "Torchs", "batch_bytes", "count", "probe", "subject_of"]
+__all__ = ["Ours", "Subject", "Torchs", "batch_bytes", "count", "probe", "subject_of", "tensors_of"]
 
 CODE = ".py", ".pyc", ".so"  # files that are opened for other reasons than samples
 PLAIN = ("jpeg", "png", "original")  # codecs whose records are image files
@@ -176,14 +177,16 @@ class Torchs(_Dataset):
         if workers:
             options |= {"prefetch_factor": prefetch or self.prefetch, "persistent_workers": True}
             options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
-        again = DataLoader(
-            self.dataset,
-            num_workers=workers,
-            collate_fn=self.collate,
-            pin_memory=self.pins,
-            timeout=loader.timeout if workers else 0,
-            **options,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of more workers than cores
+            again = DataLoader(
+                self.dataset,
+                num_workers=workers,
+                collate_fn=self.collate,
+                pin_memory=self.pins,
+                timeout=loader.timeout if workers else 0,
+                **options,
+            )
         endless = _endless(again)
         try:
             yield endless
@@ -332,13 +335,23 @@ def count(batch: Any) -> int:
     """Return the number of samples of a batch."""
     if (valid := getattr(batch, "valid", None)) is not None:
         return int(valid)
-    tensor = next((leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
-    return 1 if tensor is None else len(tensor)
+    return next((len(tensor) for tensor in tensors_of(batch) if tensor.dim()), 1)
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch: a nest of tuples, lists and mappings, or an object with tensors as attributes."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif isinstance(leaf, Mapping):  # of a class that pytree does not know
+            yield from tensors_of([*leaf.values()])
+        elif hasattr(leaf, "__dict__"):
+            yield from (value for value in vars(leaf).values() if isinstance(value, torch.Tensor))
 
 
 def batch_bytes(batch: Any) -> int:
     """Return the bytes of the tensors of a batch."""
-    return sum(leaf.nbytes for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    return sum(tensor.nbytes for tensor in tensors_of(batch))
 
 
 def _image_files(paths: Sequence[str]) -> list[bytes]:

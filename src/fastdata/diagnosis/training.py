@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -60,8 +59,8 @@ def load(name: str, option: str) -> Any:
         ValueError: there is no such module or function.
     """
     module, _, function = name.partition(":")
-    if not module or not function.isidentifier():
-        hint = f"; try {module.removesuffix('.py').replace(os.sep, '.')}:FUNCTION" if module.endswith(".py") else ""
+    if module.endswith(".py") or not module or not function.isidentifier():
+        hint = f"; try {module.removesuffix('.py').replace('/', '.')}:{function or 'FUNCTION'}" if module.endswith(".py") else ""
         raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make_loader{hint}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)

@@ -109,7 +109,7 @@ def try_variants(
                 scale = total * len(records) / len(images) / max(len(records), 1)
                 disk = sum(map(stored_bytes, records)) * scale
                 minutes = spent * total / max(conditions.cores_for(conditions.cores), 0.1) / 60
-                rate = shape.with_costs(costs).rate(conditions.cores)
+                rate = shape.what_if(costs=costs).rate(conditions.cores)
                 found.append(Variant(codec, size, disk, sum(records) * scale, minutes, costs, rate))
     return found, rejected
 
