@@ -76,9 +76,8 @@ def diagnose(
     target = torch.device(device or subject.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = None if step is None else Step(step, target)
     unit = seconds / WHOLE_S
-    return _Examination(
-        subject, run, target, unit, look(max(LOOK_S * unit, LEAST_S)) if conditions is None else conditions
-    ).diagnosis()
+    here = look(max(LOOK_S * unit, LEAST_S)) if conditions is None else conditions
+    return _Examination(subject, run, target, unit, here).diagnosis()
 
 
 class _Examination:
@@ -112,7 +111,7 @@ class _Examination:
         changes += dataset_trials(subject, loop, self.rows, TRIALS_S * unit)
         image = first_image(batch)
         crop = None if image is None else min(image.shape[2:])
-        variants, rejected = self._variants(loop, crop)
+        variants, left_out, rejected = self._variants(loop, crop)
         advice = advise(
             subject,
             loop,
@@ -143,6 +142,7 @@ class _Examination:
             storage=self.storage,
             memory=memory,
             variants=tuple(variants),
+            left_out=tuple(left_out),
             rejected=rejected,
             advice=tuple(advice),
             sure=sure,
@@ -212,15 +212,15 @@ class _Examination:
         )
         return rate
 
-    def _variants(self, loop: Loop, crop: int | None) -> tuple[list[Variant], dict[str, int]]:
+    def _variants(self, loop: Loop, crop: int | None) -> tuple[list[Variant], list[str], dict[str, int]]:
         subject, seconds = self.subject, VARIANTS_S * self.unit
         if crop is None or subject.samples is None:
-            return [], {}
+            return [], [], {}
         number = max(6, min(FILES, int(seconds / 25 / max(loop.costs.decode, 1e-4))))
         images = subject.images(self.rows[:number], self.files)
         sides = [min(header.height, header.width) for header in map(_header, images) if header is not None]
         if not sides:
-            return [], {}
+            return [], [], {}
         return try_variants(images, subject.samples, crop, int(median(sides)), self.conditions, seconds)
 
     def _untried(self) -> str:

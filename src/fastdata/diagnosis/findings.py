@@ -33,6 +33,7 @@ class Findings:
         storage: what the disk does; None: unknown.
         memory: what batches and workers take.
         variants: stores that could be made of the data.
+        left_out: codecs of stores for which there was no time.
         rejected: count of the tried images that cannot be prepared, by reason.
         advice: what to change, the most effective first.
         sure: "sure", "fairly sure" or "not sure".
@@ -53,6 +54,7 @@ class Findings:
     storage: Storage | None
     memory: Memory
     variants: tuple[Variant, ...] = ()
+    left_out: tuple[str, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     sure: str = "sure"

@@ -130,6 +130,8 @@ def _variants(found: Findings) -> Iterator[str]:
         for variant in found.variants
     ]
     yield from table(["store, predicted", "on disk", "in memory", "Loader, samples/s", "time to prepare"], rows)
+    if found.left_out:
+        yield f"not tried, since the time was over: {', '.join(found.left_out)}; give more --seconds"
     if found.rejected:
         yield "images that cannot be prepared, of those that were tried: " + ", ".join(
             f"{k} {n}" for k, n in found.rejected.items()

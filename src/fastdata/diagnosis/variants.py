@@ -23,7 +23,7 @@ from fastdata.prepare.job import prep
 
 __all__ = ["Variant", "duration", "try_variants"]
 
-CODECS = "jpeg", "yuv420", "rgb"
+CODECS = "jpeg", "rgb", "yuv420"
 LARGER = 8 / 7  # of the crop's side: the usual 256 for crops of 224
 BATCH = 64
 HFLIP = 0.5
@@ -65,7 +65,7 @@ def duration(minutes: float) -> str:
 
 def try_variants(
     images: Sequence[bytes], total: int, crop: int, short_side: int, conditions: Conditions, seconds: float
-) -> tuple[list[Variant], dict[str, int]]:
+) -> tuple[list[Variant], list[str], dict[str, int]]:
     """Prepare a few images in each variant, and measure random crops from them.
 
     Args:
@@ -77,12 +77,12 @@ def try_variants(
         seconds: about how long this may take.
 
     Returns:
-        The variants, and the count of images that were rejected, by reason.
+        The variants, the codecs for which there was no time, and the count of images that were rejected, by reason.
     """
     sizes = [size for size in _sizes(crop) if size < short_side]
     choices: list[tuple[str, tuple[int, ...] | None]] = [(codec, tuple(sizes)) for codec in CODECS] if sizes else []
     choices.append(("original", None))
-    found, rejected = list[Variant](), dict[str, int]()
+    found, left_out, rejected = list[Variant](), list[str](), dict[str, int]()
     with TemporaryDirectory(prefix="fastdata-doctor-") as folder:
         source, end = Path(folder) / "images", time.monotonic() + seconds
         source.mkdir()
@@ -91,7 +91,8 @@ def try_variants(
         measured = dict[int, float]()
         for codec, several in choices:
             if found and time.monotonic() > end:
-                break
+                left_out.append(codec)
+                continue
             store = Path(folder) / f"{codec}.fds"
             summary = prep(source, store, workers=1, progress="off", codec=codec, size=several)
             rejected = rejected or dict(summary.rejected)
@@ -111,7 +112,7 @@ def try_variants(
                 minutes = spent * total / max(conditions.cores_for(conditions.cores), 0.1) / 60
                 rate = shape.what_if(costs=costs).rate(conditions.cores)
                 found.append(Variant(codec, size, disk, sum(records) * scale, minutes, costs, rate))
-    return found, rejected
+    return found, left_out, rejected
 
 
 def _sizes(crop: int) -> list[int]:
