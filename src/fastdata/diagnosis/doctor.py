@@ -21,11 +21,13 @@ from fastdata.diagnosis.variants import Variant, try_variants
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
 from fastdata.monitor.bottleneck import untried
+from fastdata.words import number_of
 
 __all__ = ["diagnose", "doctor"]
 
 WHOLE_S = 30.0  # what the seconds below add up to, about
-LOOK_S, PROBE_S, STORAGE_S, RATE_S, STEP_S, TOGETHER_S, TRIALS_S, VARIANTS_S = 0.5, 3.0, 1.5, 1.2, 2.0, 2.5, 2.0, 9.0
+LOOK_S, PROBE_S, STORAGE_S, RATE_S, HANDOVER_S = 0.5, 3.0, 1.5, 1.2, 0.6
+STEP_S, TOGETHER_S, TRIALS_S, VARIANTS_S = 2.0, 2.5, 3.0, 9.0
 LEAST_S = 0.2  # of looking: the kernel counts in steps of 0.01 s
 SLICES = 3  # of a rate, of which the median counts
 MOST_ROWS = 2000  # samples that are drawn
@@ -107,7 +109,7 @@ class _Examination:
             loop = loop.changed(step=step_s / samples, step_cpu=cpu_s / samples)
             together = self._together(loop, self.step)
             if loop.gain("model", subject.workers) >= BALANCED:
-                changes += step_trials(self.step, there, self.device, loop, samples, subject.workers, TRIALS_S * unit)
+                changes += step_trials(self.step, there, self.device, loop, subject.workers, TRIALS_S * unit)
         changes += dataset_trials(subject, loop, self.rows, TRIALS_S * unit)
         image = first_image(batch)
         crop = None if image is None else min(image.shape[2:])
@@ -172,25 +174,35 @@ class _Examination:
 
     def _rates(self, loop: Loop, memory: Memory) -> Loop:
         """Measure the loader alone with several numbers of workers."""
-        subject, cores, costs = self.subject, self.conditions.cores, loop.costs
-        counts = sorted({0, 1, 2, cores, subject.workers}) if subject.parallel else [subject.workers]
-        size = max(1, min(subject.batch_size, round(BATCH_S / max(costs.work + costs.waiting, 1e-9))))
-        measured, cpu = dict[int, float](), list[float]()
-        for workers in counts:
-            small = replace(memory, workers=workers, batch_bytes=memory.batch_bytes * size // max(subject.batch_size, 1))
-            if workers > MOST_WORKERS or small.missing(self.conditions):
-                continue
-            with subject.batches(workers, self.rows, size) as batches:
-                ahead, samples = workers * (subject.prefetch + 1), map(count, batches)
-                runs = [stream(samples, ahead * (k == 0), RATE_S * self.unit / SLICES) for k in range(SLICES)]
-            low, measured[workers], high = sorted(run.images / run.seconds for run in runs)
-            self.ratios[f"with {workers} workers the rate was {low:,.0f} to {high:,.0f}/s"] = high / low
-            if workers:
-                cpu += [run.cpu_s / run.images for run in runs]
-        costs = replace(costs, handover=max(min(cpu, default=0.0) - costs.work, 0.0))
+        subject, cores = self.subject, self.conditions.cores
         if not subject.parts_known:
-            costs = Costs(transform=1 / measured[subject.workers])
-        return replace(loop, costs=costs, measured=measured)
+            rate = self._rate(subject.workers, None)
+            return replace(loop, costs=Costs(transform=1 / rate), measured={subject.workers: rate})
+        size = max(1, min(subject.batch_size, round(BATCH_S / max(loop.costs.work + loop.costs.waiting, 1e-9))))
+
+        def fits(workers: int) -> bool:
+            small = replace(memory, workers=workers, batch_bytes=memory.batch_bytes * size // max(subject.batch_size, 1))
+            return workers <= MOST_WORKERS and not small.missing(self.conditions)
+
+        counts = {0, 1, 2, cores, subject.workers} if subject.parallel else {0}
+        measured = {workers: self._rate(workers, size) for workers in sorted(counts) if fits(workers)}
+        if subject.parallel and fits(1):
+            handover = subject.handover(self.rows, size, max(HANDOVER_S * self.unit, LEAST_S)) - loop.costs.collate
+            loop = loop.changed(handover=max(handover, 0.0))
+        loop = replace(loop, measured=measured)
+        best = loop.best_workers(loop.most_workers)
+        if best > max(measured) and fits(best):  # many that wait: too far from what was measured
+            loop = replace(loop, measured=measured | {best: self._rate(best, size)})
+        return loop
+
+    def _rate(self, workers: int, size: int | None) -> float:
+        """Return the median samples/s of the loader alone, and keep how much it varies."""
+        with self.subject.batches(workers, self.rows, size) as batches:
+            ahead, samples = workers * (self.subject.prefetch + 1), map(count, batches)
+            runs = [stream(samples, ahead * (k == 0), RATE_S * self.unit / SLICES) for k in range(SLICES)]
+        low, middle, high = sorted(run.images / run.seconds for run in runs)
+        self.ratios[f"with {number_of(workers, 'worker')} the rate was {low:,.0f} to {high:,.0f}/s"] = high / low
+        return middle
 
     def _together(self, loop: Loop, step: Step) -> float | None:
         """Return samples/s of the loader and the model together; None: it would take too long."""

@@ -13,7 +13,7 @@ from fastdata.diagnosis.conditions import Conditions
 __all__ = ["BALANCED", "MOST_WORKERS", "RESOURCES", "Costs", "Loop"]
 
 MOST = 100.0  # the largest gain that is reported
-MOST_WORKERS = 64
+MOST_WORKERS = 32  # of the numbers that are tried and advised
 BALANCED = 1.1  # gain from which a resource counts as the limit
 
 RESOURCES = {  # the costs that vanish if a resource were infinitely fast

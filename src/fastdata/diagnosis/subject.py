@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
+from fastdata.bench.harness import stream
+from fastdata.bench.loaders import AHEAD
 from fastdata.data.dataset import SlotDataset
 from fastdata.data.timing import Timing
 from fastdata.diagnosis.parts import Parts, alone
@@ -29,6 +31,7 @@ from fastdata.torch_private import end_kept_workers, pytree
 
 __all__ = ["Ours", "Subject", "Torchs", "batch_bytes", "count", "probe", "subject_of", "tensors_of"]
 
+LEAST_BATCHES = 16  # of an epoch
 CODE = ".py", ".pyc", ".so"  # files that are opened for other reasons than samples
 PLAIN = ("jpeg", "png", "original")  # codecs whose records are image files
 
@@ -80,6 +83,10 @@ class Subject:
         """Yield batches of these samples without end, made by so many workers."""
         yield _endless(self.loader)
 
+    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
+        """Return the CPU seconds, of all processes, to collate a sample and to hand it from a worker to the loop."""
+        raise NotImplementedError
+
     def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
         """Return where on disk some samples lie, and the bytes of all; none if unknown. files: those opened for so many samples."""
         return [], None
@@ -108,6 +115,19 @@ class _Dataset(Subject):
             known, started = parts.read_s + parts.decode_s + parts.resize_s, thread_time()
             self.collate(items)
             parts.collate_s += thread_time() - started - (parts.read_s + parts.decode_s + parts.resize_s - known)
+
+    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
+        items = [*self._items(rows[: min(len(rows), batch_size)])]
+        loader: Any = DataLoader(
+            items,  # type: ignore[arg-type]  # a list is a dataset, whose samples are there already
+            batch_sampler=_Shuffled(range(len(items)), batch_size),
+            num_workers=1,
+            collate_fn=self.collate,
+            persistent_workers=True,
+        )
+        with _kept(loader) as batches:
+            run = stream(map(count, batches), AHEAD + 1, seconds)
+        return run.cpu_s / run.images
 
     def _items(self, rows: Sequence[int]) -> Any:
         if hasattr(self.dataset, "__getitems__"):
@@ -177,8 +197,7 @@ class Torchs(_Dataset):
         if workers:
             options |= {"prefetch_factor": prefetch or self.prefetch, "persistent_workers": True}
             options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of more workers than cores
+        with _any_number_of_workers():
             again = DataLoader(
                 self.dataset,
                 num_workers=workers,
@@ -187,12 +206,8 @@ class Torchs(_Dataset):
                 timeout=loader.timeout if workers else 0,
                 **options,
             )
-        endless = _endless(again)
-        try:
-            yield endless
-        finally:
-            if workers:
-                end_kept_workers(again)
+            with _kept(again) as found:
+                yield found
 
     def call(self, **arguments: Any) -> str:
         return f"DataLoader(dataset, batch_size={self.batch_size}, shuffle=True, {super().call(**arguments)})"
@@ -233,10 +248,12 @@ class Ours(_Dataset):
         self, workers: int, rows: Sequence[int], batch_size: int | None = None, *, prefetch: int | None = None
     ) -> Iterator[Iterator[Any]]:
         loader = self.loader
+        size = min(batch_size or self.batch_size, len(rows))
+        rows = [*rows] * -(-LEAST_BATCHES * size // len(rows))  # so that an epoch does not end all the time
         part = self.dataset.subset(rows) if hasattr(self.dataset, "subset") else Subset(self.dataset, [*rows])
         again = Loader(
             part,
-            min(batch_size or self.batch_size, len(rows)),
+            size,
             shuffle=True,
             num_workers=workers,
             prefetch_factor=prefetch or self.prefetch,
@@ -247,8 +264,17 @@ class Ours(_Dataset):
             rank=0,
             world_size=1,
         )
-        with again:
+        with again, _any_number_of_workers():
             yield _endless(again)
+
+    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
+        if self.in_shm:
+            return super().handover(rows, batch_size, seconds)
+        with self.batches(1, rows, batch_size) as batches:
+            before = time.process_time()
+            run = stream(map(count, batches), 0, seconds)
+            spent = time.process_time() - before
+        return 2 * spent / run.images  # a worker spends about as much on sending as this process on receiving
 
     def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
         images = self._stored
@@ -318,6 +344,24 @@ def subject_of(loader: Any) -> Subject:
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
     return Subject(loader)
+
+
+@contextmanager
+def _any_number_of_workers() -> Iterator[None]:
+    """Silence torch's warning of more workers than cores, which are tried on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        yield
+
+
+@contextmanager
+def _kept(loader: DataLoader[Any]) -> Iterator[Iterator[Any]]:
+    """Yield batches without end, and end the workers."""
+    try:
+        yield _endless(loader)
+    finally:
+        if loader.num_workers:
+            end_kept_workers(loader)
 
 
 def _endless(loader: Any) -> Iterator[Any]:

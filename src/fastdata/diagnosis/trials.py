@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastdata.diagnosis.advice import Change
 from fastdata.diagnosis.pipeline import Loop
@@ -20,6 +21,9 @@ from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
 
 __all__ = ["dataset_trials", "first_image", "rows_of", "step_trials"]
+
+
+ROUNDS = 3
 
 
 def first_image(batch: Any) -> Tensor | None:
@@ -48,8 +52,9 @@ def dataset_trials(subject: Subject, loop: Loop, rows: Sequence[int], seconds: f
             size = min(sizes)
             options.append((f"read the stored size {size} in place of {now.name}", f"size={size}", dataset.with_size(size)))
     for title, paste, changed in options:
-        parts, _ = probe(Ours(Loader(changed, subject.batch_size, num_workers=0)), rows, seconds / len(options))
-        costs = parts.costs()
+        made = Ours(Loader(changed, subject.batch_size, num_workers=0))
+        _, read = probe(made, rows, seconds / len(options) / 3)  # into memory
+        costs = probe(made, rows[:read], seconds / len(options) * 2 / 3)[0].costs()
         after = loop.changed(read=costs.read, decode=costs.decode, resize=costs.resize, transform=costs.transform)
         yield Change(title, f"LMDBDataset(..., {paste})", after, subject.workers, "from samples that were made this way")
 
@@ -60,36 +65,44 @@ def _with_crop(dataset: ImageDataset, crop: Any) -> ImageDataset:
     return changed
 
 
-def step_trials(
-    step: Step, batch: Any, device: torch.device, loop: Loop, samples: int, workers: int, seconds: float
-) -> Iterator[Change]:
+def step_trials(step: Step, batch: Any, device: torch.device, loop: Loop, workers: int, seconds: float) -> Iterator[Change]:
     """Yield faster ways to do the step."""
-
-    def after(run: Any) -> Loop:
-        step_s, cpu_s = time_step(run, batch, device, seconds / 2)
-        return loop.changed(step=step_s / samples, step_cpu=cpu_s / samples)
 
     def in_bfloat16(inputs: Any) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             step(inputs)
 
+    def with_channels(layout: torch.memory_format) -> Callable[[Any], None]:
+        def run(inputs: Any) -> None:
+            model.to(memory_format=layout)  # type: ignore[union-attr, call-overload]
+            step(inputs)
+
+        return run
+
+    model, turn, how = step.model, seconds / 4 / ROUNDS, "from steps that were timed this way, in turns with steps as they are"
     with suppress(RuntimeError, NotImplementedError):  # an operation has no such kernel
+        ratio = _ratio(step, in_bfloat16, batch, device, turn)
         paste = f'with torch.autocast("{device.type}", torch.bfloat16): ...  # or Trainer(..., precision="bf16")'
-        yield Change("compute in bfloat16", paste, after(in_bfloat16), workers, "from steps that were timed this way")
-    model = step.model
-    if model is None or not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        yield Change("compute in bfloat16", paste, _faster(loop, ratio), workers, how)
+    weights = [weight for weight in model.parameters() if weight.dim() == 4] if model is not None else []
+    if not weights or any(weight.is_contiguous(memory_format=torch.channels_last) and weight.shape[1] > 1 for weight in weights):
         return
-    weights = [weight for weight in model.parameters() if weight.dim() == 4]
-    if weights and not any(weight.is_contiguous(memory_format=torch.channels_last) and weight.shape[1] > 1 for weight in weights):
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        yield Change(
-            "store weights and images with the channels last",
-            "model.to(memory_format=torch.channels_last)  # or Trainer(..., channels_last=True)",
-            after(step),
-            workers,
-            "from steps that were timed this way",
-        )
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    try:
+        ratio = _ratio(with_channels(torch.contiguous_format), with_channels(torch.channels_last), batch, device, turn)
+    finally:
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[union-attr, call-overload]
+    paste = "model.to(memory_format=torch.channels_last)  # or Trainer(..., channels_last=True)"
+    yield Change("store the weights of convolutions with the channels last", paste, _faster(loop, ratio), workers, how)
+
+
+def _ratio(one: Callable[[Any], Any], other: Callable[[Any], Any], batch: Any, device: torch.device, seconds: float) -> float:
+    """Return the time of the other step as a multiple of that of the one, from rounds in which both take turns."""
+    times = [[time_step(run, batch, device, seconds)[0] for run in (one, other)] for _ in range(ROUNDS)]
+    return median(second / first for first, second in times)
+
+
+def _faster(loop: Loop, ratio: float) -> Loop:
+    return loop.changed(step=ratio * loop.costs.step, step_cpu=ratio * loop.costs.step_cpu)
 
 
 def rows_of(subject: Subject, most: int) -> list[int]:

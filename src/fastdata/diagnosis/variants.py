@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.bench.harness import stream
 from fastdata.diagnosis.conditions import Conditions
-from fastdata.diagnosis.pipeline import Costs, Loop
+from fastdata.diagnosis.pipeline import Costs
 from fastdata.diagnosis.subject import Ours, count, probe
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.stored import LMDBDataset
@@ -24,6 +24,7 @@ from fastdata.prepare.job import prep
 __all__ = ["Variant", "duration", "try_variants"]
 
 CODECS = "jpeg", "rgb", "yuv420"
+OWN_SIZE = "original", "rgb", "yuv420"  # codecs for images that are as small as they should be
 LARGER = 8 / 7  # of the crop's side: the usual 256 for crops of 224
 BATCH = 64
 HFLIP = 0.5
@@ -79,16 +80,14 @@ def try_variants(
     Returns:
         The variants, the codecs for which there was no time, and the count of images that were rejected, by reason.
     """
-    sizes = [size for size in _sizes(crop) if size < short_side]
-    choices: list[tuple[str, tuple[int, ...] | None]] = [(codec, tuple(sizes)) for codec in CODECS] if sizes else []
-    choices.append(("original", None))
+    sizes = tuple(size for size in _sizes(crop) if size < short_side) or None
+    choices = [*((codec, sizes) for codec in CODECS), ("original", None)] if sizes else [(codec, None) for codec in OWN_SIZE]
     found, left_out, rejected = list[Variant](), list[str](), dict[str, int]()
     with TemporaryDirectory(prefix="fastdata-doctor-") as folder:
         source, end = Path(folder) / "images", time.monotonic() + seconds
         source.mkdir()
         for k, data in enumerate(images):
             (source / f"{k:04d}").write_bytes(data)
-        measured = dict[int, float]()
         for codec, several in choices:
             if found and time.monotonic() > end:
                 left_out.append(codec)
@@ -102,15 +101,12 @@ def try_variants(
                 spent = estimate(source, workers=1, codec=codec, size=size).seconds / len(images)
                 dataset = LMDBDataset(store, size=size, crop=RandomResizedCrop(crop), hflip=HFLIP)
                 costs = _probed(dataset, 0.02 * seconds)
-                if not measured:  # what handing batches over costs is the same for all
-                    measured = _measure(dataset, conditions.cores, 0.06 * seconds)
-                    shape = Loop(costs, conditions, measured)
                 stored: Any = dataset._images
                 records = stored.store.field(stored.variant, "bytes").tolist()
-                scale = total * len(records) / len(images) / max(len(records), 1)
-                disk = sum(map(stored_bytes, records)) * scale
+                scale = total / len(images)
                 minutes = spent * total / max(conditions.cores_for(conditions.cores), 0.1) / 60
-                rate = shape.what_if(costs=costs).rate(conditions.cores)
+                rate = _rate(dataset, conditions.cores, 0.03 * seconds)
+                disk = sum(map(stored_bytes, records)) * scale
                 found.append(Variant(codec, size, disk, sum(records) * scale, minutes, costs, rate))
     return found, left_out, rejected
 
@@ -120,12 +116,12 @@ def _sizes(crop: int) -> list[int]:
     return [first, 2 * first]
 
 
-def _measure(dataset: LMDBDataset, workers: int, seconds: float) -> dict[int, float]:
-    """Return the samples/s of a Loader, by its number of workers."""
+def _rate(dataset: LMDBDataset, workers: int, seconds: float) -> float:
+    """Return the samples/s of a Loader."""
     subject, rows = Ours(Loader(dataset, BATCH, num_workers=workers)), np.arange(len(dataset)).tolist()
     with subject.batches(workers, rows) as batches:
         run = stream(map(count, batches), 3 * workers, seconds)
-    return {workers: run.images / run.seconds}
+    return run.images / run.seconds
 
 
 def _probed(dataset: LMDBDataset, seconds: float) -> Costs:
