@@ -32,10 +32,11 @@ import fastdata
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.bench.harness import Run, interleave, machine, stream, table, write_markdown
 from fastdata.diagnosis.advice import Advice
+from fastdata.diagnosis.batches import count
 from fastdata.diagnosis.diagnosis import Diagnosis
 from fastdata.diagnosis.doctor import diagnose
 from fastdata.diagnosis.files import Files
-from fastdata.diagnosis.subject import count, subject_of
+from fastdata.diagnosis.subject import subject_of
 from fastdata.machine import available_cores
 from fastdata.torch_private import end_kept_workers
 

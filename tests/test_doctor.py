@@ -103,7 +103,7 @@ def test_heavy_decoding_and_a_slow_transform_are_the_cpu(parts: dict[str, Any], 
     costs = vars(found.loop.costs)
     assert found.verdict == "CPU" and found.shares["CPU"] > 0.6
     assert max(costs, key=lambda name: costs[name]) == longest and costs[longest] > 0.7 * found.loop.costs.work
-    assert any("transform" in one.title for one in found.advice) == (longest == "transform")
+    assert longest != "transform" or any("transform" in one.title for one in found.advice)
 
 
 def test_a_slow_way_to_the_device_is_the_copy() -> None:
@@ -393,6 +393,6 @@ def test_a_dataset_of_a_store_is_measured_with_other_arguments(folder: Path, tmp
     store = fastdata.prep(folder, tmp_path / "x.fds", size=128, workers=1).out
     dataset = LMDBDataset(store, crop=RandomResizedCrop(32), hflip=0.5)
     found = doctor(Loader(dataset, 8, num_workers=0), seconds=0.5)
-    assert found.loop.costs.decode > found.loop.costs.transform and found.storage is not None
+    assert found.loop.costs.decode > 0 and found.loop.costs.resize > 0 and found.storage is not None
     assert found.memory.batch_bytes == 8 * (3 * 32 * 32 + 8) and found.memory.in_shm is False
     assert dataset.crop == RandomResizedCrop(32)

@@ -29,6 +29,7 @@ __all__ = [
     "Run",
     "interleave",
     "machine",
+    "settle",
     "stream",
     "summarize",
     "table",
@@ -78,7 +79,7 @@ def interleave(
     runs: dict[Key, list[Run]] = {name: [] for name in contestants}
     for number in range(-warmup, repeats):
         for name in list(runs):
-            _settle()
+            settle()
             try:
                 run = contestants[name](seconds)
             except failure:
@@ -159,7 +160,7 @@ def tree_pss(root: int | None = None) -> int | None:
     return total
 
 
-def _settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
+def settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
     """Wait until the descendants of this process are idle: work that one contestant does ahead must not slow the next."""
     end = time.monotonic() + limit_s
     before, now = -1.0, tree_cpu_s(tree()[1:])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import torch
 
-from fastdata.bench.harness import stream
+from fastdata.bench.harness import settle, stream
 from fastdata.diagnosis.advice import HELD, Change, Memory, advise
+from fastdata.diagnosis.batches import count, first_image
 from fastdata.diagnosis.conditions import Conditions, OtherLoad, look
 from fastdata.diagnosis.diagnosis import Diagnosis
 from fastdata.diagnosis.pipeline import BALANCED, MOST_WORKERS, Costs, Loop
 from fastdata.diagnosis.storage import Storage, measure_storage
-from fastdata.diagnosis.subject import Ours, Subject, batch_bytes, count, probe, subject_of
+from fastdata.diagnosis.subject import Ours, Subject, probe, subject_of
 from fastdata.diagnosis.training import Step, move, time_copy, time_step
-from fastdata.diagnosis.trials import dataset_trials, first_image, rows_of, step_trials
+from fastdata.diagnosis.trials import dataset_trials, rows_of, step_trials
 from fastdata.diagnosis.variants import Variant, try_variants
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
@@ -91,26 +93,20 @@ class _Examination:
         self.rows = rows_of(subject, MOST_ROWS)
         self.files = list[str]()
         self.storage: Storage | None = None
+        self.size = 1  # of the batches with which rates are measured
         self.ratios = dict[str, float]()  # of measurements that should be equal
 
     def diagnosis(self) -> Diagnosis:
-        subject, unit, load = self.subject, self.unit, OtherLoad()
-        costs = self._costs() if subject.parts_known else Costs()
-        with subject.batches(0, self.rows) as batches:
+        """Measure. This process makes samples itself only at the end: workers that are forked later would share its open files."""
+        subject, load = self.subject, OtherLoad()
+        loop, memory = self._parts()
+        loop = self._rates(loop, memory)
+        workers = subject.workers if subject.workers in loop.measured else 0
+        with subject.batches(workers, self.rows) as batches:
             batch = next(batches)
-        samples = count(batch)
-        memory = self._memory(batch_bytes(batch) * max(subject.batch_size, samples) // samples)
-        loop = self._rates(Loop(costs, self.conditions), memory)
-        copy = time_copy(batch, self.device, 0.3 * unit, pinned=subject.pins) / samples
-        loop = replace(loop.changed(copy=copy), overlap=subject.device is not None and subject.device.type == "cuda")
-        there, together, changes = move(batch, self.device), None, list[Change]()
-        if self.step is not None:
-            step_s, cpu_s = time_step(self.step, there, self.device, STEP_S * unit)
-            loop = loop.changed(step=step_s / samples, step_cpu=cpu_s / samples)
-            together = self._together(loop, self.step)
-            if loop.gain("model", subject.workers) >= BALANCED:
-                changes += step_trials(self.step, there, self.device, loop, subject.workers, TRIALS_S * unit)
-        changes += dataset_trials(subject, loop, self.rows, TRIALS_S * unit)
+            loop, together, changes = self._whole(loop, batch, batches)
+        loop = self._in_this_process(loop)
+        changes += dataset_trials(subject, loop, self.rows, TRIALS_S * self.unit)
         image = first_image(batch)
         crop = None if image is None else min(image.shape[2:])
         variants, left_out, rejected = self._variants(loop, crop)
@@ -151,48 +147,46 @@ class _Examination:
             doubts=tuple(doubts),
         )
 
-    def _costs(self) -> Costs:
+    def _parts(self) -> tuple[Loop, Memory]:
         """Measure the parts of a sample: as the data are found, and again, when they are in memory."""
         subject, unit = self.subject, self.unit
+        held = HELD if isinstance(subject, Ours) else 1
+        if not subject.parts_known:
+            return Loop(Costs(), self.conditions), Memory(0, 0, 0, held, in_shm=False)
         first, read = probe(subject, self.rows, PROBE_S * unit / 2)
         self.files = [*first.files]
         self.rows = self.rows[: max(read, min(subject.batch_size, len(self.rows)))]
-        costs = probe(subject, self.rows[:read], PROBE_S * unit / 2)[0].costs()
+        parts, _ = probe(subject, self.rows[:read], PROBE_S * unit / 2)
+        costs, size = parts.costs(), parts.batch_bytes // parts.samples * subject.batch_size
         spans, data_bytes = subject.spans(self.rows[:READ], self.files[:READ], first.samples)
         self.storage = measure_storage(spans, data_bytes, STORAGE_S * unit)
-        if self.storage is None:
-            return costs
-        if not costs.read:  # decoders read the file themselves
-            warm = min(self.storage.warm_s, costs.decode)
-            costs = replace(costs, read=warm, decode=costs.decode - warm)
-        waiting, floor = self.storage.misses(self.conditions.memory, self.storage.sample_bytes, data_bytes)
-        return replace(costs, waiting=costs.waiting + waiting, floor=floor)
-
-    def _memory(self, size: int) -> Memory:
-        subject = self.subject
-        return Memory(subject.workers, subject.prefetch, size, HELD if isinstance(subject, Ours) else 1, subject.in_shm)
+        if self.storage is not None:
+            warm = 0.0 if costs.read else min(self.storage.warm_s, costs.decode)  # decoders read the file themselves
+            waiting, floor = self.storage.misses(self.conditions.memory, self.storage.sample_bytes, data_bytes)
+            waiting += costs.waiting
+            costs = replace(costs, read=costs.read + warm, decode=costs.decode - warm, waiting=waiting, floor=floor)
+        return Loop(costs, self.conditions), Memory(subject.workers, subject.prefetch, size, held, subject.in_shm)
 
     def _rates(self, loop: Loop, memory: Memory) -> Loop:
         """Measure the loader alone with several numbers of workers."""
-        subject, cores = self.subject, self.conditions.cores
+        subject, costs = self.subject, loop.costs
         if not subject.parts_known:
             rate = self._rate(subject.workers, None)
             return replace(loop, costs=Costs(transform=1 / rate), measured={subject.workers: rate})
-        size = max(1, min(subject.batch_size, round(BATCH_S / max(loop.costs.work + loop.costs.waiting, 1e-9))))
+        self.size = max(1, min(subject.batch_size, round(BATCH_S / max(costs.work + costs.waiting, 1e-9))))
 
         def fits(workers: int) -> bool:
-            small = replace(memory, workers=workers, batch_bytes=memory.batch_bytes * size // max(subject.batch_size, 1))
+            small = replace(memory, workers=workers, batch_bytes=memory.batch_bytes * self.size // max(subject.batch_size, 1))
             return workers <= MOST_WORKERS and not small.missing(self.conditions)
 
-        counts = {0, 1, 2, cores, subject.workers} if subject.parallel else {0}
-        measured = {workers: self._rate(workers, size) for workers in sorted(counts) if fits(workers)}
-        if subject.parallel and fits(1):
-            handover = subject.handover(self.rows, size, max(HANDOVER_S * self.unit, LEAST_S)) - loop.costs.collate
-            loop = loop.changed(handover=max(handover, 0.0))
-        loop = replace(loop, measured=measured)
+        def measure(loop: Loop, workers: int) -> Loop:
+            return replace(loop, measured={**loop.measured, workers: self._rate(workers, self.size)})
+
+        for workers in sorted({1, 2, self.conditions.cores, subject.workers} - {0}) if subject.parallel else []:
+            loop = measure(loop, workers) if fits(workers) else loop
         best = loop.best_workers(loop.most_workers)
-        if best > max(measured) and fits(best):  # many that wait: too far from what was measured
-            loop = replace(loop, measured=measured | {best: self._rate(best, size)})
+        if best > max(loop.measured, default=best) and fits(best):  # many that wait: too far from what was measured
+            loop = measure(loop, best)
         return loop
 
     def _rate(self, workers: int, size: int | None) -> float:
@@ -204,25 +198,50 @@ class _Examination:
         self.ratios[f"with {number_of(workers, 'worker')} the rate was {low:,.0f} to {high:,.0f}/s"] = high / low
         return middle
 
-    def _together(self, loop: Loop, step: Step) -> float | None:
-        """Return samples/s of the loader and the model together; None: it would take too long."""
+    def _whole(self, loop: Loop, batch: Any, batches: Iterator[Any]) -> tuple[Loop, float | None, list[Change]]:
+        """Measure the copy and the step of one batch, again and again, and then the whole loop."""
+        subject, unit, samples = self.subject, self.unit, count(batch)
+        settle()  # workers make batches ahead
+        copy = time_copy(batch, self.device, 0.3 * unit, pinned=subject.pins) / samples
+        loop = replace(loop.changed(copy=copy), overlap=subject.device is not None and subject.device.type == "cuda")
+        if self.step is None:
+            return loop, None, []
+        there = move(batch, self.device)
+        step_s, cpu_s = time_step(self.step, there, self.device, STEP_S * unit)
+        loop = loop.changed(step=step_s / samples, step_cpu=cpu_s / samples)
+        changes = list[Change]()
+        if loop.gain("model", subject.workers) >= BALANCED:
+            changes += step_trials(self.step, there, self.device, loop, subject.workers, TRIALS_S * unit)
+        return loop, self._together(loop, self.step, batches), changes
+
+    def _together(self, loop: Loop, step: Step, batches: Iterator[Any]) -> float | None:
+        """Return samples/s of the loader and the model together; None: it would take too long, or the workers do not fit."""
         subject, limit = self.subject, TOGETHER_S * self.unit
-        ahead = subject.workers * (subject.prefetch + 1)
-        if subject.workers not in loop.measured or (ahead + 2) * subject.batch_size * loop.seconds(subject.workers) > 4 * limit:
+        ahead, predicted = subject.workers * (subject.prefetch + 1), 1 / loop.seconds(subject.workers)
+        if (subject.workers and subject.workers not in loop.measured) or (ahead + 2) * subject.batch_size > 4 * limit * predicted:
             return None
 
-        def steps(batches: Any) -> Any:
+        def steps() -> Iterator[int]:
             for batch in batches:
                 step(move(batch, self.device))
                 yield count(batch)
 
-        with subject.batches(subject.workers, self.rows) as batches:
-            run = stream(steps(batches), ahead + 1, limit)
-        rate, predicted = run.images / run.seconds, 1 / loop.seconds(subject.workers)
-        self.ratios[f"together {rate:,.0f}/s were measured, where the parts predict {predicted:,.0f}"] = max(
-            rate / predicted, predicted / rate
-        )
+        run = stream(steps(), ahead + 1, limit)
+        rate = run.images / run.seconds
+        text = f"together {rate:,.0f}/s were measured, where the parts predict {predicted:,.0f}"
+        self.ratios[text] = max(rate / predicted, predicted / rate)
         return rate
+
+    def _in_this_process(self, loop: Loop) -> Loop:
+        """Measure the loader without workers, and what handing over costs."""
+        subject = self.subject
+        if not subject.parts_known:
+            return loop
+        if subject.parallel:
+            handover = subject.handover(self.rows, self.size, max(HANDOVER_S * self.unit, LEAST_S)) - loop.costs.collate
+            rates = loop.measured
+            loop = replace(loop.changed(handover=max(handover, 0.0)), measured=rates)
+        return replace(loop, measured={**loop.measured, 0: self._rate(0, self.size)})
 
     def _variants(self, loop: Loop, crop: int | None) -> tuple[list[Variant], list[str], dict[str, int]]:
         subject, seconds = self.subject, VARIANTS_S * self.unit
@@ -233,7 +252,7 @@ class _Examination:
         sides = [min(header.height, header.width) for header in map(_header, images) if header is not None]
         if not sides:
             return [], [], {}
-        return try_variants(images, subject.samples, crop, int(median(sides)), self.conditions, seconds)
+        return try_variants(images, subject.samples, crop, int(median(sides)), subject.stored, self.conditions, seconds)
 
     def _untried(self) -> str:
         model = None if self.step is None else self.step.model

@@ -17,13 +17,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import cv2
-import torch
-
 from fastdata.diagnosis.conditions import queued_s
 from fastdata.diagnosis.pipeline import Costs
 
-__all__ = ["Parts", "alone"]
+__all__ = ["Parts"]
 
 FILE, IMAGE, GEOMETRY = "open", "decode", "resize"
 KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported; "open" is watched for the files it opens
@@ -68,6 +65,7 @@ class Parts:
         queued_s: the time for which other threads had the cores.
         waiting_s: the rest: waiting for the disk, the network or a lock.
         read_s, decode_s, resize_s, collate_s: parts of `cpu_s`; what is left of it is the transform.
+        batch_bytes: the bytes of all samples, as batches.
         files: the files that were opened for reading, in order.
     """
 
@@ -80,6 +78,7 @@ class Parts:
     decode_s: float = 0.0
     resize_s: float = 0.0
     collate_s: float = 0.0
+    batch_bytes: int = 0
     files: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -173,16 +172,3 @@ def _replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[Non
 
 def _switches() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Let OpenCV and torch use one thread, as a worker does."""
-    threads = cv2.getNumThreads(), torch.get_num_threads()
-    cv2.setNumThreads(1)
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(threads[0])
-        torch.set_num_threads(threads[1])

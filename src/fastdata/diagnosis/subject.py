@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import thread_time
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
@@ -19,7 +19,10 @@ from fastdata.bench.harness import stream
 from fastdata.bench.loaders import AHEAD
 from fastdata.data.dataset import SlotDataset
 from fastdata.data.timing import Timing
-from fastdata.diagnosis.parts import Parts, alone
+from fastdata.diagnosis.apart import apart
+from fastdata.diagnosis.batches import batch_bytes, count, image_files
+from fastdata.diagnosis.endless import Rows, Shuffled, any_number_of_workers, endless, kept
+from fastdata.diagnosis.parts import Parts
 from fastdata.diagnosis.storage import Span
 from fastdata.errors import FastDataError
 from fastdata.images.dataset import ImageDataset
@@ -27,9 +30,8 @@ from fastdata.images.pixels import encode_record
 from fastdata.images.records import StoreImages
 from fastdata.loader.direct import is_direct
 from fastdata.loader.loader import Loader
-from fastdata.torch_private import end_kept_workers, pytree
 
-__all__ = ["Ours", "Subject", "Torchs", "batch_bytes", "count", "probe", "subject_of", "tensors_of"]
+__all__ = ["Ours", "Subject", "Torchs", "probe", "subject_of"]
 
 LEAST_BATCHES = 16  # of an epoch
 CODE = ".py", ".pyc", ".so"  # files that are opened for other reasons than samples
@@ -51,6 +53,7 @@ class Subject:
         parallel: whether any number of workers can make the batches.
         device: the device that it copies batches to by itself; None: it does not.
         pins: whether it page-locks batches.
+        stored: the stored size that it reads; None: it reads no store, or images in their own size.
     """
 
     name = "the loader"
@@ -61,6 +64,7 @@ class Subject:
     source: str | None = None
     parallel = False
     device: torch.device | None = None
+    stored: int | None = None
     pins = False
 
     def __init__(self, loader: Any) -> None:
@@ -73,7 +77,7 @@ class Subject:
         return type(self) is not Subject
 
     def make(self, rows: Sequence[int], parts: Parts) -> None:
-        """Make a batch of these samples in this process, and add its times to `parts`."""
+        """Make a batch of these samples in this process, and add its times and bytes to `parts`."""
         raise NotImplementedError
 
     @contextmanager
@@ -81,7 +85,7 @@ class Subject:
         self, workers: int, rows: Sequence[int], batch_size: int | None = None, *, prefetch: int | None = None
     ) -> Iterator[Iterator[Any]]:
         """Yield batches of these samples without end, made by so many workers."""
-        yield _endless(self.loader)
+        yield endless(self.loader)
 
     def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
         """Return the CPU seconds, of all processes, to collate a sample and to hand it from a worker to the loop."""
@@ -113,19 +117,20 @@ class _Dataset(Subject):
         with parts.timed(len(rows)), parts.watched():
             items = self._items(rows)
             known, started = parts.read_s + parts.decode_s + parts.resize_s, thread_time()
-            self.collate(items)
+            batch = self.collate(items)
             parts.collate_s += thread_time() - started - (parts.read_s + parts.decode_s + parts.resize_s - known)
+        parts.batch_bytes += batch_bytes(batch)
 
     def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
         items = [*self._items(rows[: min(len(rows), batch_size)])]
         loader: Any = DataLoader(
             items,  # type: ignore[arg-type]  # a list is a dataset, whose samples are there already
-            batch_sampler=_Shuffled(range(len(items)), batch_size),
+            batch_sampler=Shuffled(range(len(items)), batch_size),
             num_workers=1,
             collate_fn=self.collate,
             persistent_workers=True,
         )
-        with _kept(loader) as batches:
+        with kept(loader) as batches:
             run = stream(map(count, batches), AHEAD + 1, seconds)
         return run.cpu_s / run.images
 
@@ -141,7 +146,7 @@ class _Dataset(Subject):
         return found, whole
 
     def images(self, rows: Sequence[int], files: Sequence[str]) -> list[bytes]:
-        return _image_files(files[: len(rows)])
+        return image_files(files[: len(rows)])
 
 
 class Torchs(_Dataset):
@@ -167,10 +172,10 @@ class Torchs(_Dataset):
             super().make(rows, parts)
             return
         for row in rows:
-            seen, before = Parts(), parts.samples
             with parts.timed(0), parts.watched():
-                seen.samples = count(self.collate(self._items([row])[0]))
-            parts.samples = before + seen.samples
+                batch = self.collate(self._items([row])[0])
+            parts.samples += count(batch)
+            parts.batch_bytes += batch_bytes(batch)
 
     def _items(self, rows: Sequence[int]) -> Any:
         if not self._iterable:
@@ -191,13 +196,13 @@ class Torchs(_Dataset):
         if self._iterable:
             options |= {"batch_size": (batch_size or self.batch_size) if self._batched else None}
         elif self._batched:
-            options |= {"batch_sampler": _Shuffled(rows, batch_size or self.batch_size)}
+            options |= {"batch_sampler": Shuffled(rows, batch_size or self.batch_size)}
         else:
-            options |= {"batch_size": None, "sampler": _Rows(rows)}
+            options |= {"batch_size": None, "sampler": Rows(rows)}
         if workers:
             options |= {"prefetch_factor": prefetch or self.prefetch, "persistent_workers": True}
             options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
-        with _any_number_of_workers():
+        with any_number_of_workers():
             again = DataLoader(
                 self.dataset,
                 num_workers=workers,
@@ -206,7 +211,7 @@ class Torchs(_Dataset):
                 timeout=loader.timeout if workers else 0,
                 **options,
             )
-            with _kept(again) as found:
+            with kept(again) as found:
                 yield found
 
     def call(self, **arguments: Any) -> str:
@@ -225,6 +230,7 @@ class Ours(_Dataset):
         self.collate = loader._collate_fn or default_collate
         self.pins = loader.pin_memory
         self._stored = self.dataset._images if isinstance(self.dataset, ImageDataset) else None
+        self.stored = self._stored.variant.size if isinstance(self._stored, StoreImages) else None
         self.in_shm = not isinstance(self.dataset, SlotDataset)
         self.parallel = not is_direct(self.dataset)
 
@@ -235,9 +241,10 @@ class Ours(_Dataset):
         indices, timing, before = np.asarray(rows, np.int64), Timing(), (parts.wall_s, parts.cpu_s)
         with parts.timed(len(rows)):
             if is_direct(self.dataset):
-                self.dataset.gather(self.dataset.locate(indices, seed=0, epoch=0, repeats=None), pin=False)
+                batch = self.dataset.gather(self.dataset.locate(indices, seed=0, epoch=0, repeats=None), pin=False)
             else:
-                self.dataset.read_batch(indices, seed=0, epoch=0, timing=timing)
+                batch = self.dataset.read_batch(indices, seed=0, epoch=0, timing=timing)
+        parts.batch_bytes += batch_bytes(batch)
         cpu = (parts.cpu_s - before[1]) / max(parts.wall_s - before[0], 1e-12)  # of each second of the clock
         parts.read_s += timing.read_s * cpu
         parts.decode_s += timing.decode_s * cpu
@@ -264,8 +271,8 @@ class Ours(_Dataset):
             rank=0,
             world_size=1,
         )
-        with again, _any_number_of_workers():
-            yield _endless(again)
+        with again, any_number_of_workers():
+            yield endless(again)
 
     def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
         if self.in_shm:
@@ -307,30 +314,6 @@ class Ours(_Dataset):
         return f"Loader(dataset, batch_size={self.batch_size}, shuffle=True, {super().call(**arguments)})"
 
 
-class _Shuffled:
-    """Batches of rows in random order, without end."""
-
-    def __init__(self, rows: Sequence[int], batch_size: int) -> None:
-        self._rows, self._size = _Rows(rows), batch_size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rows = iter(self._rows)
-        while True:
-            yield list(itertools.islice(rows, self._size))
-
-
-class _Rows:
-    """Rows in random order, without end."""
-
-    def __init__(self, rows: Sequence[int]) -> None:
-        self._rows = np.asarray(rows)
-
-    def __iter__(self) -> Iterator[int]:
-        rng = np.random.default_rng(0)
-        while True:
-            yield from rng.permutation(self._rows).tolist()
-
-
 def subject_of(loader: Any) -> Subject:
     """Return what can be measured of a loader: a DataLoader, a Loader, or any iterable of batches.
 
@@ -346,88 +329,25 @@ def subject_of(loader: Any) -> Subject:
     return Subject(loader)
 
 
-@contextmanager
-def _any_number_of_workers() -> Iterator[None]:
-    """Silence torch's warning of more workers than cores, which are tried on purpose."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        yield
-
-
-@contextmanager
-def _kept(loader: DataLoader[Any]) -> Iterator[Iterator[Any]]:
-    """Yield batches without end, and end the workers."""
-    try:
-        yield _endless(loader)
-    finally:
-        if loader.num_workers:
-            end_kept_workers(loader)
-
-
-def _endless(loader: Any) -> Iterator[Any]:
-    while True:
-        batches = 0
-        for batch in loader:
-            batches += 1
-            yield batch
-            del batch  # or its memory could not be used for the next
-        if not batches:
-            raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
-
-
-def count(batch: Any) -> int:
-    """Return the number of samples of a batch."""
-    if (valid := getattr(batch, "valid", None)) is not None:
-        return int(valid)
-    return next((len(tensor) for tensor in tensors_of(batch) if tensor.dim()), 1)
-
-
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch: a nest of tuples, lists and mappings, or an object with tensors as attributes."""
-    for leaf in pytree.tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif isinstance(leaf, Mapping):  # of a class that pytree does not know
-            yield from tensors_of([*leaf.values()])
-        elif hasattr(leaf, "__dict__"):
-            yield from (value for value in vars(leaf).values() if isinstance(value, torch.Tensor))
-
-
-def batch_bytes(batch: Any) -> int:
-    """Return the bytes of the tensors of a batch."""
-    return sum(tensor.nbytes for tensor in tensors_of(batch))
-
-
-def _image_files(paths: Sequence[str]) -> list[bytes]:
-    """Return the bytes of those files that are images."""
-    from fastdata.errors import CodecError
-    from fastdata.images.image_file import SourceImage
-
-    found = []
-    for path in paths:
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-            SourceImage(data)
-        except (OSError, CodecError):
-            continue
-        found.append(data)
-    return found
-
-
 def probe(subject: Subject, rows: Sequence[int], seconds: float) -> tuple[Parts, int]:
-    """Make samples in this process, as one worker would, for about `seconds`. Begin again if the rows end.
+    """Make samples in a child process, as one worker would, for about `seconds`. Begin again if the rows end.
 
     Returns:
         The times, and how many of the rows were read.
     """
+    return apart(lambda: _probe(subject, rows, seconds))
+
+
+def _probe(subject: Subject, rows: Sequence[int], seconds: float) -> tuple[Parts, int]:
     parts, at, chunk = Parts(), 0, 1
-    with alone():
-        end = time.monotonic() + seconds
-        while not parts.samples or time.monotonic() < end:
-            part = [rows[k % len(rows)] for k in range(at, at + chunk)]
-            subject.make(part, parts)
-            at += len(part)
-            left = (end - time.monotonic()) / max(parts.wall_s / max(parts.samples, 1), 1e-9)  # samples for which there is time
-            chunk = max(1, min(subject.batch_size, int(left / 4)))
+    cv2.setNumThreads(1)  # as in a worker
+    torch.set_num_threads(1)
+    subject.make(rows[:1], Parts())  # opens files and imports modules
+    end = time.monotonic() + seconds
+    while not parts.samples or time.monotonic() < end:
+        part = [rows[k % len(rows)] for k in range(at, at + chunk)]
+        subject.make(part, parts)
+        at += len(part)
+        left = (end - time.monotonic()) / max(parts.wall_s / max(parts.samples, 1), 1e-9)  # samples for which there is time
+        chunk = max(1, min(subject.batch_size, int(left / 4)))
     return parts, min(at, len(rows))

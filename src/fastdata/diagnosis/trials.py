@@ -10,25 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fastdata.diagnosis.advice import Change
 from fastdata.diagnosis.pipeline import Loop
-from fastdata.diagnosis.subject import Ours, Subject, probe, tensors_of
+from fastdata.diagnosis.subject import Ours, Subject, probe
 from fastdata.diagnosis.training import Step, time_step
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
 
-__all__ = ["dataset_trials", "first_image", "rows_of", "step_trials"]
+__all__ = ["dataset_trials", "rows_of", "step_trials"]
 
 
 ROUNDS = 3
-
-
-def first_image(batch: Any) -> Tensor | None:
-    """Return the first images of a batch, [B, C, H, W]; None: it has none."""
-    return next((tensor for tensor in tensors_of(batch) if tensor.dim() == 4 and tensor.shape[1] in (1, 3)), None)
 
 
 def dataset_trials(subject: Subject, loop: Loop, rows: Sequence[int], seconds: float) -> Iterator[Change]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastdata.bench.harness import stream
+from fastdata.diagnosis.batches import count
 from fastdata.diagnosis.conditions import Conditions
-from fastdata.diagnosis.subject import Subject, count
+from fastdata.diagnosis.subject import Subject
 from fastdata.diagnosis.trials import rows_of
 
 __all__ = ["Tuned", "tune"]

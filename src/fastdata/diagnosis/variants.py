@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from fastdata.bench.harness import stream
+from fastdata.diagnosis.batches import count
 from fastdata.diagnosis.conditions import Conditions
 from fastdata.diagnosis.pipeline import Costs
-from fastdata.diagnosis.subject import Ours, count, probe
+from fastdata.diagnosis.subject import Ours, probe
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.loader import Loader
@@ -65,7 +66,13 @@ def duration(minutes: float) -> str:
 
 
 def try_variants(
-    images: Sequence[bytes], total: int, crop: int, short_side: int, conditions: Conditions, seconds: float
+    images: Sequence[bytes],
+    total: int,
+    crop: int,
+    short_side: int,
+    stored: int | None,
+    conditions: Conditions,
+    seconds: float,
 ) -> tuple[list[Variant], list[str], dict[str, int]]:
     """Prepare a few images in each variant, and measure random crops from them.
 
@@ -74,14 +81,17 @@ def try_variants(
         total: of the whole data set.
         crop: side of the crops.
         short_side: of the median image.
+        stored: the size that they were prepared in; None: they are as they were found.
         conditions: of this machine.
         seconds: about how long this may take.
 
     Returns:
         The variants, the codecs for which there was no time, and the count of images that were rejected, by reason.
     """
-    sizes = tuple(size for size in _sizes(crop) if size < short_side) or None
-    choices = [*((codec, sizes) for codec in CODECS), ("original", None)] if sizes else [(codec, None) for codec in OWN_SIZE]
+    sizes = tuple(size for size in _sizes(crop) if size < short_side) + (stored,) * (stored is not None)
+    choices = [(codec, sizes or None) for codec in (CODECS if sizes else OWN_SIZE)]
+    if sizes and stored is None:
+        choices.append(("original", None))
     found, left_out, rejected = list[Variant](), list[str](), dict[str, int]()
     with TemporaryDirectory(prefix="fastdata-doctor-") as folder:
         source, end = Path(folder) / "images", time.monotonic() + seconds
@@ -101,8 +111,8 @@ def try_variants(
                 spent = estimate(source, workers=1, codec=codec, size=size).seconds / len(images)
                 dataset = LMDBDataset(store, size=size, crop=RandomResizedCrop(crop), hflip=HFLIP)
                 costs = _probed(dataset, 0.02 * seconds)
-                stored: Any = dataset._images
-                records = stored.store.field(stored.variant, "bytes").tolist()
+                opened: Any = dataset._images
+                records = opened.store.field(opened.variant, "bytes").tolist()
                 scale = total / len(images)
                 minutes = spent * total / max(conditions.cores_for(conditions.cores), 0.1) / 60
                 rate = _rate(dataset, conditions.cores, 0.03 * seconds)
@@ -126,5 +136,4 @@ def _rate(dataset: LMDBDataset, workers: int, seconds: float) -> float:
 
 def _probed(dataset: LMDBDataset, seconds: float) -> Costs:
     subject, rows = Ours(Loader(dataset, BATCH, num_workers=0)), np.arange(len(dataset)).tolist()
-    probe(subject, rows, 0)  # the first touches pages
     return probe(subject, rows, seconds)[0].costs()
