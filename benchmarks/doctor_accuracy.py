@@ -252,7 +252,7 @@ def _row(case: Case, seconds: float, rounds: int) -> tuple[list[str], bool | Non
     applied = median(gains)
     off = advice.gain / applied - 1
     cells = [f"{advice.gain:.2f}", f"{applied:.2f} ({min(gains):.2f} - {max(gains):.2f})", f"{off:+.0%}"]
-    return [case.name, found.verdict, advice.title.partition(":")[0], *cells, found.sure], abs(off) <= RIGHT
+    return [case.name, found.verdict, advice.title.partition(" (")[0], *cells, found.sure], abs(off) <= RIGHT
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import heapq
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -396,3 +397,25 @@ def test_a_dataset_of_a_store_is_measured_with_other_arguments(folder: Path, tmp
     assert found.loop.costs.decode > 0 and found.loop.costs.resize > 0 and found.storage is not None
     assert found.memory.batch_bytes == 8 * (3 * 32 * 32 + 8) and found.memory.in_shm is False
     assert dataset.crop == RandomResizedCrop(32)
+
+
+@pytest.mark.slow
+def test_every_snippet_of_the_docs_runs(tmp_path: Path) -> None:
+    """With a second for each diagnosis."""
+    for name in ("cat", "dog"):
+        write_pictures(tmp_path / "images" / name, 10, height=90, width=120, ending=".jpg")
+    fastdata.prep(tmp_path / "images", tmp_path / "images.fds", size=64, workers=1)
+    text = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "train.py").write_text(next(block for language, block in blocks if "def loader" in block))
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for language, block in blocks:
+        block = block.replace("fastdata doctor ", "fastdata doctor --seconds 1 --crop 48 ").replace("seconds=10", "seconds=1")
+        block = block.replace("--crop 48 --loader", "--loader")  # which makes its own crops
+        done = run(
+            *(["bash", "-euc", block] if language == "bash" else [sys.executable, "-W", "error", "-c", block]),
+            cwd=tmp_path,
+            env=env,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    assert len(blocks) == 3 and (tmp_path / "doctor.png").stat().st_size > 10_000

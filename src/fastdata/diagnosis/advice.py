@@ -30,7 +30,7 @@ class Advice:
         gain: how many times as fast the loop would be; None: not measured, or not a matter of speed.
         rate: samples/s of the loop then; None as for `gain`.
         paste: commands and lines of code.
-        how: what the gain was predicted from.
+        how: what the gain comes from.
     """
 
     title: str
@@ -88,7 +88,7 @@ class Change:
     paste: str
     after: Loop
     workers: int
-    how: str = "predicted"
+    how: str
 
     def advice(self, before: float) -> Advice:
         seconds = self.after.seconds(self.workers)
@@ -152,7 +152,7 @@ def _workers(subject: Subject, loop: Loop) -> Iterator[Change]:
 
 
 def _fitted(loop: Loop, workers: int) -> str:
-    return "from the rate that was measured with it" if workers in loop.measured else "from rates with other numbers of workers"
+    return "measured with so many workers" if workers in loop.measured else "predicted from other numbers of workers"
 
 
 def _stores(
@@ -174,13 +174,13 @@ def _stores(
     fastest = min(after.seconds(cores) for _, after in options)
     variant, after = min((one for one in options if one[1].seconds(cores) <= 1.05 * fastest), key=lambda one: one[0].disk_bytes)
     source = subject.source or "SOURCE"
-    out = f"{Path(source).name.partition('.')[0] or 'data'}.fds"
+    out = f"{Path(subject.source).name.partition('.')[0] if subject.source else 'data'}.fds"
     command = f"fastdata-prep {shlex.quote(source)} {out}{' ' * bool(variant.options)}{variant.options}"
     dataset = f'LMDBDataset("{out}", crop=RandomResizedCrop({crop}), hflip=0.5)'
     lines = f"loader = Loader({dataset}, batch_size={subject.batch_size}, shuffle=True)"
     size = "in their own size" if variant.size is None else f"with short side {variant.size}"
-    title = f"prepare a store of {variant.codec} {size}: {human_bytes(variant.disk_bytes)}, about {duration(variant.minutes)}"
-    yield Change(title, f"{command}\n{lines}", after, cores, "from a few images that were prepared and read")
+    title = f"prepare a store of {variant.codec} {size} ({human_bytes(variant.disk_bytes)}, about {duration(variant.minutes)})"
+    yield Change(title, f"{command}\n{lines}", after, cores, "predicted from a few images that were prepared and read")
 
 
 def _loading(subject: Subject, loop: Loop, is_float: bool) -> Iterator[Change]:
@@ -193,28 +193,32 @@ def _loading(subject: Subject, loop: Loop, is_float: bool) -> Iterator[Change]:
             if own
             else "dataset = RAMDataset(files, targets, crop=...)"
         )
-        yield Change("keep the bytes in memory", paste, after, workers, "if no sample waits for storage")
+        yield Change("keep the bytes in memory", paste, after, workers, "predicted, if no sample waits for storage")
     if costs.transform > 0.2 * costs.work and not isinstance(subject, Ours):
         after = loop.changed(transform=0.0)
         paste = "images = Augment(transform, seed=0)(batch)  # on the device, or make the transform cheaper"
         yield Change(
-            "do the transform on the device, in one call for a batch", paste, after, workers, "if it costs the workers nothing"
+            "do the transform on the device, in one call for a batch",
+            paste,
+            after,
+            workers,
+            "predicted, if workers do not do it",
         )
     if is_float and (costs.copy or costs.handover):
         after = loop.changed(copy=costs.copy / 4, handover=costs.handover / 4, collate=costs.collate / 4)
         paste = "model = nn.Sequential(GPUNormalize(mean, std), model)  # and leave ToTensor and Normalize out of the transform"
-        yield Change("send uint8 in place of float32", paste, after, workers, "if the batch has a quarter of the bytes")
+        yield Change("send uint8 in place of float32", paste, after, workers, "predicted, if the batch has a quarter of the bytes")
     if costs.copy and not loop.overlap and loop.costs.step:
         after = replace(loop, overlap=True)
         paste = 'for batch in Prefetcher(loader, "cuda"):  # with pin_memory=True in the loader'
-        yield Change("copy the next batch while the model computes", paste, after, workers, "if the copy is hidden")
+        yield Change("copy the next batch while the model computes", paste, after, workers, "predicted, if it is hidden")
 
 
 def _others(subject: Subject, loop: Loop) -> Iterator[Change]:
     if loop.conditions.others:
         quiet = loop.what_if(conditions=replace(loop.conditions, others=0.0))
         title = f"end other programs, which keep {loop.conditions.others:.1f} of {number_of(loop.conditions.cores, 'core')} busy"
-        yield Change(title, "top  # shows them", quiet, subject.workers, "from the cores that they would leave")
+        yield Change(title, "top  # shows them", quiet, subject.workers, "predicted from the cores that they would leave")
 
 
 def _too_large(subject: Subject, memory: Memory, missing: str, conditions: Conditions) -> Advice:
@@ -229,4 +233,4 @@ def _too_large(subject: Subject, memory: Memory, missing: str, conditions: Condi
         need = human_bytes(memory.batches_bytes + memory.workers * PROCESS_BYTES)
         title = f"workers need {need} of memory, and {human_bytes(conditions.memory)} are free: they would be killed"
         paste = subject.call(num_workers=fits, prefetch_factor=1) if fits else subject.call(num_workers=0)
-    return Advice(title, None, None, paste, "arithmetic")
+    return Advice(title, None, None, paste, "from the memory that batches and workers take")

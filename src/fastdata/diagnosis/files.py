@@ -6,6 +6,7 @@ import io
 import os
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
     """
 
     def __init__(self, source: str | os.PathLike[str], crop: int) -> None:
+        if (train := Path(source) / "train").is_dir():
+            raise FastDataError(f"{os.fspath(source)} holds several splits, of which doctor measures one: give {train}")
         found = list_sources(source)
         self.root, self.crop = found.root, crop
         self.sources = [one for one in found.sources if not one.problem]

@@ -49,7 +49,8 @@ def report_lines(found: Findings) -> Iterator[str]:
     yield ""
     yield f"verdict    {verdict_line(found)}"
     yield f"           {', '.join(f'{name} {share:.0%}' for name, share in _sorted_shares(found))} of the time of the loop"
-    yield f"           {found.sure}{': ' * bool(found.doubts)}{'; '.join(found.doubts)}"
+    yield f"           {found.sure}{':' * bool(found.doubts)}"
+    yield from (f"             {doubt}" for doubt in found.doubts)
     yield ""
     yield from _parts(found)
     yield ""
@@ -143,8 +144,9 @@ def _advice(found: Findings) -> Iterator[str]:
         yield "advice     none: nothing that was tried or predicted would bring 5 %"
     for number, one in enumerate(found.advice, 1):
         gain = "" if one.gain is None or one.rate is None else f": {_times(one.gain)} as fast, {one.rate:,.0f} samples/s"
-        yield f"{number}. {one.title}{gain} ({one.how})"
+        yield f"{number}. {one.title}{gain}"
         yield from (f"       {line}" for line in one.paste.splitlines())
+        yield f"       # {one.how}"
 
 
 def _times(gain: float) -> str:

@@ -50,7 +50,7 @@ def dataset_trials(subject: Subject, loop: Loop, rows: Sequence[int], seconds: f
         _, read = probe(made, rows, seconds / len(options) / 3)  # into memory
         costs = probe(made, rows[:read], seconds / len(options) * 2 / 3)[0].costs()
         after = loop.changed(read=costs.read, decode=costs.decode, resize=costs.resize, transform=costs.transform)
-        yield Change(title, f"LMDBDataset(..., {paste})", after, subject.workers, "from samples that were made this way")
+        yield Change(title, f"LMDBDataset(..., {paste})", after, subject.workers, "predicted from samples that were made this way")
 
 
 def _with_crop(dataset: ImageDataset, crop: Any) -> ImageDataset:
@@ -73,7 +73,11 @@ def step_trials(step: Step, batch: Any, device: torch.device, loop: Loop, worker
 
         return run
 
-    model, turn, how = step.model, seconds / 4 / ROUNDS, "from steps that were timed this way, in turns with steps as they are"
+    model, turn, how = (
+        step.model,
+        seconds / 4 / ROUNDS,
+        "predicted from steps that were timed both ways",
+    )
     with suppress(RuntimeError, NotImplementedError):  # an operation has no such kernel
         ratio = _ratio(step, in_bfloat16, batch, device, turn)
         paste = f'with torch.autocast("{device.type}", torch.bfloat16): ...  # or Trainer(..., precision="bf16")'
