@@ -412,10 +412,7 @@ def test_every_snippet_of_the_docs_runs(tmp_path: Path) -> None:
     for language, block in blocks:
         block = block.replace("fastdata doctor ", "fastdata doctor --seconds 1 --crop 48 ").replace("seconds=10", "seconds=1")
         block = block.replace("--crop 48 --loader", "--loader")  # which makes its own crops
-        done = run(
-            *(["bash", "-euc", block] if language == "bash" else [sys.executable, "-W", "error", "-c", block]),
-            cwd=tmp_path,
-            env=env,
-        )
+        command = ["bash", "-euc", block] if language == "bash" else [sys.executable, "-W", "error", "-c", block]
+        done = run(*command, cwd=tmp_path, env=env)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
     assert len(blocks) == 3 and (tmp_path / "doctor.png").stat().st_size > 10_000
