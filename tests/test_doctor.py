@@ -133,7 +133,7 @@ def test_too_many_workers(rate: float, gain: float) -> None:
     """Nine workers on two cores are as fast as two, or slower."""
     loop = Loop(Costs(decode=0.01), QUIET, {0: 100.0, 1: 100.0, 2: 200.0, 9: rate})
     subject, memory = subject_of(rigged(9)), Memory(9, 2, 1 << 20, 1, in_shm=True)
-    (fewer,) = advise(subject, loop, memory, [], [], None, crop=None, is_float=False, untried="")
+    (fewer,) = advise(subject, loop, memory, [], [], None, crop=None, is_float=False, gpu=False, untried="")
     assert fewer.gain == pytest.approx(gain, rel=0.03) and "num_workers=2" in fewer.paste
     assert ("saves 748.7 MB" in fewer.title) == (gain == 1)  # seven processes of 100 MiB, and 14 batches
 
@@ -298,6 +298,46 @@ def test_any_loader_can_be_measured(loader: Any, workers: int) -> None:
     assert found.workers == workers and found.verdict in ("storage", "CPU", "copy", "model", "nothing")
     assert found.together is None or found.together > 0
     assert json.loads(found.to_json())["verdict"] == found.verdict
+
+
+class Opening(Rigged):
+    """Opens a file at first use, as datasets of HDF5 files do, and must not be used by a process that did not open it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.owner, self.file = path, 0, None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.file is None:
+            self.owner, self.file = os.getpid(), self.path.open("rb")
+        assert self.owner == os.getpid(), "workers share an open file with another process"
+        return torch.zeros(8)
+
+
+def test_workers_share_no_file_that_a_dataset_opened(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(1000))
+    loader = DataLoader(Opening(tmp_path / "x"), 4, num_workers=1)
+    found = doctor(loader, quick, seconds=0.3)
+    loader.dataset.file.close()
+    assert found.together is not None and set(found.loop.measured) >= {0, 1, 2}
+    assert found.storage is None  # samples share the file
+
+
+class Failing(Rigged):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise KeyError(f"no sample {index}")
+
+
+class Dying(Rigged):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        os._exit(3)
+
+
+def test_errors_of_a_dataset_are_raised_here() -> None:
+    with pytest.raises(KeyError, match="no sample"):
+        doctor(DataLoader(Failing(), 4), seconds=0.1)
+    with pytest.raises(fastdata.LoaderError, match="died, with exit code 3"):
+        doctor(DataLoader(Dying(), 4), seconds=0.1)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ def advise(
     *,
     crop: int | None,
     is_float: bool,
+    gpu: bool,
     untried: str,
 ) -> list[Advice]:
     """Return what to change, the most effective first.
@@ -118,13 +119,14 @@ def advise(
         storage: how fast it is; None: unknown.
         crop: side of the batch's images.
         is_float: whether they are floats.
+        gpu: whether batches go to a GPU.
         untried: what else to try if the model is the limit.
     """
     now = loop.seconds(subject.workers)
     changes = [
         *_workers(subject, loop),
         *_stores(subject, loop, variants, storage, crop, is_float),
-        *_loading(subject, loop, is_float),
+        *_loading(subject, loop, is_float, gpu),
         *measured,
     ]
     changes += _others(subject, loop)
@@ -146,9 +148,8 @@ def _workers(subject: Subject, loop: Loop) -> Iterator[Change]:
         return
     best = loop.best_workers(max(loop.most_workers, subject.workers))
     if best != subject.workers:
-        yield Change(
-            f"num_workers={best} in place of {subject.workers}", subject.call(num_workers=best), loop, best, _fitted(loop, best)
-        )
+        title, line = f"num_workers={best} in place of {subject.workers}", subject.call(num_workers=best)
+        yield Change(title, line, loop, best, _fitted(loop, best))
 
 
 def _fitted(loop: Loop, workers: int) -> str:
@@ -183,32 +184,23 @@ def _stores(
     yield Change(title, f"{command}\n{lines}", after, cores, "predicted from a few images that were prepared and read")
 
 
-def _loading(subject: Subject, loop: Loop, is_float: bool) -> Iterator[Change]:
+def _loading(subject: Subject, loop: Loop, is_float: bool, gpu: bool) -> Iterator[Change]:
     costs, workers = loop.costs, subject.workers
     if costs.waiting or costs.floor:
         after = loop.changed(waiting=0.0, floor=0.0)
-        own = isinstance(subject, Ours)
-        paste = (
-            "dataset = RAMDataset(...)  # with the arguments of LMDBDataset"
-            if own
-            else "dataset = RAMDataset(files, targets, crop=...)"
-        )
+        arguments = "...)  # with the arguments of LMDBDataset" if isinstance(subject, Ours) else "files, targets, crop=...)"
+        paste = f"dataset = RAMDataset({arguments}"
         yield Change("keep the bytes in memory", paste, after, workers, "predicted, if no sample waits for storage")
     if costs.transform > 0.2 * costs.work and not isinstance(subject, Ours):
         after = loop.changed(transform=0.0)
         paste = "images = Augment(transform, seed=0)(batch)  # on the device, or make the transform cheaper"
-        yield Change(
-            "do the transform on the device, in one call for a batch",
-            paste,
-            after,
-            workers,
-            "predicted, if workers do not do it",
-        )
+        title, how = "do the transform on the device, in one call for a batch", "predicted, if workers do not do it"
+        yield Change(title, paste, after, workers, how)
     if is_float and (costs.copy or costs.handover):
         after = loop.changed(copy=costs.copy / 4, handover=costs.handover / 4, collate=costs.collate / 4)
         paste = "model = nn.Sequential(GPUNormalize(mean, std), model)  # and leave ToTensor and Normalize out of the transform"
         yield Change("send uint8 in place of float32", paste, after, workers, "predicted, if the batch has a quarter of the bytes")
-    if costs.copy and not loop.overlap and loop.costs.step:
+    if gpu and costs.copy and not loop.overlap and costs.step:
         after = replace(loop, overlap=True)
         paste = 'for batch in Prefetcher(loader, "cuda"):  # with pin_memory=True in the loader'
         yield Change("copy the next batch while the model computes", paste, after, workers, "predicted, if it is hidden")

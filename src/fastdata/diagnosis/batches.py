@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
 from fastdata.torch_private import pytree
+
+LARGEST = 100 << 20  # bytes of an image file: larger ones are archives
 
 __all__ = ["batch_bytes", "count", "first_image", "image_files", "tensors_of"]
 
@@ -50,8 +53,9 @@ def image_files(paths: Sequence[str]) -> list[bytes]:
     found = []
     for path in paths:
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            if Path(path).stat().st_size > LARGEST:
+                continue
+            data = Path(path).read_bytes()
             SourceImage(data)
         except (OSError, CodecError):
             continue

@@ -58,6 +58,8 @@ def examine(
     if plot is not None:
         with needs("matplotlib"):  # fail now, not after measuring
             import matplotlib  # noqa: F401
+        if not Path(plot).absolute().parent.is_dir():
+            raise ValueError(f"--plot is {plot!r}, but its folder does not exist: make it first")
     if tuned and (plot or model):
         raise ValueError(f"--tune measures a loader alone, and draws nothing: leave {'--plot' if plot else '--model'} out")
     subject = find_subject(path, loader, **options)

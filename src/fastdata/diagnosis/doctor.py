@@ -47,8 +47,8 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
     together; and the cores, memory and storage of this machine, with the load of other programs. From these it predicts what each
     remedy would bring. It writes temporary files only.
 
-    Samples of the dataset are made in this process and in new workers. A step really trains: it draws random numbers, updates
-    statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
+    Samples are made in child processes and in new workers, and at the end in this process. A step really trains: it draws random
+    numbers, updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
 
     Args:
         loader: torch's DataLoader, a Loader, or another iterable of batches, of which only whole batches are measured.
@@ -97,15 +97,18 @@ class _Examination:
         self.ratios = dict[str, float]()  # of measurements that should be equal
 
     def diagnosis(self) -> Diagnosis:
-        """Measure. This process makes samples itself only at the end: workers that are forked later would share its open files."""
+        """Measure. This process makes samples itself only when no workers are forked any more, which would share its open files."""
         subject, load = self.subject, OtherLoad()
         loop, memory = self._parts()
         loop = self._rates(loop, memory)
+        if not subject.workers:
+            loop = self._in_this_process(loop)
         workers = subject.workers if subject.workers in loop.measured else 0
         with subject.batches(workers, self.rows) as batches:
             batch = next(batches)
             loop, together, changes = self._whole(loop, batch, batches)
-        loop = self._in_this_process(loop)
+        if subject.workers:
+            loop = self._in_this_process(loop)
         changes += dataset_trials(subject, loop, self.rows, TRIALS_S * self.unit)
         image = first_image(batch)
         crop = None if image is None else min(image.shape[2:])
@@ -119,6 +122,7 @@ class _Examination:
             self.storage,
             crop=crop,
             is_float=image is not None and image.is_floating_point(),
+            gpu=self.device.type == "cuda",
             untried=self._untried(),
         )
         verdict, gain = ("memory", 1.0) if memory.missing(self.conditions) else loop.verdict(subject.workers)
@@ -158,11 +162,12 @@ class _Examination:
         self.rows = self.rows[: max(read, min(subject.batch_size, len(self.rows)))]
         parts, _ = probe(subject, self.rows[:read], PROBE_S * unit / 2)
         costs, size = parts.costs(), parts.batch_bytes // parts.samples * subject.batch_size
-        spans, data_bytes = subject.spans(self.rows[:READ], self.files[:READ], first.samples)
+        spans, data_bytes = subject.spans(self.rows[:READ], self.files, read)
         self.storage = measure_storage(spans, data_bytes, STORAGE_S * unit)
         if self.storage is not None:
             warm = 0.0 if costs.read else min(self.storage.warm_s, costs.decode)  # decoders read the file themselves
-            waiting, floor = self.storage.misses(self.conditions.memory, self.storage.sample_bytes, data_bytes)
+            whole = (data_bytes or 0) / (subject.samples or 1)
+            waiting, floor = self.storage.misses(self.conditions.memory, whole, data_bytes)
             waiting += costs.waiting
             costs = replace(costs, read=costs.read + warm, decode=costs.decode - warm, waiting=waiting, floor=floor)
         return Loop(costs, self.conditions), Memory(subject.workers, subject.prefetch, size, held, subject.in_shm)

@@ -140,10 +140,11 @@ class _Dataset(Subject):
         return [self.dataset[row] for row in rows]
 
     def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
-        paths = [Path(name) for name in files if not name.endswith(CODE)]
-        found = [Span(str(path), 0, path.stat().st_size) for path in paths if path.is_file()]
-        whole = sum(span.length for span in found) / samples * self.samples if self.samples and len(found) <= samples else None
-        return found, whole
+        paths = [path for name in files if not name.endswith(CODE) and (path := Path(name)).is_file()]
+        if not self.samples or len(paths) < samples / 2:  # samples share files, such as one HDF5: where in it is unknown
+            return [], None
+        found = [Span(str(path), 0, path.stat().st_size) for path in paths[: len(rows)]]
+        return found, sum(span.length for span in found) / len(found) * len(paths) / samples * self.samples
 
     def images(self, rows: Sequence[int], files: Sequence[str]) -> list[bytes]:
         return image_files(files[: len(rows)])
@@ -291,11 +292,8 @@ class Ours(_Dataset):
             return [], None
         store, variant = images.store, images.variant
         sizes = store.field(variant, "bytes")
-        shards, rng = (
-            [(str(store.shard(variant, k)), total.bytes) for k, total in enumerate(variant.shards)],
-            np.random.default_rng(0),
-        )
-        spans = []
+        shards = [(str(store.shard(variant, k)), total.bytes) for k, total in enumerate(variant.shards)]
+        rng, spans = np.random.default_rng(0), list[Span]()
         for row in self.dataset.rows(np.asarray(rows)).tolist():  # where exactly a record lies does not matter
             path, whole = shards[int(rng.integers(len(shards)))]
             size = min(int(sizes[row]), whole)

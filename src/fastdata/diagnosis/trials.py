@@ -73,11 +73,7 @@ def step_trials(step: Step, batch: Any, device: torch.device, loop: Loop, worker
 
         return run
 
-    model, turn, how = (
-        step.model,
-        seconds / 4 / ROUNDS,
-        "predicted from steps that were timed both ways",
-    )
+    model, turn, how = step.model, seconds / 4 / ROUNDS, "predicted from steps that were timed both ways"
     with suppress(RuntimeError, NotImplementedError):  # an operation has no such kernel
         ratio = _ratio(step, in_bfloat16, batch, device, turn)
         paste = f'with torch.autocast("{device.type}", torch.bfloat16): ...  # or Trainer(..., precision="bf16")'
