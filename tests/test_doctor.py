@@ -133,7 +133,7 @@ def test_too_many_workers(rate: float, gain: float) -> None:
     """Nine workers on two cores are as fast as two, or slower."""
     loop = Loop(Costs(decode=0.01), QUIET, {0: 100.0, 1: 100.0, 2: 200.0, 9: rate})
     subject, memory = subject_of(rigged(9)), Memory(9, 2, 1 << 20, 1, in_shm=True)
-    (fewer,) = advise(subject, loop, memory, [], [], None, crop=None, is_float=False, gpu=False, untried="")
+    (fewer,) = advise(subject, loop, memory, [], [], None, crop=None, is_float=False, gpu=False, noise=1.1, untried="")
     assert fewer.gain == pytest.approx(gain, rel=0.03) and "num_workers=2" in fewer.paste
     assert ("saves 748.7 MB" in fewer.title) == (gain == 1)  # seven processes of 100 MiB, and 14 batches
 
@@ -231,6 +231,9 @@ def test_cores_are_shared_with_other_programs() -> None:
     assert Conditions(cores=4).cores_for(3) == 3 and Conditions(cores=4).cores_for(9) == 4
     loaded = Conditions(cores=2, others=2.0)
     assert loaded.cores_for(2) == pytest.approx(1.0) and loaded.cores_for(1) == pytest.approx(2 / 3)
+    costs = Costs(decode=0.01, step=0.02, step_cpu=0.02)
+    assert Loop(costs, loaded).seconds(0) == pytest.approx(0.045) and Loop(costs, QUIET).seconds(0) == pytest.approx(0.03)
+    assert Loop(costs, loaded, {0: 50.0}).what_if(conditions=QUIET).rate(0) == pytest.approx(75)
 
 
 # ------------------------------------------------------------------------------------------------------------ the measures

@@ -106,6 +106,7 @@ def advise(
     crop: int | None,
     is_float: bool,
     gpu: bool,
+    noise: float,
     untried: str,
 ) -> list[Advice]:
     """Return what to change, the most effective first.
@@ -120,11 +121,12 @@ def advise(
         crop: side of the batch's images.
         is_float: whether they are floats.
         gpu: whether batches go to a GPU.
+        noise: largest ratio of rates that were measured with the same number of workers.
         untried: what else to try if the model is the limit.
     """
     now = loop.seconds(subject.workers)
     changes = [
-        *_workers(subject, loop),
+        *_workers(subject, loop, noise),
         *_stores(subject, loop, variants, storage, crop, is_float),
         *_loading(subject, loop, is_float, gpu),
         *measured,
@@ -143,11 +145,11 @@ def advise(
     return found
 
 
-def _workers(subject: Subject, loop: Loop) -> Iterator[Change]:
+def _workers(subject: Subject, loop: Loop, noise: float) -> Iterator[Change]:
     if not subject.parallel:
         return
     best = loop.best_workers(max(loop.most_workers, subject.workers))
-    if best != subject.workers:
+    if best != subject.workers and loop.seconds(subject.workers) > noise * loop.seconds(best):
         title, line = f"num_workers={best} in place of {subject.workers}", subject.call(num_workers=best)
         yield Change(title, line, loop, best, _fitted(loop, best))
 
@@ -162,9 +164,9 @@ def _stores(
     """Yield the smallest store among those with which the loop is about as fast as with the fastest."""
     cores = loop.conditions.cores
     shrinks = 4 if is_float else 1  # uint8 in place of float32
-    options = []
+    options, same = [], isinstance(subject, Ours)  # the same kind of loader, so that what was measured of it holds
     for variant in variants:
-        alone = Loop(variant.costs, loop.conditions, {cores: variant.rate}, overlap=loop.overlap)
+        alone = loop.what_if(costs=variant.costs) if same else Loop(variant.costs, loop.conditions, overlap=loop.overlap)
         sample_bytes = variant.disk_bytes / max(subject.samples or 1, 1)
         waiting, floor = storage.misses(loop.conditions.memory, sample_bytes, variant.disk_bytes) if storage else (0.0, 0.0)
         costs = {"copy": loop.costs.copy / shrinks, "step": loop.costs.step, "step_cpu": loop.costs.step_cpu}
@@ -179,6 +181,9 @@ def _stores(
     command = f"fastdata-prep {shlex.quote(source)} {out}{' ' * bool(variant.options)}{variant.options}"
     dataset = f'LMDBDataset("{out}", crop=RandomResizedCrop({crop}), hflip=0.5)'
     lines = f"loader = Loader({dataset}, batch_size={subject.batch_size}, shuffle=True)"
+    if is_float or variant.codec == "yuv420":
+        planes = ", yuv420=True" * (variant.codec == "yuv420")
+        lines += f"\nmodel = nn.Sequential(GPUNormalize(mean, std{planes}), model)  # batches are uint8"
     size = "in their own size" if variant.size is None else f"with short side {variant.size}"
     title = f"prepare a store of {variant.codec} {size} ({human_bytes(variant.disk_bytes)}, about {duration(variant.minutes)})"
     yield Change(title, f"{command}\n{lines}", after, cores, "predicted from a few images that were prepared and read")

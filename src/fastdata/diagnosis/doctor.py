@@ -94,6 +94,7 @@ class _Examination:
         self.files = list[str]()
         self.storage: Storage | None = None
         self.size = 1  # of the batches with which rates are measured
+        self.noise = 1.0  # the largest ratio of rates with the same workers
         self.ratios = dict[str, float]()  # of measurements that should be equal
 
     def diagnosis(self) -> Diagnosis:
@@ -123,6 +124,7 @@ class _Examination:
             crop=crop,
             is_float=image is not None and image.is_floating_point(),
             gpu=self.device.type == "cuda",
+            noise=self.noise,
             untried=self._untried(),
         )
         verdict, gain = ("memory", 1.0) if memory.missing(self.conditions) else loop.verdict(subject.workers)
@@ -201,6 +203,7 @@ class _Examination:
             runs = [stream(samples, ahead * (k == 0), RATE_S * self.unit / SLICES) for k in range(SLICES)]
         low, middle, high = sorted(run.images / run.seconds for run in runs)
         self.ratios[f"with {number_of(workers, 'worker')} the rate was {low:,.0f} to {high:,.0f}/s"] = high / low
+        self.noise = max(self.noise, high / low if workers else 1.0)
         return middle
 
     def _whole(self, loop: Loop, batch: Any, batches: Iterator[Any]) -> tuple[Loop, float | None, list[Change]]:

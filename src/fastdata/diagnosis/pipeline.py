@@ -88,15 +88,27 @@ class Loop:
         }
         return float(np.interp(workers, sorted(known), [known[k] for k in sorted(known)])) if known else 1.0
 
+    @property
+    def step(self) -> float:
+        """Seconds per sample of a step of the model, next to other programs."""
+        if not self.costs.step_cpu:
+            return self.costs.step
+        threads = self.costs.step_cpu / self.costs.step
+        return self.costs.step * threads / min(threads, self.conditions.cores_for(threads))
+
+    @property
+    def model(self) -> float:
+        """Seconds per sample of the copy and the step, if batches are there."""
+        return max(self.costs.copy, self.step) if self.overlap else self.costs.copy + self.step
+
     def seconds(self, workers: int) -> float:
         """Return the seconds per sample of the whole loop."""
         costs, loader = self.costs, 1 / self.rate(workers)
-        loop = max(costs.copy, costs.step) if self.overlap else costs.copy + costs.step
         if not workers:
-            return loader + loop
+            return loader + self.model
         threads = workers + (costs.step_cpu / costs.step if costs.step else 0.0)
         cpu = (costs.work + costs.handover) / self._efficiency(workers) + costs.step_cpu
-        return max(loader, loop, cpu / self.conditions.cores_for(threads))
+        return max(loader, self.model, cpu / self.conditions.cores_for(threads))
 
     def changed(self, **costs: float) -> Loop:
         """Return the loop with other costs."""
@@ -123,8 +135,8 @@ class Loop:
         """Return each resource's share of the time of the loop. Time without a batch is what storage and the CPU cost, in
         proportion to what a sample takes of each."""
         costs, whole = self.costs, self.seconds(workers)
-        step = costs.step / whole
-        copy = min(max(costs.copy - costs.step, 0.0) if self.overlap else costs.copy, whole) / whole
+        step = self.step / whole
+        copy = (max(costs.copy - self.step, 0.0) if self.overlap else costs.copy) / whole
         rest, waiting = max(1 - step - copy, 0.0), max(costs.waiting, costs.floor)
         part = waiting / max(waiting + costs.work + (costs.handover if workers else 0.0), 1e-12)
         return {"storage": rest * part, "CPU": rest * (1 - part), "copy": copy, "model": step}
@@ -142,13 +154,12 @@ class Loop:
 
     def needed(self) -> float | None:
         """Return how many workers would keep up with the model, each as fast as one alone; None: no model is known."""
-        loop = max(self.costs.copy, self.costs.step) if self.overlap else self.costs.copy + self.costs.step
-        return 1 / loop / self.rate(1) if self.costs.step else None
+        return 1 / self.model / self.rate(1) if self.costs.step else None
 
 
 def _ideal(costs: Costs, conditions: Conditions, workers: int) -> float:
     """Return samples/s of the loader by its costs alone."""
     if not workers:
-        return 1 / max(costs.work + costs.waiting, 1e-12)
+        return 1 / max(costs.work / conditions.cores_for(1) + costs.waiting, 1e-12)
     cpu = costs.work + costs.handover
     return min(workers / max(cpu + costs.waiting, 1e-12), conditions.cores_for(workers) / max(cpu, 1e-12))

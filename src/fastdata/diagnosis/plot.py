@@ -71,8 +71,8 @@ def _rates(axes: Any, found: Findings) -> None:
     measured = {k: found.rates[k] for k in sorted(found.loop.measured) if k in found.rates}
     axes.plot(measured.keys(), measured.values(), "o", color=COLORS["CPU"], label="loader, measured")
     top = max(found.rates.values())
-    if found.loop.costs.step:
-        model = 1 / found.loop.costs.step
+    if found.loop.step:
+        model = 1 / found.loop.step
         if model <= 3 * top:
             axes.axhline(model, color=COLORS["model"], label="model alone")
             top = max(top, model)

@@ -87,7 +87,7 @@ def _parts(found: Findings) -> list[str]:
 
 
 def _rates(found: Findings) -> Iterator[str]:
-    model = found.loop.costs.step
+    model = found.loop.step
     headers = ["workers", "loader alone, samples/s", "", *(["with the model, samples/s"] if model else [])]
     rows = []
     for workers, rate in found.rates.items():
@@ -143,7 +143,7 @@ def _advice(found: Findings) -> Iterator[str]:
     if not found.advice:
         yield "advice     none: nothing that was tried or predicted would bring 5 %"
     for number, one in enumerate(found.advice, 1):
-        gain = "" if one.gain is None or one.rate is None else f": {_times(one.gain)} as fast, {one.rate:,.0f} samples/s"
+        gain = f": {_times(one.gain)} as fast, {one.rate:,.0f} samples/s" if one.gain and one.rate and one.gain > 1 else ""
         yield f"{number}. {one.title}{gain}"
         yield from (f"       {line}" for line in one.paste.splitlines())
         yield f"       # {one.how}"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastdata.diagnosis.conditions import queued_s
 from fastdata.gpu.copies import Copier, rebuilt
 
 __all__ = ["Step", "load", "move", "time_copy", "time_step"]
@@ -98,14 +99,14 @@ def time_copy(batch: Any, device: torch.device, seconds: float, *, pinned: bool)
 
 
 def _repeat(run: Callable[[], object], device: torch.device, seconds: float) -> tuple[float, float]:
-    """Return the median seconds of a call, and its mean CPU seconds."""
+    """Return the median seconds of a call, without those in which this thread waited for a core, and its mean CPU seconds."""
     _wait(device)
     times, cpu, end = list[float](), time.process_time(), time.monotonic() + seconds
     while len(times) < 3 or time.monotonic() < end:
-        started = time.perf_counter()
+        started, queued = time.perf_counter(), queued_s()
         run()
         _wait(device)
-        times.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - started - (queued_s() - queued))
     return median(times), (time.process_time() - cpu) / len(times)
 
 

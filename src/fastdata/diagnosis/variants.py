@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
-from fastdata.bench.harness import stream
-from fastdata.diagnosis.batches import count
 from fastdata.diagnosis.conditions import Conditions
-from fastdata.diagnosis.pipeline import Costs
+from fastdata.diagnosis.pipeline import Costs, Loop
 from fastdata.diagnosis.subject import Ours, probe
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.stored import LMDBDataset
@@ -41,7 +37,7 @@ class Variant:
         memory_bytes: what a RAMDataset of it takes.
         minutes: to prepare it on the cores of this machine that are free.
         costs: of a random crop from it.
-        rate: samples/s of a Loader with one worker for each core.
+        rate: samples/s of a Loader with one worker for each core, predicted from the costs.
     """
 
     codec: str
@@ -93,6 +89,7 @@ def try_variants(
     if sizes and stored is None:
         choices.append(("original", None))
     found, left_out, rejected = list[Variant](), list[str](), dict[str, int]()
+    handover: float | None = None
     with TemporaryDirectory(prefix="fastdata-doctor-") as folder:
         source, end = Path(folder) / "images", time.monotonic() + seconds
         source.mkdir()
@@ -110,12 +107,16 @@ def try_variants(
             for size in several or (None,):
                 spent = estimate(source, workers=1, codec=codec, size=size).seconds / len(images)
                 dataset = LMDBDataset(store, size=size, crop=RandomResizedCrop(crop), hflip=HFLIP)
-                costs = _probed(dataset, 0.02 * seconds)
+                subject, rows = _subject(dataset)
+                costs = probe(subject, rows, 0.03 * seconds)[0].costs()
+                if handover is None:  # the same for all, since batches are
+                    handover = subject.handover(rows, BATCH, 0.05 * seconds)
+                costs = replace(costs, handover=handover)
                 opened: Any = dataset._images
                 records = opened.store.field(opened.variant, "bytes").tolist()
                 scale = total / len(images)
                 minutes = spent * total / max(conditions.cores_for(conditions.cores), 0.1) / 60
-                rate = _rate(dataset, conditions.cores, 0.03 * seconds)
+                rate = Loop(costs, conditions).rate(conditions.cores)
                 disk = sum(map(stored_bytes, records)) * scale
                 found.append(Variant(codec, size, disk, sum(records) * scale, minutes, costs, rate))
     return found, left_out, rejected
@@ -126,14 +127,5 @@ def _sizes(crop: int) -> list[int]:
     return [first, 2 * first]
 
 
-def _rate(dataset: LMDBDataset, workers: int, seconds: float) -> float:
-    """Return the samples/s of a Loader."""
-    subject, rows = Ours(Loader(dataset, BATCH, num_workers=workers)), np.arange(len(dataset)).tolist()
-    with subject.batches(workers, rows) as batches:
-        run = stream(map(count, batches), 3 * workers, seconds)
-    return run.images / run.seconds
-
-
-def _probed(dataset: LMDBDataset, seconds: float) -> Costs:
-    subject, rows = Ours(Loader(dataset, BATCH, num_workers=0)), np.arange(len(dataset)).tolist()
-    return probe(subject, rows, seconds)[0].costs()
+def _subject(dataset: LMDBDataset) -> tuple[Ours, list[int]]:
+    return Ours(Loader(dataset, BATCH, num_workers=0)), list(range(len(dataset)))
