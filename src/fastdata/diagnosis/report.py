@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fastdata.bench.harness import table
 from fastdata.diagnosis.findings import Findings
+from fastdata.diagnosis.storage import READERS
 from fastdata.diagnosis.variants import duration
 from fastdata.words import human_bytes, number_of
 
@@ -57,7 +58,9 @@ def report_lines(found: Findings) -> Iterator[str]:
     yield from _rates(found)
     yield ""
     yield f"memory     {found.memory.line(found.conditions)}"
-    yield f"storage    {_storage(found)}"
+    first, *others = _storage(found)
+    yield f"storage    {first}"
+    yield from (f"           {line}" for line in others)
     if found.variants:
         yield ""
         yield from _variants(found)
@@ -102,21 +105,21 @@ def _rates(found: Findings) -> Iterator[str]:
         yield f"the model alone takes {1 / model:,.0f} samples/s, which {found.needed:.1f} workers would make; there are {here}"
 
 
-def _storage(found: Findings) -> str:
+def _storage(found: Findings) -> Iterator[str]:
     storage = found.storage
     if storage is None:
-        return "not measured: the samples are not in files that can be seen"
-    size = human_bytes(storage.sample_bytes)
+        yield "not measured: the samples are not in files that can be seen"
+        return
     warm = f"{1 / max(storage.warm_s, 1e-9):,.0f}/s from memory"
-    if storage.cold_s is None:
-        return f"{size} a sample; {warm}; from the disk not measured, since the files cannot be dropped from memory"
-    many = "" if storage.many_s is None else f" ({1 / storage.many_s:,.0f}/s with 8 readers)"
-    line = f"{size} a sample; {1 / storage.cold_s:,.0f}/s from the disk{many}, {warm}"
+    cold = "from the disk not measured, since the files cannot be dropped from memory"
+    if storage.cold_s is not None:
+        many = "" if storage.many_s is None else f" ({1 / storage.many_s:,.0f}/s with {READERS} readers)"
+        cold = f"{1 / storage.cold_s:,.0f}/s from the disk{many}"
+    yield f"{human_bytes(storage.sample_bytes)} a sample; {warm}, {cold}"
     if storage.data_bytes:
         fits = storage.data_bytes <= found.conditions.memory
-        line += f"; all: {human_bytes(storage.data_bytes)}, which {'fits' if fits else 'does not fit'} into free memory"
-        line += ", so that only the first epoch reads the disk" if fits else ""
-    return line
+        epochs = "fit into free memory: only the first epoch reads the disk" if fits else "do not fit into free memory"
+        yield f"all samples, {human_bytes(storage.data_bytes)}, {epochs}"
 
 
 def _variants(found: Findings) -> Iterator[str]:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Span", "Storage", "measure_storage"]
+__all__ = ["READERS", "Span", "Storage", "measure_storage"]
 
 READERS = 8
 
