@@ -402,7 +402,7 @@ def test_a_store_and_a_model_by_name(folder: Path, tmp_path: Path) -> None:
     )
     done = run(*MAIN, "doctor", store, "--model", "mine:step", "--crop", 48, "--seconds", 8, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for said in ("verdict ", "| decode", "| step of the model", "together, measured", "<- yours", "memory ", "storage ", "| rgb"):
+    for said in ("verdict ", "| decode", "| step of the model", "together, measured", "<- yours", "memory ", "storage ", "| jpeg"):
         assert said in done.stdout
     assert "read the stored size 64 in place of 190" in done.stdout
     again = run(*MAIN, "doctor", "--loader", "mine:loader", "--tune", "--seconds", 2, cwd=tmp_path)

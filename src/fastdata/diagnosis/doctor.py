@@ -246,7 +246,7 @@ class _Examination:
         if not subject.parts_known:
             return loop
         if subject.parallel:
-            handover = subject.handover(self.rows, self.size, max(HANDOVER_S * self.unit, LEAST_S)) - loop.costs.collate
+            handover = subject.handover(self.rows, subject.batch_size, max(HANDOVER_S * self.unit, LEAST_S)) - loop.costs.collate
             rates = loop.measured
             loop = replace(loop.changed(handover=max(handover, 0.0)), measured=rates)
         return replace(loop, measured={**loop.measured, 0: self._rate(0, self.size)})

@@ -34,6 +34,7 @@ from fastdata.loader.loader import Loader
 __all__ = ["Ours", "Subject", "Torchs", "probe", "subject_of"]
 
 LEAST_BATCHES = 16  # of an epoch
+ITEMS = 16  # samples that are handed over again and again
 CODE = ".py", ".pyc", ".so"  # files that are opened for other reasons than samples
 PLAIN = ("jpeg", "png", "original")  # codecs whose records are image files
 
@@ -122,7 +123,7 @@ class _Dataset(Subject):
         parts.batch_bytes += batch_bytes(batch)
 
     def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
-        items = [*self._items(rows[: min(len(rows), batch_size)])]
+        items = [*self._items(rows[: min(batch_size, ITEMS)])]
         loader: Any = DataLoader(
             items,  # type: ignore[arg-type]  # a list is a dataset, whose samples are there already
             batch_sampler=Shuffled(range(len(items)), batch_size),
