@@ -37,6 +37,7 @@ _HOMES = {
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
     "append": "prepare",
+    "doctor": "diagnosis.doctor",
     "drop_dead_bias": "gpu.bias",
     "largest_batch": "bench.largest_batch",
     "merge": "prepare",
@@ -91,6 +92,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "TokenDataset",
     "Trainer",
     "append",
+    "doctor",
     "drop_dead_bias",
     "largest_batch",
     "merge",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from fastdata.bench.profile import profile
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
+    from fastdata.diagnosis.doctor import doctor
     from fastdata.errors import (
         CodecError,
         FastDataError,

@@ -17,8 +17,9 @@ from typing import Any
 import click
 
 from fastdata._version import __version__
+from fastdata.cli_doctor import doctor
 from fastdata.cli_join import merge, subset
-from fastdata.cli_options import KINDS, SETTINGS, STORAGE, with_options
+from fastdata.cli_options import KINDS, SETTINGS, STORAGE, Png, with_options
 from fastdata.cli_prep import prep
 from fastdata.cli_report import report
 from fastdata.errors import FastDataError, PrepError
@@ -48,19 +49,13 @@ def _bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
 
 
-class _Png(click.Path):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not str(value).lower().endswith(".png"):
-            self.fail(f"{str(value)!r} does not end in .png: give the name of a PNG file", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 @click.group(context_settings=SETTINGS)
 @click.version_option(__version__)
 def cli() -> None:
     """Prepare data once, then feed PyTorch models with compact batches as fast as the machine can."""
 
 
+cli.add_command(doctor)
 cli.add_command(prep)
 cli.add_command(merge)
 cli.add_command(subset)
@@ -70,7 +65,7 @@ cli.add_command(report)
 @cli.command()
 @STORE_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
-@click.option("--sheet", type=_Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
+@click.option("--sheet", type=Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
 @with_options((STORAGE,))
 def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
@@ -174,7 +169,7 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
-@click.option("--plot", type=_Png(dir_okay=False), help="Draw the results into this PNG (needs matplotlib).")
+@click.option("--plot", type=Png(dir_okay=False), help="Draw the results into this PNG (needs matplotlib).")
 def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, next to a plain DataLoader and this machine's decode limit."""
     from fastdata.bench.command import run_bench

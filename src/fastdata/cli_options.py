@@ -21,6 +21,7 @@ __all__ = [
     "SETTINGS",
     "STORAGE",
     "HelpInGroups",
+    "Png",
     "options_of_kinds",
     "run_option",
     "with_options",
@@ -39,6 +40,15 @@ SOURCES = (
     "series."
 )
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
+
+
+class Png(click.Path):
+    """The path of a PNG file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).lower().endswith(".png"):
+            self.fail(f"{str(value)!r} does not end in .png: give the name of a PNG file", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _position(title: str) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
-__all__ = ["available_cores", "free_memory"]
+__all__ = ["available_cores", "free_memory", "free_shared_memory"]
 
 CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -37,6 +38,14 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, ow
             except OSError:
                 continue
     return max(0, min(found))
+
+
+def free_shared_memory(folder: Path = Path("/dev/shm")) -> int | None:
+    """Return the bytes that are free in /dev/shm, which containers often limit to 64 MB; None: there is no such folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 def _groups(cgroup: Path, own: Path, controller: str) -> list[Path]:

@@ -19,7 +19,7 @@ from fastdata.images.pixels import decode_record
 from fastdata.images.records import StoreImages
 from fastdata.loader.fetch import quiet_worker
 
-__all__ = ["ByHand", "by_hand"]
+__all__ = ["ByHand", "by_hand", "random_box"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,7 +36,7 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         image = self._decode(index)
-        top, left, h, w = _random_box(*image.shape[:2])
+        top, left, h, w = random_box(*image.shape[:2])
         image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop))
         if image.ndim == 2:
             image = image[:, :, None]
@@ -54,7 +54,7 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
         return image if form.channels == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # type: ignore[no-any-return]
 
 
-def _random_box(height: int, width: int) -> tuple[int, int, int, int]:
+def random_box(height: int, width: int) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params does with its defaults."""
     for _ in range(10):
         area = height * width * random.uniform(0.08, 1)

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +29,8 @@ __all__ = [
     "Run",
     "interleave",
     "machine",
+    "settle",
+    "stream",
     "summarize",
     "table",
     "tree",
@@ -77,7 +79,7 @@ def interleave(
     runs: dict[Key, list[Run]] = {name: [] for name in contestants}
     for number in range(-warmup, repeats):
         for name in list(runs):
-            _settle()
+            settle()
             try:
                 run = contestants[name](seconds)
             except failure:
@@ -86,6 +88,17 @@ def interleave(
             if number >= 0:
                 runs[name].append(run)
     return runs
+
+
+def stream(batches: Iterator[int], ahead: int, seconds: float) -> Run:
+    """Measure an iterator without end, which yields the number of samples of each batch. The first `ahead` batches do not count,
+    since they may be ready before the clock starts."""
+    for _ in range(ahead):
+        next(batches)
+    samples, cpu, started = 0, tree_cpu_s(), time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds or not samples:
+        samples += next(batches)
+    return Run(samples, elapsed, tree_cpu_s() - cpu)
 
 
 def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[str, Any]]:
@@ -147,7 +160,7 @@ def tree_pss(root: int | None = None) -> int | None:
     return total
 
 
-def _settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
+def settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
     """Wait until the descendants of this process are idle: work that one contestant does ahead must not slow the next."""
     end = time.monotonic() + limit_s
     before, now = -1.0, tree_cpu_s(tree()[1:])

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fastdata.bench.harness import Run, tree_cpu_s
+from fastdata.bench.harness import Run, stream, tree_cpu_s
 from fastdata.data.ram import RAMDataset
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
@@ -112,12 +112,8 @@ class Streamed:
     def measure(self, seconds: float) -> Run:
         if self._loader is None:
             self.start()
-        for _ in range(self.workers * (AHEAD + 1)):  # these may have been made before the clock started
-            next(self._batches)
-        images, cpu, started = 0, tree_cpu_s(), time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds or not images:
-            images += len(next(self._batches)[0])
-        return Run(images, elapsed, tree_cpu_s() - cpu, images * self._image_bytes)
+        run = stream((len(batch[0]) for batch in self._batches), self.workers * (AHEAD + 1), seconds)
+        return run._replace(bytes=run.images * self._image_bytes)
 
     def check(self, seconds: float) -> Check:
         end = time.monotonic() + seconds

@@ -13,7 +13,7 @@ from fastdata.bench.harness import table
 from fastdata.bench.loaders import AHEAD, Task
 from fastdata.machine import available_cores
 
-__all__ = ["byte_lines", "describe", "limit_of", "plan_line", "rate", "result_lines", "verdict"]
+__all__ = ["PROCESS_BYTES", "byte_lines", "describe", "limit_of", "plan_line", "rate", "result_lines", "verdict"]
 
 PROCESS_BYTES = 100 << 20  # approximate memory of Python, torch and cv2 in a worker
 NEAR = 0.85  # share of the decode limit above which moving batches does not matter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +16,7 @@ from fastdata.bench.loaders import Bare, Check, Contestant, Task, agree, loader
 from fastdata.bench.watch import Failed, Watched
 from fastdata.data.ram import RAMDataset
 from fastdata.errors import LoaderError
-from fastdata.machine import available_cores, free_memory
+from fastdata.machine import available_cores, free_memory, free_shared_memory
 
 __all__ = ["Trial"]
 
@@ -121,7 +120,7 @@ class Trial:
     def rounds(self, repeats: int) -> dict[str, list[Run]]:
         """Let all take turns. If their processes do not fit at once, each restarts for its turn, outside the timed region."""
         need = sum(one.workers for one in self._contestants) * self._about["worker_bytes"]
-        keep = need < 0.5 * free_memory() and need < 0.8 * shutil.disk_usage("/dev/shm").free
+        keep = need < 0.5 * free_memory() and need < 0.8 * (free_shared_memory() or 0)
         measures = {one.name: self._measure(one, keep) for one in self._contestants}
         runs = interleave(measures, seconds=self._seconds, repeats=repeats, failure=Failed)
         self._require_any({self._contestants[0].name}, "the decode limit")

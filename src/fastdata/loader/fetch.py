@@ -24,7 +24,7 @@ from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
 from fastdata.torch_private import ExceptionWrapper, shared_storage
 
-__all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork"]
+__all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork", "wrap_error"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,7 +103,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
         except Exception as error:
             if get_worker_info() is None:
                 raise
-            reply, data = Reply(request, images=False, error=_wrap(error)), None
+            reply, data = Reply(request, images=False, error=wrap_error(error)), None
         return reply._replace(work_s=time.perf_counter() - started), data
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
@@ -150,9 +150,8 @@ class Fetch(torch.utils.data.Dataset[Any]):
         return self._sized[size]
 
 
-def _wrap(error: Exception) -> ExceptionWrapper:
-    """Wrap an error for the loader. If its class cannot be pickled, it would be lost, and the loader would wait for ever."""
-    where = "in a worker of fastdata's Loader"
+def wrap_error(error: Exception, where: str = "in a worker of fastdata's Loader") -> ExceptionWrapper:
+    """Wrap an error for another process. If its class cannot be pickled, it would be lost, and that process would wait for ever."""
     try:
         pickle.dumps(type(error))
     except Exception:  # noqa: BLE001  whatever a user's class does

@@ -16,7 +16,7 @@ from fastdata.remote.path import dropping_copies
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Estimate", "estimate", "stored_bytes"]
 
 PAGE = 4096  # bytes of an LMDB page
 SHARD_PAGES = 3  # two headers and the root of the tree
@@ -73,14 +73,14 @@ def estimate(
     is_remote = is_url(place_of(out))
     place = work.out if scratch is None or not is_remote else Path(scratch).absolute()
     disk = next(p for p in (place, *place.parents) if p.exists())
-    size = int(sum(map(_stored, probed.records)) * probed.scale) + fixed
+    size = int(sum(map(stored_bytes, probed.records)) * probed.scale) + fixed
     shards = min(plan.num_shards, (BACKLOG + 1) * (workers or available_cores()))
     waiting = -(-size * shards // plan.num_shards) if is_remote else 0
     free = shutil.disk_usage(disk).free
     return Estimate(probed.inputs, size, seconds, free, probed.tried, dict(probed.rejected), work.notes, waiting)
 
 
-def _stored(size: int) -> int:
+def stored_bytes(size: int) -> int:
     """Return the bytes that LMDB needs for a record: small ones share a page; large ones take whole pages and an index entry."""
     if size + 16 > PAGE // 2 - 24:
         return -(-(size + 16) // PAGE) * PAGE + 26

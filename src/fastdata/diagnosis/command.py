@@ -1,0 +1,103 @@
+"""`fastdata doctor`: what is measured for a path, and for the names of a user's functions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.data.opening import described, open
+from fastdata.diagnosis.conditions import look
+from fastdata.diagnosis.diagnosis import Diagnosis
+from fastdata.diagnosis.doctor import diagnose
+from fastdata.diagnosis.files import Files
+from fastdata.diagnosis.subject import Ours, Subject, subject_of
+from fastdata.diagnosis.training import load
+from fastdata.diagnosis.tune import Tuned, tune
+from fastdata.errors import StoreError, needs
+from fastdata.images.crops import RandomResizedCrop
+from fastdata.images.records import StoreImages
+from fastdata.loader.loader import Loader
+from fastdata.machine import available_cores
+from fastdata.store.files import is_store
+from fastdata.store.format import read_manifest
+from fastdata.store.versions import current
+
+__all__ = ["examine", "find_subject"]
+
+CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
+
+
+def examine(
+    path: str | None,
+    *,
+    loader: str | None = None,
+    model: str | None = None,
+    seconds: float = 30.0,
+    plot: str | None = None,
+    tuned: bool = False,
+    **options: int | None,
+) -> Diagnosis | Tuned:
+    """Diagnose a store, a SOURCE of images, or a user's loader; or find the best arguments of a loader.
+
+    Args:
+        path: the store, or the SOURCE; None: `loader` is given.
+        loader, model: names of functions, MODULE:FUNCTION: one that returns a loader, and one that returns a step, or a model and
+            a loss function.
+        seconds: about how long it takes.
+        plot: path of a PNG.
+        tuned: try arguments of the loader, and nothing else.
+        options: size, crop, batch_size and workers of the loader for a path; None: the default.
+
+    Raises:
+        ValueError: an option is wrong, or belongs to another subject.
+        StoreError: the store holds no images.
+    """
+    if plot is not None:
+        with needs("matplotlib"):  # fail now, not after measuring
+            import matplotlib  # noqa: F401
+        if not Path(plot).absolute().parent.is_dir():
+            raise ValueError(f"--plot is {plot!r}, but its folder does not exist: make it first")
+    if tuned and (plot or model):
+        raise ValueError(f"--tune measures a loader alone, and draws nothing: leave {'--plot' if plot else '--model'} out")
+    subject = find_subject(path, loader, **options)
+    if tuned:
+        return tune(subject, look(0.5), seconds)
+    found = diagnose(subject, None if model is None else load(model, "--model"), seconds=seconds)
+    if plot is not None:
+        found.plot(plot)
+    return found
+
+
+def find_subject(path: str | None, loader: str | None = None, **options: int | None) -> Subject:
+    """Return what a path or the name of a function means."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if loader is not None:
+        if given:
+            option = f"--{next(iter(given)).replace('_', '-')}"
+            raise ValueError(f"{option} is about a loader that doctor makes, but --loader {loader} makes its own: leave it out")
+        subject = subject_of(load(loader, "--loader"))
+        subject.source = path
+        return subject
+    if path is None:
+        raise ValueError("there is nothing to measure: give a store, a folder of images, or --loader MODULE:FUNCTION")
+    batch, workers = given.get("batch_size", BATCH), given.get("workers", available_cores())
+    if not is_store(Path(path)):
+        if "size" in given:
+            raise ValueError(f"--size is about a store, which has stored sizes, but {path} is not one: leave it out")
+        return Files(path, given.get("crop", CROP), batch, workers)
+    return Ours(Loader(_dataset(path, given), batch, shuffle=True, num_workers=workers))
+
+
+def _dataset(path: str | os.PathLike[str], given: dict[str, int]) -> Any:
+    manifest = read_manifest(current(Path(path)))
+    if manifest.kind != "images":
+        raise StoreError(f"doctor makes a loader for stores of images only, not {described(path, manifest)}: give --loader")
+    images = StoreImages(path, given.get("size"))
+    if not len(images):
+        raise StoreError(f"{path} has no images to measure with")
+    side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
+    crop = given.get("crop") or max(2, min(CROP, side - side % 2))  # even, because planes must be
+    return open(path, size=given.get("size"), crop=RandomResizedCrop(crop), hflip=0.5)
