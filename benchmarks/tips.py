@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import torch
@@ -56,9 +57,10 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     if given.list:
-        print("\n".join(f"{one.name}: {one.baseline} | {one.tip}" for one in TIPS.values()))
+        print("\n".join(f"{one.name} ({one.where}): {one.baseline} | {one.tip}" for one in TIPS.values()))
         return
     chosen = [one for name, one in TIPS.items() if (name in given.only if given.only else not (given.quick and one.slow))]
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # too many workers: one tip does that on purpose
     found, date = {}, time.strftime("%Y%m%d")
     with tempfile.TemporaryDirectory(prefix="tips-") as folder:
         work = Path(folder)
@@ -77,7 +79,7 @@ def main() -> None:
     write_json(given.out / f"tips-{date}-{given.device}.json", result)
     if given.write:
         column = "gpu" if given.device == "cuda" else "cpu"
-        cells = {name: cell(one) for name, one in found.items() if one["state"] == "measured" or one["state"].startswith("left")}
+        cells = {name: cell(one) for name, one in found.items() if one["state"].startswith(("measured", "left out"))}
         if missing := write(given.page, column, {**cells, "machine": machine_line(about, date)}):
             sys.exit(f"{given.page} has no place for {', '.join(missing)}: add <!--{column}:NAME--><!--/-->")
     if failed := [name for name, one in found.items() if one["state"].startswith("failed")]:

@@ -90,6 +90,7 @@ class Sides:
         check: compares what both make, before they are measured; raises an AssertionError, or says what is equal.
         amounts: {what: (of the baseline, of the tip)}, such as bytes.
         scores: {what: for each round, (of the baseline, of the tip)}, such as errors.
+        longer: how many times longer they are measured than others.
     """
 
     baseline: Measure | None = None
@@ -97,6 +98,7 @@ class Sides:
     check: Callable[[], str] | None = None
     amounts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scores: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
+    longer: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Tip:
         name: name of its row in docs/speed.md.
         baseline, tip: what is compared.
         unit: what is counted in a second.
-        gpu: whether it needs a GPU.
+        where: "host": it has nothing to do with the device; "gpu": it needs one; "both": it is measured on either.
         slow: whether --quick leaves it out.
         prepare: yields the two sides, and cleans up.
     """
@@ -116,21 +118,25 @@ class Tip:
     baseline: str
     tip: str
     unit: str
-    gpu: bool
+    where: str
     slow: bool
     prepare: Callable[[Setting], AbstractContextManager[Sides]]
+
+    def fits(self, device: torch.device) -> bool:
+        """Return whether it is to be measured with this device."""
+        return self.where in ("both", "gpu" if device.type == "cuda" else "host")
 
 
 TIPS: dict[str, Tip] = {}
 
 
-def tip(*, baseline: str, tip: str, unit: str = "updates", gpu: bool = False, slow: bool = False) -> Callable[[Any], Any]:
+def tip(*, baseline: str, tip: str, unit: str = "updates", where: str = "both", slow: bool = False) -> Callable[[Any], Any]:
     """Register a generator function that yields the two sides as a tip of that name."""
 
     def register(prepare: Callable[[Setting], Iterator[Sides]]) -> Any:
         name = prepare.__name__
         assert name not in TIPS, f"there are two tips {name}"
-        TIPS[name] = Tip(name, baseline, tip, unit, gpu, slow, contextmanager(prepare))
+        TIPS[name] = Tip(name, baseline, tip, unit, where, slow, contextmanager(prepare))
         return prepare
 
     return register
@@ -188,8 +194,8 @@ class Endless:
 def measure(one: Tip, setting: Setting) -> dict[str, Any]:
     """Return what was found for a tip, as plain values. Its state is "measured", or says why it was not."""
     found: dict[str, Any] = {"baseline": one.baseline, "tip": one.tip, "unit": one.unit}
-    if one.gpu and not setting.cuda:
-        return found | {"state": "waits for a GPU"}
+    if not one.fits(setting.device):
+        return found | {"state": "waits for a GPU" if one.where == "gpu" else "the same with and without a GPU"}
     try:
         with one.prepare(setting) as sides:
             checked = sides.check() if sides.check else None
@@ -202,7 +208,7 @@ def _numbers(sides: Sides, setting: Setting) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     if sides.baseline and sides.tip:
         both = {"baseline": sides.baseline, "tip": sides.tip}
-        runs = interleave(both, seconds=setting.seconds, repeats=setting.rounds)
+        runs = interleave(both, seconds=setting.seconds * sides.longer, repeats=setting.rounds)
         rates = {name: [run.images / run.seconds for run in done] for name, done in runs.items()}
         numbers["per_second"] = {name: _spread(found) for name, found in rates.items()}
         numbers["speed"] = _spread([b / a for a, b in zip(rates["baseline"], rates["tip"], strict=True)])

@@ -58,7 +58,7 @@ def disk_bytes(path: Path) -> float:
     return float(sum(file.stat().st_size for file in path.rglob("*.mdb")))
 
 
-@tip(baseline="files on the disk, not in the page cache, decoded by cv2", tip="RAMDataset(files)", unit="images")
+@tip(baseline="files on the disk, not in the page cache, decoded by cv2", tip="RAMDataset(files)", unit="images", where="host")
 def ram(setting: Setting) -> Iterator[Sides]:
     files = setting.files[:100]
     dataset = RAMDataset(files)
@@ -74,7 +74,7 @@ def ram(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="RAMDataset: JPEG in memory", tip="RAMDataset(decoded=True): pixels in memory", unit="images")
+@tip(baseline="RAMDataset: JPEG in memory", tip="RAMDataset(decoded=True): pixels in memory", unit="images", where="host")
 def pixels(setting: Setting) -> Iterator[Sides]:
     path = setting.store("photos-256", size=256)
     sides = [RAMDataset(path, decoded=decoded, crop=CenterCrop(CROP)) for decoded in (False, True)]
@@ -91,7 +91,12 @@ def pixels(setting: Setting) -> Iterator[Sides]:
     yield Sides(*(Repeat(setting, lambda d=d: [d[k] for k in rows], len(rows)) for d in sides), check, memory)
 
 
-@tip(baseline="2048 x 1536 JPEG, read and resized to 512 by cv2", tip="LMDBDataset of a store of --size 512", unit="images")
+@tip(
+    baseline="2048 x 1536 JPEG, read and resized to 512 by cv2",
+    tip="LMDBDataset of a store of --size 512",
+    unit="images",
+    where="host",
+)
 def resize(setting: Setting) -> Iterator[Sides]:
     folder = setting.folder("large")
     for k in range(count := setting.some(24, 2)):
@@ -122,7 +127,18 @@ def resize(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="a store in colour", tip="a store made with --gray", unit="images")
+@tip(baseline="JPEG in a store", tip="--codec yuv420", unit="images", where="host")
+def raw_planes(setting: Setting) -> Iterator[Sides]:
+    stores = [setting.store("photos-256", size=256), setting.store("planes-256", size=256, codec="yuv420")]
+    sides = [LMDBDataset(path, crop=CenterCrop(CROP)) for path in stores]
+    rows = order(len(sides[0]), 64)
+    size = [disk_bytes(path) for path in stores]
+    yield Sides(
+        *(Repeat(setting, lambda d=d: [d[k] for k in rows], len(rows)) for d in sides), amounts={"bytes": (size[0], size[1])}
+    )
+
+
+@tip(baseline="a store in colour", tip="a store made with --gray", unit="images", where="host")
 def gray(setting: Setting) -> Iterator[Sides]:
     stores = [setting.store("photos-256", size=256), setting.store("gray-256", size=256, gray=True)]
     sides = [LMDBDataset(path, crop=CenterCrop(CROP)) for path in stores]
@@ -139,7 +155,10 @@ def gray(setting: Setting) -> Iterator[Sides]:
 
 
 @tip(
-    baseline="each batch tokenized when it is needed (tokenizers)", tip="TokenDataset of tokens made by --train-bpe", unit="tokens"
+    baseline="each batch tokenized when it is needed (tokenizers)",
+    tip="TokenDataset of tokens made by --train-bpe",
+    unit="tokens",
+    where="host",
 )
 def tokenize(setting: Setting) -> Iterator[Sides]:
     if find_spec("tokenizers") is None:
@@ -149,7 +168,7 @@ def tokenize(setting: Setting) -> Iterator[Sides]:
     rng = np.random.default_rng(0)
     words = ["".join(chr(97 + letter) for letter in rng.integers(0, 26, rng.integers(2, 9))) for _ in range(2000)]
     folder = setting.folder("text")
-    lines = [" ".join(words[k] for k in np.minimum(rng.zipf(1.3, 400), 2000) - 1) for _ in range(setting.some(2000, 100))]
+    lines = [" ".join(words[k] for k in np.minimum(rng.zipf(1.3, 300), 2000) - 1) for _ in range(setting.some(500, 100))]
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
     path = fastdata.prep(folder, setting.work / "text.fds", train_bpe=1000, split_lines=True).out
     encode = tokenizers.Tokenizer.from_file(str(next(path.rglob("tokenizer.json")))).encode_batch
@@ -178,7 +197,7 @@ def tokenize(setting: Setting) -> Iterator[Sides]:
         yield Sides(Repeat(setting, online, rows * (block + 1)), Repeat(setting, stored, rows * (block + 1), per_call=8), check)
 
 
-@tip(baseline="DataLoader over rows of a DataFrame", tip="Loader(TableDataset)", unit="rows")
+@tip(baseline="DataLoader over rows of a DataFrame", tip="Loader(TableDataset)", unit="rows", where="host")
 def tables(setting: Setting) -> Iterator[Sides]:
     if find_spec("pandas") is None or find_spec("pyarrow") is None:
         raise LeftOut("needs pip install pandas pyarrow")
@@ -209,7 +228,7 @@ def tables(setting: Setting) -> Iterator[Sides]:
         yield Sides(Repeat(setting, lambda: list(rows), 2048), Repeat(setting, lambda: list(loader), count), check)
 
 
-@tip(baseline="small files, not in the page cache", tip="one LMDB store, not in the page cache", unit="reads")
+@tip(baseline="small files, not in the page cache", tip="one LMDB store, not in the page cache", unit="reads", where="host")
 def lmdb(setting: Setting) -> Iterator[Sides]:
     folder, count = setting.folder("small") / "one", setting.some(3000, 60)
     folder.mkdir()

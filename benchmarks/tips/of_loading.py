@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from measuring import LeftOut, Repeat, Setting, Sides, same_rows, tip
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from fastdata import Augment, CenterCrop, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomCrop, RandomResizedCrop
+from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomCrop, RandomResizedCrop
 from fastdata.bench.by_hand import ByHand
 from fastdata.bench.harness import tree_pss
 from fastdata.bench.loaders import AHEAD, Streamed, Task, loader
@@ -27,7 +26,7 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def task(setting: Setting) -> Task:
-    return Task(str(setting.store("photos-256", size=256)), 256, 224, setting.some(64, 8))
+    return Task(str(setting.store("photos-256", size=256)), 256, 224, setting.some(32, 8))
 
 
 @contextmanager
@@ -53,21 +52,19 @@ def by_cv2(setting: Setting, workers: int, ahead: int = AHEAD) -> Streamed:
     options = {"prefetch_factor": ahead, "persistent_workers": True, "worker_init_fn": quiet_worker} if workers else {}
 
     def make() -> DataLoader[Any]:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create")
-            return DataLoader(dataset, task(setting).batch_size, shuffle=True, num_workers=workers, **options)  # type: ignore[arg-type]
+        return DataLoader(dataset, task(setting).batch_size, shuffle=True, num_workers=workers, **options)  # type: ignore[arg-type]
 
     skipped = workers * (ahead + 1) // (AHEAD + 1)  # times AHEAD + 1 batches, as they may have been made before the clock started
     return Streamed(f"{workers} workers", "other", make, skipped, samples=len(dataset), image_bytes=0.0)
 
 
-@tip(baseline="DataLoader and cv2, num_workers=0", tip="DataLoader and cv2, a worker for each core", unit="images")
+@tip(baseline="DataLoader and cv2, num_workers=0", tip="DataLoader and cv2, a worker for each core", unit="images", where="host")
 def workers(setting: Setting) -> Iterator[Sides]:
     with running(by_cv2(setting, 0), by_cv2(setting, available_cores())) as (one, many):
-        yield Sides(one.measure, many.measure)
+        yield Sides(one.measure, many.measure, longer=2)
 
 
-@tip(baseline="DataLoader and cv2, a worker for each core", tip="four workers for each core", unit="images")
+@tip(baseline="DataLoader and cv2, a worker for each core", tip="four workers for each core", unit="images", where="host")
 def too_many_workers(setting: Setting) -> Iterator[Sides]:
     few, many = (by_cv2(setting, count) for count in (available_cores(), 4 * available_cores()))
     before = pss()
@@ -75,16 +72,21 @@ def too_many_workers(setting: Setting) -> Iterator[Sides]:
         of_few = pss()
         with running(many):
             memory = {"memory": (of_few - before, pss() - of_few)}
-            yield Sides(few.measure, many.measure, amounts=memory)
+            yield Sides(few.measure, many.measure, amounts=memory, longer=2)
 
 
-@tip(baseline="DataLoader and cv2, prefetch_factor=2", tip="prefetch_factor=8", unit="images")
+@tip(baseline="DataLoader and cv2, prefetch_factor=2", tip="prefetch_factor=8", unit="images", where="host")
 def prefetch(setting: Setting) -> Iterator[Sides]:
     with running(*(by_cv2(setting, available_cores(), ahead) for ahead in (2, 8))) as (few, many):
-        yield Sides(few.measure, many.measure, amounts={"batches in memory": (2.0, 8.0)})
+        yield Sides(few.measure, many.measure, amounts={"batches in memory": (2.0, 8.0)}, longer=2)
 
 
-@tip(baseline="DataLoader and cv2, a worker for each core", tip="Loader, which decodes only what the crop needs", unit="images")
+@tip(
+    baseline="DataLoader and cv2, a worker for each core",
+    tip="Loader, which decodes only what the crop needs",
+    unit="images",
+    where="host",
+)
 def loading(setting: Setting) -> Iterator[Sides]:
     work, count = task(setting), available_cores()
     with running(by_cv2(setting, count), loader(work, work.dataset(), count, 0)) as (theirs, ours):
@@ -94,7 +96,7 @@ def loading(setting: Setting) -> Iterator[Sides]:
             assert found.shape == (224, 224, 3) and found.dtype == "uint8"
             return "the Loader's pixels are the dataset's"
 
-        yield Sides(theirs.measure, ours.measure, check)
+        yield Sides(theirs.measure, ours.measure, check, longer=2)
 
 
 class Floats(Dataset[Any]):
@@ -201,6 +203,7 @@ def list_lightly(batches: Any) -> None:
     baseline="noise and brightness for each image, by numpy in this process",
     tip="Augment on the batch, on the device",
     unit="images",
+    where="gpu",
 )
 def augment(setting: Setting) -> Iterator[Sides]:
     if find_spec("kornia") is None:
@@ -227,7 +230,7 @@ def augment(setting: Setting) -> Iterator[Sides]:
 # On a GPU only
 
 
-@tip(baseline="tensor.to(device) from ordinary memory", tip="from pinned memory, non_blocking=True", unit="copies", gpu=True)
+@tip(baseline="tensor.to(device) from ordinary memory", tip="from pinned memory, non_blocking=True", unit="copies", where="gpu")
 def pinning(setting: Setting) -> Iterator[Sides]:
     ordinary = torch.randint(0, 256, (256, 3, 224, 224), dtype=torch.uint8)
     pinned = ordinary.pin_memory() if setting.cuda else ordinary
@@ -238,7 +241,7 @@ def pinning(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="batch.to(device) in the loop", tip="Prefetcher", unit="batches", gpu=True)
+@tip(baseline="batch.to(device) in the loop", tip="Prefetcher", unit="batches", where="gpu")
 def prefetcher(setting: Setting) -> Iterator[Sides]:
     host = [torch.randint(0, 256, (setting.some(64, 2), 3, 224, 224), dtype=torch.uint8) for _ in range(8)]
     model = nn.Sequential(GPUNormalize(MEAN, STD), nn.Conv2d(3, 64, 7, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 2)).to(setting.device)
@@ -256,7 +259,7 @@ def prefetcher(setting: Setting) -> Iterator[Sides]:
     yield Sides(Repeat(setting, plain, len(host)), Repeat(setting, ahead, len(host)), check)
 
 
-@tip(baseline="Loader(device=...)", tip='Loader(device=..., backend="dali")', unit="images", gpu=True)
+@tip(baseline="Loader(device=...)", tip='Loader(device=..., backend="dali")', unit="images", where="gpu")
 def dali(setting: Setting) -> Iterator[Sides]:
     if find_spec("nvidia") is None or find_spec("nvidia.dali") is None:
         raise LeftOut("needs pip install '.[dali]'")
@@ -264,14 +267,3 @@ def dali(setting: Setting) -> Iterator[Sides]:
     options = {"shuffle": True, "device": setting.device if setting.cuda else None}
     with Loader(dataset, 64, **options) as ours, Loader(dataset, 64, backend="dali", **options) as theirs:
         yield Sides(*(Repeat(setting, lambda b=b: list_lightly(b), len(dataset)) for b in (ours, theirs)))
-
-
-@tip(baseline="JPEG in a store", tip="--codec yuv420", unit="images")
-def raw_planes(setting: Setting) -> Iterator[Sides]:
-    stores = [setting.store("photos-256", size=256), setting.store("planes-256", size=256, codec="yuv420")]
-    sides = [LMDBDataset(path, crop=CenterCrop(224)) for path in stores]
-    rows = np.random.default_rng(0).permutation(len(sides[0]))[:64].tolist()
-    size = [float(sum(file.stat().st_size for file in path.rglob("*.mdb"))) for path in stores]
-    yield Sides(
-        *(Repeat(setting, lambda d=d: [d[k] for k in rows], len(rows)) for d in sides), amounts={"bytes": (size[0], size[1])}
-    )

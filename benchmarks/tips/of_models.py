@@ -257,7 +257,7 @@ def vectorized_loss(setting: Setting) -> Iterator[Sides]:
 # On a GPU only
 
 
-@tip(baseline="Trainer(cudnn_benchmark=False)", tip="Trainer(cudnn_benchmark=True)", gpu=True)
+@tip(baseline="Trainer(cudnn_benchmark=False)", tip="Trainer(cudnn_benchmark=True)", where="gpu")
 def cudnn_benchmark(setting: Setting) -> Iterator[Sides]:
     with switched(setting, residual(setting), within=0.01, cudnn_benchmark=True) as sides:
         before = torch.backends.cudnn.benchmark
@@ -273,7 +273,7 @@ def cudnn_benchmark(setting: Setting) -> Iterator[Sides]:
         torch.backends.cudnn.benchmark = before
 
 
-@tip(baseline="products in float32", tip="in TF32, as by Trainer(tf32=True)", gpu=True)
+@tip(baseline="products in float32", tip="in TF32, as by Trainer(tf32=True)", where="gpu")
 def tf32(setting: Setting) -> Iterator[Sides]:
     model, batch = residual(setting), batch_of(setting)
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -288,7 +288,7 @@ def tf32(setting: Setting) -> Iterator[Sides]:
     torch.backends.cudnn.allow_tf32 = before[1]
 
 
-@tip(baseline="loss.item() after each update", tip="the loss is read every 50 updates", gpu=True)
+@tip(baseline="loss.item() after each update", tip="the loss is read every 50 updates", where="gpu")
 def syncs(setting: Setting) -> Iterator[Sides]:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))).to(setting.device)
     x = torch.randn(32, 64, device=setting.device)
@@ -314,7 +314,7 @@ def syncs(setting: Setting) -> Iterator[Sides]:
     yield Sides(Repeat(setting, often, 50), Repeat(setting, rarely, 50))
 
 
-@tip(baseline="torch.rand(...).to(device)", tip="torch.rand(..., device=device)", unit="calls", gpu=True)
+@tip(baseline="torch.rand(...).to(device)", tip="torch.rand(..., device=device)", unit="calls", where="gpu")
 def made_on_device(setting: Setting) -> Iterator[Sides]:
     shape = (setting.some(256, 4), 3, 64, 64)
     yield Sides(
@@ -323,7 +323,7 @@ def made_on_device(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="torch.cuda.empty_cache() after each update", tip="without", gpu=True)
+@tip(baseline="torch.cuda.empty_cache() after each update", tip="without", where="gpu")
 def empty_cache(setting: Setting) -> Iterator[Sides]:
     model, batch = residual(setting), batch_of(setting)
 

@@ -170,7 +170,7 @@ def sgd(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda weights: torch.optim.SGD(weights, lr=lr, momentum=0.9)
 
 
-@tip(baseline="10 epochs of a constant rate", tip="10 epochs of fastdata.optim.onecycle")
+@tip(baseline="10 epochs of a constant rate", tip="10 epochs of fastdata.optim.onecycle", where="host")
 def schedules(setting: Setting) -> Iterator[Sides]:
     yield errors(
         setting,
@@ -180,7 +180,7 @@ def schedules(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="batches of 256 with the rate for 32", tip="with scale_lr and cosine(warmup=5)")
+@tip(baseline="batches of 256 with the rate for 32", tip="with scale_lr and cosine(warmup=5)", where="host")
 def scaled_rate(setting: Setting) -> Iterator[Sides]:
     scaled = sgd(scale_lr(0.02, 256, base=32))
     yield errors(
@@ -191,7 +191,7 @@ def scaled_rate(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="batches of 648, SGD with scale_lr", tip="batches of 648, Lamb")
+@tip(baseline="batches of 648, SGD with scale_lr", tip="batches of 648, Lamb", where="host")
 def lamb(setting: Setting) -> Iterator[Sides]:
     if find_spec("pytorch_optimizer") is None:
         raise LeftOut("needs pip install '.[optimizers]'")
