@@ -3,7 +3,7 @@
     python benchmarks/tips.py [--quick] [--only NAME ...] [--device cuda] [--photos FOLDER] [--write] [--list]
 
 A tip has two sides, which take turns in rounds; the result is the median of the rounds' ratios, with the least and the greatest.
-What both sides make is compared before. It writes benchmarks/results/tips-DATE-DEVICE.json; with --write also the table of
+What both sides make is compared before. Models run on one thread of the CPU. It writes benchmarks/results/tips-DATE-DEVICE.json; with --write also the table of
 docs/speed.md. The full run takes eight minutes on two cores, --quick, whose figures mean nothing, one minute.
 """
 
@@ -17,6 +17,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+import cv2
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "tips"))
@@ -60,6 +61,8 @@ def main() -> None:
         print("\n".join(f"{one.name} ({one.where}): {one.baseline} | {one.tip}" for one in TIPS.values()))
         return
     chosen = [one for name, one in TIPS.items() if (name in given.only if given.only else not (given.quick and one.slow))]
+    torch.set_num_threads(1)  # threads that wait for each other measure other programs
+    cv2.setNumThreads(1)
     warnings.filterwarnings("ignore", "This DataLoader will create")  # too many workers: one tip does that on purpose
     found, date = {}, time.strftime("%Y%m%d")
     with tempfile.TemporaryDirectory(prefix="tips-") as folder:

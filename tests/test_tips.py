@@ -32,7 +32,7 @@ with tempfile.TemporaryDirectory() as folder:
         if one.where == "gpu" and one.name != "dali":
             with one.prepare(setting) as sides:
                 checked = sides.check and sides.check()
-                runs = [side(0.0) for side in (sides.baseline, sides.tip)]
+                runs = [side(1e-3) for side in (sides.baseline, sides.tip)]
             assert all(found.images > 0 and found.seconds > 0 for found in runs), one.name
             print("ran", one.name)
 """
@@ -89,6 +89,7 @@ def test_tips_that_need_a_gpu_run() -> None:
     assert done.stdout.count("ran ") >= 8
 
 
+@pytest.mark.slow
 def test_an_unknown_tip_is_refused() -> None:
     done = run(sys.executable, SCRIPT, "--only", "magic")
     assert done.returncode == 2 and "magic" in done.stderr and "--list" in done.stderr

@@ -39,7 +39,7 @@ class Block(nn.Module):
 def residual(setting: Setting, *, bias: bool = False) -> nn.Sequential:
     """A small residual network on the device."""
     torch.manual_seed(0)
-    width, depth = setting.some(32, 8, 128), setting.some(4, 1, 8)
+    width, depth = setting.some(32, 8, 128), setting.some(2, 1, 8)
     stem = nn.Conv2d(3, width, 3, 2, 1, bias=bias)
     blocks = [Block(width, bias=bias) for _ in range(depth)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)]
@@ -49,7 +49,7 @@ def residual(setting: Setting, *, bias: bool = False) -> nn.Sequential:
 def batch_of(setting: Setting, rows: int | None = None, side: int | None = None) -> tuple[Tensor, Tensor]:
     """Random images and classes on the device."""
     rows = rows or setting.some(16, 4, 128)
-    side = side or setting.some(64, 16, 128)
+    side = side or setting.some(48, 16, 128)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(rows, 3, side, side, generator=generator)
     return images.to(setting.device), torch.randint(0, CLASSES, (rows,), generator=generator).to(setting.device)
@@ -144,20 +144,21 @@ def bias(setting: Setting) -> Iterator[Sides]:
 
 
 class Kept:
-    """Counts the bytes of the tensors that autograd keeps for backward, but not of weights; `most` of them at a time."""
+    """Counts the bytes that autograd keeps for backward, without the weights; `most` of them at a time."""
 
     def __init__(self) -> None:
         self.uses: Counter[int] = Counter()
         self.now = self.most = 0
 
     def pack(self, tensor: Tensor) -> Packed:
-        return Packed(self, tensor)
+        is_weight = tensor.is_leaf and tensor.requires_grad
+        return Packed(self, tensor.detach(), 0 if is_weight else 1)  # with its graph, it would keep itself alive
 
     def add(self, tensor: Tensor, uses: int) -> None:
         storage = tensor.untyped_storage()
         before = self.uses[storage.data_ptr()]
-        self.uses[storage.data_ptr()] = before + uses
-        if not (before and before + uses) and not isinstance(tensor, nn.Parameter):
+        self.uses[storage.data_ptr()] = after = before + uses
+        if not before or not after:
             self.now += storage.nbytes() * uses
             self.most = max(self.most, self.now)
 
@@ -165,12 +166,12 @@ class Kept:
 class Packed:
     """A tensor that autograd keeps."""
 
-    def __init__(self, kept: Kept, tensor: Tensor) -> None:
-        self.kept, self.tensor = kept, tensor
-        kept.add(tensor, 1)
+    def __init__(self, kept: Kept, tensor: Tensor, uses: int) -> None:
+        self.kept, self.tensor, self.uses = kept, tensor, uses
+        kept.add(tensor, uses)
 
     def __del__(self) -> None:
-        self.kept.add(self.tensor, -1)
+        self.kept.add(self.tensor, -self.uses)
 
 
 def kept(call: Callable[[], object]) -> float:
@@ -226,7 +227,8 @@ def large_batch(setting: Setting) -> Iterator[Sides]:
 @tip(baseline="images of 96 x 96", tip="of 64 x 64, as a schedule= has them in the first epochs")
 def progressive(setting: Setting) -> Iterator[Sides]:
     model = residual(setting)
-    large, small = (batch_of(setting, side=side) for side in (setting.some(96, 24, 224), setting.some(64, 16, 160)))
+    rows = setting.some(8, 4, 128)
+    large, small = (batch_of(setting, rows, side) for side in (setting.some(96, 24, 224), setting.some(64, 16, 160)))
     with training(setting, model, [large]) as slow, training(setting, model, [small]) as quick:
         yield Sides(Repeat(setting, slow), Repeat(setting, quick))
 

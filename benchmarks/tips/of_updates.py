@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy
 from fastdata.optim import cosine, onecycle, scale_lr
 
 
-@tip(baseline="one batch of 64", tip="Trainer(accumulate=4) with batches of 16", unit="samples")
+@tip(baseline="one batch of 32", tip="Trainer(accumulate=4) with batches of 8", unit="samples")
 def accumulate(setting: Setting) -> Iterator[Sides]:
     model = torch.nn.Sequential(nn.Flatten(), nn.LazyLinear(256), nn.ReLU(), nn.Linear(256, 10)).to(setting.device)
-    images, targets = batch_of(setting, 64)
+    images, targets = batch_of(setting, 32)
     model(images)
-    parts = list(zip(images.split(16), targets.split(16), strict=True))
+    parts = list(zip(images.split(8), targets.split(8), strict=True))
     network = residual(setting)
     with training(setting, model, [(images, targets)]) as whole, training(setting, model, parts, accumulate=4) as split:
 
@@ -36,7 +36,7 @@ def accumulate(setting: Setting) -> Iterator[Sides]:
             training(setting, network, [(images, targets)]) as large,
             training(setting, network, parts, accumulate=4) as small,
         ):
-            yield Sides(Repeat(setting, large, 64), Repeat(setting, small, 64), check, {"activations": (memory[0], memory[1])})
+            yield Sides(Repeat(setting, large, 32), Repeat(setting, small, 32), check, {"activations": (memory[0], memory[1])})
 
 
 @tip(baseline="Trainer()", tip="Trainer(clip_norm=1.0)")
