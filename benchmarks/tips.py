@@ -3,8 +3,9 @@
     python benchmarks/tips.py [--quick] [--only NAME ...] [--device cuda] [--photos FOLDER] [--write] [--list]
 
 A tip has two sides, which take turns in rounds; the result is the median of the rounds' ratios, with the least and the greatest.
-What both sides make is compared before. Models run on one thread of the CPU. It writes benchmarks/results/tips-DATE-DEVICE.json; with --write also the table of
-docs/speed.md. The full run takes eight minutes on two cores, --quick, whose figures mean nothing, one minute.
+What both sides make is compared before. Models run on one thread of the CPU, or on the GPU. It writes the result to
+benchmarks/results/tips-DATE-DEVICE.json, and with --write also into the table of docs/speed.md. The full run takes eight minutes
+on two cores; --quick, whose figures mean nothing, takes one.
 """
 
 from __future__ import annotations

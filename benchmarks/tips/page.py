@@ -36,7 +36,7 @@ def cell(found: Mapping[str, Any]) -> str:
     """Return what was found for a tip, as a cell of the table."""
     if found["state"] != "measured":
         return str(found["state"])
-    parts = [f"{what} {_number(a['median'])} → {_number(b['median'])}" for what, a, b in _scores(found)]
+    parts = [f"{what}: {_number(b['median'])}, without {_number(a['median'])}" for what, a, b in _scores(found)]
     if "speed" in found:
         speed = found["speed"]
         parts.append(f"**{_number(speed['median'])} x** ({_number(speed['min'])} to {_number(speed['max'])})")
