@@ -16,7 +16,7 @@ import torch
 from prep_inputs import repeated
 
 import fastdata
-from fastdata.bench.harness import Measure, Run, interleave, tree_cpu_s
+from fastdata.bench.harness import Measure, Run, interleave
 
 __all__ = ["TIPS", "Endless", "LeftOut", "Repeat", "Setting", "Sides", "Tip", "measure", "same_rows", "tip"]
 
@@ -150,34 +150,29 @@ class Repeat:
         call: does some work.
         items: items of a call.
         before: called before each call, outside the measured time.
-        per_call: least number of calls between two looks at the clock, so that short calls are not held up by it.
     """
 
     def __init__(
-        self,
-        setting: Setting,
-        call: Callable[[], object],
-        items: float = 1,
-        *,
-        before: Callable[[], object] | None = None,
-        per_call: int = 1,
+        self, setting: Setting, call: Callable[[], object], items: float = 1, *, before: Callable[[], object] | None = None
     ) -> None:
-        self.setting, self.call, self.items, self.before, self.per_call = setting, call, items, before, per_call
+        self.setting, self.call, self.items, self.before = setting, call, items, before
 
     def __call__(self, seconds: float) -> Run:
-        taken = cpu = count = 0.0
+        taken = count = 0.0
         while taken < seconds:
             if self.before:
                 self.before()
             self.setting.wait()
-            used, started = tree_cpu_s(), time.perf_counter()
-            for _ in range(self.per_call):
+            started = time.perf_counter()
+            end = started if self.before else started + seconds
+            while True:
                 self.call()
+                count += self.items
+                if time.perf_counter() >= end:
+                    break
             self.setting.wait()
             taken += time.perf_counter() - started
-            cpu += tree_cpu_s() - used
-            count += self.per_call
-        return Run(int(count * self.items), taken, cpu)
+        return Run(int(count), taken, 0.0)
 
 
 class Endless:

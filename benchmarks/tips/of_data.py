@@ -195,7 +195,7 @@ def tokenize(setting: Setting) -> Iterator[Sides]:
                 found = next(batches)
             return found
 
-        yield Sides(Repeat(setting, online, rows * (block + 1)), Repeat(setting, stored, rows * (block + 1), per_call=8), check)
+        yield Sides(Repeat(setting, online, rows * (block + 1)), Repeat(setting, stored, rows * (block + 1)), check)
 
 
 @tip(baseline="DataLoader over rows of a DataFrame", tip="Loader(TableDataset)", unit="rows", where="host")
