@@ -11,6 +11,7 @@ on two cores; --quick, whose figures mean nothing, takes one.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -65,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(1)  # threads that wait for each other measure other programs
     cv2.setNumThreads(1)
     warnings.filterwarnings("ignore", "This DataLoader will create")  # too many workers: one tip does that on purpose
-    found, date = {}, time.strftime("%Y%m%d")
+    found, date, load = {}, time.strftime("%Y%m%d"), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="tips-") as folder:
         work = Path(folder)
         setting = Setting(torch.device(given.device), given.quick, work, photos(given.photos, work / "photos"))
@@ -78,13 +79,13 @@ def main() -> None:
                 found[one.name] = {"baseline": one.baseline, "tip": one.tip, "unit": one.unit, "state": f"failed: {error!r:.200}"}
             print(f"{one.name}: {cell(found[one.name])}   [{time.perf_counter() - started:.1f} s]", flush=True)
     about = machine()
-    result = {"machine": about, "date": date, "device": given.device, "quick": given.quick, "tips": found}
+    result = {"machine": about, "date": date, "device": given.device, "quick": given.quick, "load_before": load, "tips": found}
     given.out.mkdir(parents=True, exist_ok=True)
     write_json(given.out / f"tips-{date}-{given.device}.json", result)
     if given.write:
         column = "gpu" if given.device == "cuda" else "cpu"
         cells = {name: cell(one) for name, one in found.items() if one["state"].startswith(("measured", "left out"))}
-        if missing := write(given.page, column, {**cells, "machine": machine_line(about, date)}):
+        if missing := write(given.page, column, {**cells, "machine": machine_line(about, date, load)}):
             sys.exit(f"{given.page} has no place for {', '.join(missing)}: add <!--{column}:NAME--><!--/-->")
     if failed := [name for name, one in found.items() if one["state"].startswith("failed")]:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -137,7 +137,7 @@ def bias(setting: Setting) -> Iterator[Sides]:
         return loss.detach()
 
     def check() -> str:
-        assert torch.allclose(step(with_bias), step(without), rtol=1e-4)
+        assert torch.allclose(step(with_bias), step(without), rtol=1e-3)
         return "equal losses"
 
     yield Sides(Repeat(setting, lambda: step(with_bias)), Repeat(setting, lambda: step(without)), check)
@@ -191,7 +191,7 @@ def checkpointing(setting: Setting) -> Iterator[Sides]:
 
         def check() -> str:
             a, b = plain(), again()
-            assert abs(a - b) < 1e-4, f"losses {a} and {b}"
+            assert abs(a - b) < 1e-3, f"losses {a} and {b}"
             return "equal losses"
 
         yield Sides(Repeat(setting, plain), Repeat(setting, again), check, {"activations": (memory[0], memory[1])})
@@ -209,7 +209,7 @@ def inference_mode(setting: Setting) -> Iterator[Sides]:
         return model(images)
 
     def check() -> str:
-        assert torch.equal(plain().detach(), bare())
+        assert torch.allclose(plain().detach(), bare(), rtol=1e-3, atol=1e-4)
         return "equal outputs"
 
     memory = {"activations": (kept(plain), kept(bare))}

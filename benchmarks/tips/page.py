@@ -9,6 +9,7 @@ from typing import Any
 
 __all__ = ["cell", "machine_line", "names", "write"]
 
+BUSY = 0.5  # processes for each core from which a machine is not quiet
 MARKED = re.compile(r"<!--(cpu|gpu):([a-z0-9_]+)-->(.*?)<!--/-->")
 
 
@@ -55,10 +56,11 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def machine_line(machine: Mapping[str, Any], date: str) -> str:
-    """Return the machine in a sentence."""
+def machine_line(machine: Mapping[str, Any], date: str, load: float) -> str:
+    """Return the machine in a sentence. load: the processes that ran or waited for a core before."""
+    busy = ", while other programs used the cores, so the numbers are rough" if load > BUSY * machine["cores"] else ""
     device = f"{machine['gpu']}, " if machine["gpu"] else ""
     return (
         f"{device}{machine['cores']} cores of {machine['cpu']}, Python {machine['python']}, torch {machine['torch']}, "
-        f"{date[:4]}-{date[4:6]}-{date[6:]}"
+        f"{date[:4]}-{date[4:6]}-{date[6:]}{busy}"
     )
