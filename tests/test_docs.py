@@ -15,7 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
-ELSEWHERE = {"integrations", "remote", "report", "scale"}  # run with the packages, servers, clusters and runs that they are about
+ELSEWHERE = {
+    "doctor",
+    "integrations",
+    "remote",
+    "report",
+    "scale",
+}  # run with the packages, servers, clusters and runs that they are about
 
 
 def _blocks(page: Path) -> list[tuple[str, str]]:
