@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import NamedTuple
 __all__ = ["READERS", "Span", "Storage", "measure_storage"]
 
 READERS = 8
+FOLIO = 2 << 20  # the kernel drops whole folios only, which are up to 2 MiB large
 
 
 class Span(NamedTuple):
@@ -57,7 +57,7 @@ class Storage:
 def measure_storage(spans: Sequence[Span], data_bytes: float | None, seconds: float) -> Storage | None:
     """Read spans that were removed from memory, then the same again. Return None if none can be read.
 
-    Only the spans are removed: others that use these files read them again from the disk.
+    Only these places are removed: others that use the files read them again from the disk.
     """
     spans = [span for span in spans if span.length > 0 and os.path.isfile(span.path)]
     if not spans:
@@ -96,6 +96,8 @@ def _read_all(spans: Sequence[Span], readers: int, seconds: float) -> float | No
 def _read(span: Span) -> None:
     descriptor = os.open(span.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if span.start and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # or it reads ahead, into other spans
         at, end = span.start, span.start + span.length
         while at < end and (data := os.pread(descriptor, end - at, at)):
             at += len(data)
@@ -109,10 +111,10 @@ def _evict(span: Span) -> bool:
         return False
     descriptor = os.open(span.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        start = span.start // mmap.PAGESIZE * mmap.PAGESIZE
+        start, stop = span.start // FOLIO * FOLIO, -(-(span.start + span.length) // FOLIO) * FOLIO
         os.fdatasync(descriptor)  # pages that are not written yet would stay
-        os.posix_fadvise(descriptor, start, span.start + span.length - start, os.POSIX_FADV_DONTNEED)
-        os.preadv(descriptor, [bytearray(1)], start, os.RWF_NOWAIT)  # reads only what is in memory
+        os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
+        os.preadv(descriptor, [bytearray(1)], span.start, os.RWF_NOWAIT)  # reads only what is in memory
     except BlockingIOError:
         return True
     except OSError:
