@@ -392,3 +392,23 @@ def test_no_server_is_an_error_at_once(root: Path, bucket: FaultStore, tmp_path:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
     with pytest.raises(StoreError, match=r"s3://bucket/in/k/.*: the name of the server cannot be resolved"):
         fastdata.prep_run(out, workers=1, progress="off")
+
+
+def test_options_of_the_client_are_given_to_each_step(
+    root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint and the region are not in the environment, and not in the plan."""
+    write_pictures(root / "in/a", 3)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_REGION")
+    storage = {"endpoint": bucket.url, "region": "us-east-1"}
+    whole = fastdata.prep("s3://bucket/in", tmp_path / "whole.fds", storage=storage, progress="off").out
+    out = tmp_path / "tasks.fds"
+    fastdata.prep_plan("s3://bucket/in", out, storage=storage)
+    assert bucket.url not in (out / "work/plan.json").read_text()
+    words = [f"--storage={name}={value}" for name, value in storage.items()]
+    done = run(*PREP, "run", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert tree(fastdata.prep_finish(out).out) == tree(whole)
+    with pytest.raises(ValueError, match="storage is about a URL"):
+        fastdata.prep(root / "in", tmp_path / "local.fds", storage=storage)

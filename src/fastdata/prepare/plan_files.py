@@ -17,6 +17,7 @@ from fastdata.prepare.plan import Plan, Work, describe_difference
 from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
 from fastdata.remote.path import to_path
+from fastdata.remote.url import Storage
 from fastdata.store.files import MANIFEST, PLAN, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "plan_path", "save_plan"]
@@ -76,12 +77,13 @@ def _slices(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
             begin = bound
 
 
-def load_plan(out: Path, remote: RemoteOut | None = None) -> Work:
+def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | None = None) -> Work:
     """Read the plan of a store that is being made. Its sources are read when they are asked for.
 
     Args:
         out: where it is.
         remote: the store, if it is in object storage; then `out` is its folder on this machine.
+        storage: options of clients of object storage, which are not in the plan.
 
     Raises:
         PrepError: there is no plan, or it is damaged.
@@ -105,7 +107,18 @@ def load_plan(out: Path, remote: RemoteOut | None = None) -> Work:
         kind = kinds.find(options.kind)
         roots, notes = tuple(map(to_path, body["roots"])), tuple(body["notes"])
         versions = {url: tuple(found) for url, found in body["versions"].items()}
-        return Work(kind, plan, out, roots, body["skipped"], notes, body["machine"], remote=remote, versions=versions)
+        return Work(
+            kind,
+            plan,
+            out,
+            roots,
+            body["skipped"],
+            notes,
+            body["machine"],
+            remote=remote,
+            versions=versions,
+            storage=dict(storage or {}),
+        )
     except BROKEN as error:
         raise _damaged(plan_path(out), error) from None
 

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,9 +170,9 @@ def _plan_here(run: _Run) -> Iterator[Work]:
     with opened(run.out, run.storage, run.scratch) as remote, looking_anew(run.storage):
         if remote is None:
             _find_token(Path(run.out), run.token)
-        work = load_plan(Path(run.out) if remote is None else remote.folder, remote)
+        work = load_plan(Path(run.out) if remote is None else remote.folder, remote, run.storage)
         check_host(work)
-        yield replace(work, storage=run.storage)
+        yield work
 
 
 def _find_token(out: Path, token: str) -> None:

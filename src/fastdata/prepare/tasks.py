@@ -85,7 +85,7 @@ def plan_tasks(work: Work, overwrite: bool) -> Work | None:
         if overwrite or not plan_path(work.out).exists() or difference(work):
             raise
         save_plan(work)  # mends it, and removes nothing
-        return load_plan(work.out, work.remote)
+        return load_plan(work.out, work.remote, work.storage)
 
 
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
@@ -108,7 +108,7 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     save_plan(work)
     if work.remote is not None:
         work.remote.send_plan(plan.files, first=first)
-    return load_plan(out, work.remote)
+    return load_plan(out, work.remote, work.storage)
 
 
 def _kept(plan: Plan, out: Path, finished: Iterable[int]) -> set[Path]:
@@ -188,9 +188,9 @@ def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> It
         if not plan_path(folder).exists() and (folder / MANIFEST).exists():
             yield folder, remote, None
             return
-        work = load_plan(folder, remote)
+        work = load_plan(folder, remote, storage)
         check_storage(storage, given, *work.roots)
-        yield folder, remote, replace(work, storage=dict(storage or {}))
+        yield folder, remote, work
 
 
 @contextmanager
