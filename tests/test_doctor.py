@@ -37,7 +37,7 @@ from fastdata.diagnosis.storage import Span, measure_storage
 from fastdata.diagnosis.subject import subject_of
 from support import MAIN, encode, picture, run, write_pictures
 
-SECONDS = 1.5  # of a diagnosis: enough for effects of a factor
+SECONDS = 1.2  # of a diagnosis: enough for effects of a factor
 QUIET = Conditions(cores=2)
 JPEG = encode(picture(0, 700, 900))
 
@@ -161,6 +161,7 @@ def burning(count: int) -> Iterator[None]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_other_load_is_seen_and_makes_the_diagnosis_unsure() -> None:
     cores = look(0.01).cores
     with burning(2 * cores):
@@ -436,6 +437,7 @@ def test_wrong_use(options: list[str], error: str, capsys: pytest.CaptureFixture
     assert ended.value.code == 2 and error in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_dataset_of_a_store_is_measured_with_other_arguments(folder: Path, tmp_path: Path) -> None:
     store = fastdata.prep(folder, tmp_path / "x.fds", size=128, workers=1).out
     dataset = LMDBDataset(store, crop=RandomResizedCrop(32), hflip=0.5)
