@@ -15,7 +15,8 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch torches check docs pictures bench bench-peers gpu
+.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-peers gpu
+.PHONY: torches # for test-torch
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"

@@ -503,6 +503,7 @@ def test_a_changed_chunk_is_refused(scans, store):
         fastdata.prep(scans / "in", store, masks=scans / "masks", chunk=16)
 
 
+@pytest.mark.slow
 def test_what_is_in_it(scans, store, tmp_path):
     lines = run(*MAIN, "info", store).stdout
     assert "24 arrays, 2 classes" in lines and "arrays: uint16" in lines

@@ -161,6 +161,7 @@ def _check(color: tuple[int, int, int], shape: tuple[int, ...] = (8, 8, 3)) -> C
     return Check(True, shape, "uint8", np.array(color) + noise)
 
 
+@pytest.mark.slow
 def test_bare_processes_start_beside_opencvs_threads(store: Path) -> None:
     """A child that inherits OpenCV's threads would wait for ever for those that it does not have."""
     rate = script(
@@ -257,6 +258,7 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     assert edge.min() == 255  # nothing is cut off
 
 
+@pytest.mark.slow
 def test_a_chart_without_matplotlib_is_refused_before_anything_is_measured(store: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['matplotlib'] = None; from fastdata.cli import main; main()"
     done = run(sys.executable, "-c", code, "bench", store, "--plot", tmp_path / "r.png")

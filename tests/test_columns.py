@@ -120,6 +120,7 @@ def test_a_batch_has_the_values_of_its_rows(store: Path, kind: Any, workers: int
         assert sorted(seen) == list(range(COUNT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("fields", [NAMES, *NAMES])
 def test_torchs_dataloader_makes_the_same_batches(store: Path, fields: Any, workers: int) -> None:

@@ -89,6 +89,7 @@ def quick(batch: Any) -> None:
 # ----------------------------------------------------------------------------------------------------------- the verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_throttled_reader_is_storage(workers: int) -> None:
     found = doctor(rigged(workers, wait=0.01), quick, seconds=SECONDS)
@@ -99,6 +100,7 @@ def test_a_throttled_reader_is_storage(workers: int) -> None:
     assert any("RAMDataset" in one.paste for one in found.advice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parts", "longest"), [({"decode": True}, "decode"), ({"rounds": 8}, "transform")])
 def test_heavy_decoding_and_a_slow_transform_are_the_cpu(parts: dict[str, Any], longest: str) -> None:
     found = doctor(rigged(**parts), quick, seconds=SECONDS)
@@ -290,6 +292,7 @@ class Counting(IterableDataset[Any]):
         return (torch.tensor([k]) for k in range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loader", "workers"),
     [

@@ -55,6 +55,7 @@ def exported(path: Path, out: Path, **options: Any) -> list[str]:
     return [str(one.message) for one in caught]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [*MODES, "whole"])
 def test_coco_comes_back_as_it_was_but_for_the_resize(folder: Path, tmp_path: Path, mode: str) -> None:
     """Against one annotation after another, by the documentation of --resize."""

@@ -194,6 +194,7 @@ def others() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["images", "tokens", "tensors"])
 @pytest.mark.parametrize("depth", [1, 3])

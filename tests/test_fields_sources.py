@@ -263,6 +263,7 @@ def rows_of_images(first: int, count: int) -> Any:
     return pa.array([{"bytes": png(k)[1], "path": f"{k}.png"} for k in range(first, first + count)], IMAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_group", [1, 6, 100])
 @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
 def test_columns_of_a_hugging_face_dataset(tmp_path: Path, ending: str, per_group: int) -> None:

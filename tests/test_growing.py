@@ -210,6 +210,7 @@ def test_prep_and_overwrite_of_a_store_that_grew(tmp_path: Path) -> None:
     assert tree(grown) == tree(alone)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     grown = fastdata.prep(classes(tmp_path / "one", {"a": 4}), tmp_path / "o.fds", size=32, codec="png", workers=1).out
     more = classes(tmp_path / "two", {"a": 3, "b": 1}, seed=9)
@@ -497,6 +498,7 @@ def test_arrays(tmp_path: Path) -> None:
     sound(grown)
 
 
+@pytest.mark.slow
 def test_tables_of_one_layout(tmp_path: Path) -> None:
     frames = [
         pd.DataFrame({"x": [1000, 2, 3], "c": ["red", "blue", "red"], "m": [1.5, None, 2.5], "y": [1, 0, 1]}),
@@ -534,6 +536,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_merged_stores_are_their_samples_in_a_row(pool: dict[tuple[str, ...], Path], data: st.DataObject) -> None:

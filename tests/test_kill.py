@@ -197,6 +197,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     assert tree(out) == undisturbed[0]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_from_outside_does_no_harm(
     large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
 ) -> None:
@@ -308,6 +309,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_and_space_lets_it_go_on(
     large: Path, tiny_disk: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
 ) -> None:

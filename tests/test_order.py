@@ -102,6 +102,7 @@ def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0
     return found
 
 
+@pytest.mark.slow
 @given(st.integers(1, 400), st.sampled_from([1, 2, 3, 8]), st.integers(1, 9), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_rank, drop_last, shuffle, blocks):

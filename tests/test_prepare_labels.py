@@ -213,6 +213,7 @@ def test_captions_are_no_classes(tmp_path: Path, kind: str) -> None:
     assert Store(tmp_path / "o.fds").manifest.labels.kind == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_the_column_of_labels_can_be_named(tmp_path: Path, kind: str) -> None:
     source = captioned(kind, tmp_path)

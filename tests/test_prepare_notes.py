@@ -51,6 +51,7 @@ def test_a_separator_that_is_nowhere_is_said(tmp_path: Path) -> None:
     assert prep(tmp_path / "t.txt", tmp_path / "q.fds", tokenizer="bytes", split_on="\n\n", limit=1, workers=1).notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resize", ["short", "long", "crop", "stretch"])
 def test_images_below_the_size_are_counted(tmp_path: Path, resize: str) -> None:
     write_pictures(tmp_path / "in", 3)
@@ -135,6 +136,7 @@ def test_an_export_whose_tars_are_too_small_leaves_nothing(tmp_path: Path, there
     export(stores.store(), out, to="webdataset")
 
 
+@pytest.mark.slow
 def test_one_thing_is_no_plural(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in/ant", 1)
     (tmp_path / "in/x.txt").write_text("text")

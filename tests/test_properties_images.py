@@ -422,6 +422,7 @@ def check_flip(made: Made, whole: Array | None, place: int, change: int, ground:
         assert apart(found, whole) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_read_and_its_cuts_are_noticed(name: str) -> None:
     ground = (10, 200, 77)

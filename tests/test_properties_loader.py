@@ -557,6 +557,7 @@ def check_runs(name: str, examples: int, *, quick: bool, most: int) -> None:
     runs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_any_run_in_this_process_delivers_the_documented_batches(name: str) -> None:
     check_runs(name, 20 if kind_of(name).sizes or name == "foreign" else 6, quick=True, most=8)
@@ -575,7 +576,7 @@ def test_any_run_with_workers_delivers_the_documented_batches(data: st.DataObjec
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_any_run_with_any_engine_delivers_the_documented_batches(name: str) -> None:
-    check_runs(name, 40, quick=False, most=12)
+    check_runs(name, 25, quick=False, most=12)
 
 
 @pytest.mark.slow

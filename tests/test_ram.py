@@ -165,6 +165,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared", "error"),
     [

@@ -96,6 +96,7 @@ def test_rows_in_order_are_slices_of_what_went_in() -> None:
 # Arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("share", [0, 0.4, None])
 def test_arrays_come_as_from_disk(share: float | None, workers: int) -> None:

@@ -173,6 +173,7 @@ def test_ranks_that_are_set_up_after_the_loader_is_made_share_the_data(both_rank
     assert once([ids[:valid] for found in both_ranks for ids, valid in found["batches"]], 41)
 
 
+@pytest.mark.slow
 def test_a_contradiction_is_an_error(both_ranks):
     for rank, found in enumerate(both_ranks):
         assert (

@@ -193,6 +193,7 @@ def stacks():
     return [found for found in gc.get_objects() if type(found) is Stack]
 
 
+@pytest.mark.slow
 def test_a_batch_stays_what_it_is_and_close_gives_the_memory_back():
     before = len(stacks())
     with Loader(LMDBDataset(square(), crop=CenterCrop(32)), 8, num_workers=0, resident="cpu") as mine:

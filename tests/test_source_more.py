@@ -120,6 +120,7 @@ def test_ten_megapixels_of_text_take_seconds(data: bytes) -> None:
     assert time.perf_counter() - start < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [b"P5 ", b"P2 1 1 1\n", b"P5 1 "])
 @pytest.mark.parametrize("filler", [b" ", b"#\n", b"1", b"# ", b"1 ", b"\n"])
 def test_senseless_text_takes_no_time(start: bytes, filler: bytes) -> None:

@@ -58,6 +58,7 @@ def test_images_of_pillow_and_bytes_of_files(tmp_path: Path) -> None:
     assert kept.manifest.variants[0].originals == 1 and bytes(reader.get(0)) == file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["pairs", "argument", "dicts"])
 @pytest.mark.parametrize(
     ("labels", "names", "expected"),

@@ -196,6 +196,7 @@ def test_a_plan_while_tasks_run(large: Path, planned: Path, expected: dict[str, 
     assert tree(planned) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
     large: Path, planned: Path, damage: str, expected: dict[str, bytes | None]

@@ -73,6 +73,7 @@ def write(kind: str, folder: Path) -> dict[str, Any]:
     return {"field": "content"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "lines", "crlf", "bom", "separator", "jsonl", "gz", "zst", "parquet"])
 def test_every_source_gives_the_same_tokens(kind: str, tmp_path: Path) -> None:
     options = write(kind, tmp_path / "in")

@@ -153,6 +153,7 @@ CASES = ["odd", "llmc cut", "llmc version", "index magic", "index version", "ind
 CASES += ["index with a gap", "index without the last", "index empty"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_damaged_files_are_rejects_and_the_others_are_kept(kind: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

@@ -39,6 +39,7 @@ def test_a_new_store_is_what_the_format_says(store: Path) -> None:
     assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_store_of_planes_or_with_masks_is_too() -> None:
     arrays = [test_arrays.made(case, masks=True)[0] for case in ("volumes", "colours", "swapped", "many")]
     for path in (stores.store("yuv420"), test_masks.masked(size=(50, 30)), *arrays):
@@ -46,6 +47,7 @@ def test_a_store_of_planes_or_with_masks_is_too() -> None:
         assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_checker_sees_a_changed_byte(store: Path) -> None:
     shard = store / "32" / "shard-00000.mdb"
     data = bytearray(shard.read_bytes())

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import clear_all
+from fastdata.prepare.folder import clear_all, clear_work
 from fastdata.prepare.plan import Work
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.reasons import nothing_kept
@@ -111,6 +111,7 @@ def finish(work: Work) -> tuple[str, ...]:
             places.setdefault(name, []).append(encoded)
     if not any(done.kept for done in finished.values()):
         clear_all(work)
+        clear_work(work)
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
         raise _nothing_kept(rejects)
