@@ -1,41 +1,32 @@
-"""Object storage for processes that fork. A child owns the client, because a process that has used obstore cannot be forked.
-
-The child ends with the process that started it, even if that is killed.
-"""
+"""The objects below a URL, for processes that fork: a child owns the client."""
 
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import xxhash
 
-from fastdata import errors
-from fastdata.errors import FormatError, MissingExtraError, RemoteError, StoreError
+from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import RANGE, Bucket
+from fastdata.remote.child import Child
 from fastdata.remote.places import record_places
 from fastdata.remote.stores import TRIES, fetch
 from fastdata.remote.url import Storage
-from fastdata.remote.wire import Message, receive, send
+from fastdata.remote.wire import Message
 from fastdata.store.files import FileSum, file_sum, sum_of, write_atomic
 
-__all__ = ["REQUESTS", "Agent", "main"]
+__all__ = ["REQUESTS", "Agent", "Server"]
 
-START = "import sys; from fastdata.remote.agent import main; main(int(sys.argv[1]))"
 REQUESTS = 8  # useful threads of a caller
 
 
 class Agent:
-    """The objects below a URL. It is safe to use from several threads, each of which has a connection of its own.
+    """The objects below a URL. It is safe to use from several threads.
 
     It is a context manager. The names of objects are relative to the URL.
 
@@ -49,26 +40,8 @@ class Agent:
     """
 
     def __init__(self, url: str, storage: Storage | None = None) -> None:
-        if find_spec("obstore") is None:
-            raise MissingExtraError("obstore")
         self.url = url.rstrip("/")
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair()
-        self._connections = [self._control]
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-                start_new_session=True,  # Ctrl-C is for its parent
-            )
-        try:
-            self._exchange(self._control, Message({"url": self.url, "storage": dict(storage or {})}))
-        except BaseException:
-            self.close()
-            raise
+        self._child = Child("fastdata.remote.agent:Server", self.url, dict(storage or {}), at=self.url)
 
     def __enter__(self) -> Agent:
         return self
@@ -78,67 +51,33 @@ class Agent:
 
     def close(self) -> None:
         """End the process. What it is doing is abandoned."""
-        for connection in self._connections:
-            connection.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _ask(self, name: str, *arguments: Any, data: bytes | None = None) -> Message:
-        """Have a method of `_Server` called in the process, and return its answer. data: its last argument."""
-        try:
-            connection = self._local.connection
-        except AttributeError:
-            connection, theirs = socket.socketpair()
-            with theirs, self._lock:
-                self._connections.append(connection)
-                self._exchange(self._control, Message({}, descriptor=theirs.fileno()))
-            self._local.connection = connection
-        try:
-            asked = {"ask": name, "arguments": arguments, "more": data is not None}
-            return self._exchange(connection, Message(asked, data or b""))
-        except errors.FastDataError:
-            raise
-        except BaseException:
-            del self._local.connection  # Ctrl-C, for instance: the answer would be taken for that of the next question
-            connection.close()
-            raise
-
-    def _exchange(self, connection: socket.socket, message: Message) -> Message:
-        try:
-            send(connection, message)
-            found = receive(connection)
-        except (OSError, EOFError):
-            raise RemoteError(f"the process that talks to {self.url} has ended; run the same command again to continue") from None
-        if "error" in found.body:
-            kind = getattr(errors, found.body["error"], StoreError)
-            raise kind(found.body["message"], **({"missing": found.body["missing"]} if kind is RemoteError else {}))
-        return found
+        self._child.close()
 
     def read(self, name: str, digest: str = "") -> bytes | None:
         """Return a small object; None: there is none. Two readings must be equal, or one must have this xxh3-128."""
-        found = self._ask("read", name, digest)
+        found = self._child.ask("read", name, digest)
         return bytes(found.data) if found.body["found"] else None
 
     def take(self, name: str, path: Path) -> bool:
         """Copy an object that `put_sealed` wrote to a file; return whether there is one."""
-        return bool(self._ask("take", name, os.fspath(path)).body["found"])
+        return bool(self._child.ask("take", name, os.fspath(path)).body["found"])
 
     def fetch(self, name: str, total: FileSum, path: Path) -> None:
         """Copy an object of a known checksum to a file."""
-        self._ask("fetch", name, total.bytes, total.xxh3_128, os.fspath(path))
+        self._child.ask("fetch", name, total.bytes, total.xxh3_128, os.fspath(path))
 
     def size(self, name: str) -> int | None:
         """Return the size of an object in bytes; None: there is none."""
-        found: int | None = self._ask("size", name).body["size"]
+        found: int | None = self._child.ask("size", name).body["size"]
         return found
 
     def list(self, folder: str = "", most: int | None = None) -> dict[str, int]:
         """Return the size in bytes of each object in a folder, or of all; of so many at most."""
-        return dict(self._ask("list", folder, most).body["sizes"])
+        return dict(self._child.ask("list", folder, most).body["sizes"])
 
     def put(self, name: str, data: bytes, *, replace: bool = False) -> bool:
         """Write an object unless there is one. Return whether it has these bytes now. replace: write it in any case."""
-        return bool(self._ask("put", name, replace, data=data).body["same"])
+        return bool(self._child.ask("put", name, replace, data=data).body["same"])
 
     def put_sealed(self, name: str, data: bytes, *, replace: bool = False) -> bool:
         """Do the same, with a checksum after the bytes, which `take` compares."""
@@ -154,64 +93,23 @@ class Agent:
             FormatError: its checksum differs.
         """
         where = os.fspath(path)
-        return bool(self._ask("put_file", name, where, total.bytes, total.xxh3_128, replace, check).body["same"])
+        return bool(self._child.ask("put_file", name, where, total.bytes, total.xxh3_128, replace, check).body["same"])
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; those that do not exist are no error."""
-        self._ask("delete", names)
+        self._child.ask("delete", names)
 
     def places(self, path: Path, records: int) -> bytes:
         """Return where the records of a shard lie, as `record_places` does, in bytes: this process may have the shard open."""
-        return bytes(self._ask("places", os.fspath(path), records).data)
+        return bytes(self._child.ask("places", os.fspath(path), records).data)
 
 
-def main(descriptor: int) -> None:
-    """Serve the process that has the other end of a socket, until it ends or closes it."""
-    control = socket.socket(fileno=descriptor)
-    try:
-        first = receive(control).body
-        try:
-            server = _Server(Bucket(first["url"], first["storage"], create=True))
-            send(control, Message({}))
-        except errors.FastDataError as error:
-            send(control, _told(error))
-        while True:
-            message = receive(control)
-            assert message.descriptor is not None
-            threading.Thread(target=server.serve, args=[socket.socket(fileno=message.descriptor)], daemon=True).start()
-            send(control, Message({}))
-    except (EOFError, OSError):
-        os._exit(0)  # its parent is gone, or does not wait: nor for the requests in flight
-
-
-def _told(error: Exception) -> Message:
-    return Message({"error": type(error).__name__, "message": str(error), "missing": getattr(error, "missing", False)})
-
-
-class _Server:
+class Server:
     """What the process does. Each method answers one question."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, url: str, storage: Storage) -> None:
+        self._bucket = Bucket(url, storage, create=True)
         self._pool = ThreadPoolExecutor(REQUESTS)
-
-    def serve(self, connection: socket.socket) -> None:
-        """Answer one thread's questions."""
-        while True:
-            try:
-                asked = receive(connection)
-            except (EOFError, OSError):
-                connection.close()
-                return
-            try:
-                more = [bytes(asked.data)] if asked.body["more"] else []
-                answer = getattr(self, asked.body["ask"])(*asked.body["arguments"], *more)
-            except (errors.FastDataError, OSError) as error:
-                answer = _told(error)
-            except BaseException as error:
-                send(connection, _told(StoreError(f"{type(error).__name__}: {error}")))
-                raise
-            send(connection, answer)
 
     def read(self, name: str, digest: str) -> Message:
         found = self._reading(name, lambda raw: raw if digest and sum_of(raw).xxh3_128 == digest else None, twice=not digest)

@@ -6,27 +6,21 @@ import errno
 import hashlib
 import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fastdata import errors
-from fastdata.errors import FastDataError, MissingExtraError, RemoteError, StoreError
+from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import NO_OBJECT, RANGE, Bucket, is_plain
 from fastdata.remote.cache import Cache
+from fastdata.remote.child import Child
 from fastdata.remote.url import Storage, split_url
-from fastdata.remote.wire import Message, receive, send
+from fastdata.remote.wire import Message
 
-__all__ = ["Apart", "Objects", "Place", "ReadsObjects", "Version", "main"]
+__all__ = ["Apart", "Objects", "Place", "ReadsObjects", "Server", "Version"]
 
-START = "import sys; from fastdata.remote.objects import main; main(int(sys.argv[1]))"
 REQUESTS = 32  # in flight
 DOWNLOADS = 8  # ranges of files that are fetched whole, in flight
 ROWS = 10_000  # of a listing in one message
@@ -193,138 +187,68 @@ class Apart:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = dict(storage)
-        self._lock = threading.RLock()
-        self._connection: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._started: Child | None = None
+
+    @property
+    def _child(self) -> Child:
+        with self._lock:
+            if self._started is None:
+                self._started = Child("fastdata.remote.objects:Server", self._storage)
+            return self._started
 
     def below(self, url: str) -> Iterator[Listed]:
         """Yield the names below a URL, and the sizes in bytes, of all objects there, in parts."""
-        with self._lock:
-            found = self._ask({"ask": "list", "url": url}).body
-            while found["rows"] is not None:
-                yield [(name, size) for name, size in found["rows"]]
-                found = self._answer().body
+        for found in self._child.each("below", url):
+            yield [(name, size) for name, size in found.body["rows"]]
 
     def versions(self, urls: Sequence[str]) -> list[Version | None]:
         """Return the versions of objects; None: there is no such object."""
-        found = self._ask({"ask": "versions", "urls": list(urls)}).body["versions"]
+        found = self._child.ask("versions", list(urls)).body["versions"]
         return [None if version is None else Version(*version) for version in found]
 
     def read(self, url: str) -> bytes:
         """Return the bytes of an object."""
-        found = self._ask({"ask": "read", "url": url})
+        found = self._child.ask("read", url)
         if found.body["missing"]:
             raise FileNotFoundError(errno.ENOENT, NO_OBJECT, url)
         return bytes(found.data)
 
     def fetch(self, url: str, version: Version, place: Place) -> None:
         """Copy an object into a cache, unless it is there."""
-        paths = [os.fspath(place.file), os.fspath(place.cache), place.limit]
-        self._ask({"ask": "fetch", "url": url, "version": version, "place": paths})
+        self._child.ask("fetch", url, version, os.fspath(place.file), os.fspath(place.cache), place.limit)
 
     def close(self) -> None:
         """End the child."""
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            if self._process is not None and self._owner == os.getpid():  # and not a process that was forked from it
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-
-    def _ask(self, body: Mapping[str, Any]) -> Message:
-        with self._lock:
-            if self._connection is None:
-                self._start()
-            assert self._connection is not None
-            try:
-                send(self._connection, Message(dict(body)))
-            except OSError:
-                raise self._ended() from None
-            return self._answer()
-
-    def _answer(self) -> Message:
-        assert self._connection is not None
-        try:
-            found = receive(self._connection)
-        except (OSError, EOFError):
-            raise self._ended() from None
-        except BaseException:
-            self.close()  # Ctrl-C, for instance: the answer would be taken for that of the next question
-            raise
-        if "error" in found.body:
-            kind = getattr(errors, found.body["error"], StoreError)
-            raise kind(found.body["message"])
-        return found
-
-    def _ended(self) -> RemoteError:
-        self.close()
-        return RemoteError("the process that reads from object storage has ended; run the same command again")
-
-    def _start(self) -> None:
-        if find_spec("obstore") is None:
-            raise MissingExtraError("obstore")
-        ours, theirs = socket.socketpair()
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env
-            )
-        self._connection = ours
-        send(ours, Message({"storage": self._storage}))
+            child, self._started = self._started, None
+        if child is not None:
+            child.close()
 
     def __del__(self) -> None:
         self.close()
 
 
-def main(descriptor: int) -> None:
-    """Answer the questions of the parent until it closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    connection = socket.socket(fileno=descriptor)
-    try:
-        objects = Objects(receive(connection).body["storage"])
-        while True:
-            asked = receive(connection).body
-            try:
-                for message in ANSWERS[asked["ask"]](objects, asked):
-                    send(connection, message)
-            except (FastDataError, OSError) as error:
-                kind = type(error).__name__ if isinstance(error, FastDataError) else "StoreError"
-                send(connection, Message({"error": kind, "message": str(error)}))
-    except (EOFError, OSError):
-        os._exit(0)  # threads that wait for a server need not be waited for
+class Server:
+    """What the child does. Each method answers one question."""
 
+    def __init__(self, storage: Storage) -> None:
+        self._objects = Objects(storage)
 
-def _list(objects: Objects, asked: dict[str, Any]) -> Iterator[Message]:
-    for part in objects.below(asked["url"]):
-        yield Message({"rows": part})
-    yield Message({"rows": None})
+    def below(self, url: str) -> Iterator[Message]:
+        for part in self._objects.below(url):
+            yield Message({"rows": part})
 
+    def versions(self, urls: Sequence[str]) -> Message:
+        return Message({"versions": self._objects.versions(urls)})
 
-def _versions(objects: Objects, asked: dict[str, Any]) -> Iterator[Message]:
-    yield Message({"versions": objects.versions(asked["urls"])})
+    def read(self, url: str) -> Message:
+        try:
+            data = self._objects.read(url)
+        except FileNotFoundError:
+            return Message({"missing": True})
+        return Message({"missing": False}, data)
 
-
-def _read(objects: Objects, asked: dict[str, Any]) -> Iterator[Message]:
-    try:
-        data = objects.read(asked["url"])
-    except FileNotFoundError:
-        yield Message({"missing": True})
-    else:
-        yield Message({"missing": False}, data)
-
-
-def _fetch(objects: Objects, asked: dict[str, Any]) -> Iterator[Message]:
-    file, cache, limit = asked["place"]
-    objects.fetch(asked["url"], Version(*asked["version"]), Place(Path(file), Path(cache), limit))
-    yield Message({})
-
-
-ANSWERS: dict[str, Callable[[Objects, dict[str, Any]], Iterator[Message]]] = {
-    "list": _list,
-    "versions": _versions,
-    "read": _read,
-    "fetch": _fetch,
-}
+    def fetch(self, url: str, version: Sequence[Any], file: str, cache: str, limit: int | None) -> Message:
+        self._objects.fetch(url, Version(*version), Place(Path(file), Path(cache), limit))
+        return Message({})
