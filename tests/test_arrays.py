@@ -96,6 +96,7 @@ def made(case: str, masks: bool = False) -> tuple[Path, list[Array]]:
     return made.out, arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_whole_arrays_are_those_of_the_files(case):
     path, arrays = made(case)

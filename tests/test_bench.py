@@ -309,6 +309,7 @@ def test_other_stores_are_refused_in_words_for_a_shell(made: Callable[[], Path],
     assert done.stderr == said
 
 
+@pytest.mark.slow
 def test_what_is_not_asked_fits_the_images(store: Path) -> None:
     found = run_bench(store, echo=lambda _: None, workers=(0,), seconds=0.05, repeats=1)
     assert found["settings"] == {"crop": 48, "batch_size": COUNT, "seconds": 0.05, "repeats": 1}

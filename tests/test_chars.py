@@ -122,6 +122,7 @@ def test_documents_need_an_end_to_be_told_apart(tmp_path: Path) -> None:
     assert TokenDataset(none, 9).decode(tokens(none)) == TEXT.replace("\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.5, 0.1, 0.013])
 def test_documents_stay_whole_where_one_ends_nearby(tmp_path: Path, fraction: float) -> None:
     path = made(tmp_path, split_lines=True, end_token="\n")

@@ -125,6 +125,7 @@ def test_masks_follow():
             assert (masks[k] == nearest).any(axis=0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "crop", [Cut((30, 20)), Shifted(32), CenterCrop(40), RandomCrop(32, padding=5), Resize(32), UpperHalf((16, 32))]

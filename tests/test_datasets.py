@@ -274,6 +274,7 @@ def test_a_dataset_pickles_small_and_comes_back_the_same(make):
         np.testing.assert_array_equal(copy.targets, d.targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
 def test_a_thousand_classes_pickle_small_too(make):
     root, out = folder() / "many", folder() / "many.fds"

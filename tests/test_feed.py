@@ -280,6 +280,7 @@ def is_read(k: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_a_batch_that_failed_costs_no_slot(device):
     """An error that was still to come is dropped when the pass begins anew, and the workers live on."""

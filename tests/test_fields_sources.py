@@ -153,6 +153,7 @@ def test_labels_are_as_in_a_csv(folder: Path, tmp_path: Path, ending: str) -> No
         prep(other, tmp_path / "o.fds", root=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
 def test_the_table_of_labels_has_columns(folder: Path, tmp_path: Path, ending: str) -> None:
     order = [*range(5, COUNT), *range(2)]  # three images are not in it

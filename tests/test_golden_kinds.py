@@ -69,6 +69,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_the_bytes_are_those_of_version_0_1(name: str, inputs: Path, tmp_path: Path) -> None:
     assert sums(name, inputs, tmp_path / f"{name}.fds") == json.loads(SUMS.read_text())[name]

@@ -430,6 +430,7 @@ def test_classes_of_boxes_are_joined_by_name(tmp_path: Path) -> None:
         fastdata.append(tmp_path / "three", grown, coco=three, workers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tokenizer", [{"tokenizer": "bytes"}, {"tokenizer": "chars", "end_token": "none"}, {"train_bpe": 300}], ids=str
 )
@@ -628,6 +629,7 @@ def test_what_does_not_merge(pool: dict[tuple[str, ...], Path], tmp_path: Path) 
     assert tree(one) == before and not (tmp_path / "m.fds").exists()
 
 
+@pytest.mark.slow
 def test_the_commands(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
     merged = run(*MAIN, "merge", pool[("a",)], pool[("c", "d")], tmp_path / "m.fds")
     assert merged.returncode == 0 and "6 samples of 2 stores" in merged.stdout, merged.stderr

@@ -110,6 +110,7 @@ def test_masks_stand_in_the_order_of_their_classes(tmp_path: Path) -> None:
     assert line == "  masks: 12 classes, " + ", ".join(f"{k} {(mask == k).mean():.1%}" for k in range(12))
 
 
+@pytest.mark.slow
 def test_no_python_shows_in_what_people_read() -> None:
     for path in (stores.store(), stores.masked(), stores.tokens(), stores.arrays(), stores.table(), stores.floats()):
         text = said(path)

@@ -330,6 +330,7 @@ def _written(pid: int) -> list[Path]:
     return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.readlink().suffix == ".tmp"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp_path: Path) -> None:
     """Room for the shard, not for what follows: the rest is filled while the main process is held up."""
     write_pictures(tmp_path / "in", 12)

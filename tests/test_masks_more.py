@@ -61,6 +61,7 @@ def whole_bytes(path: Path, decoded: bool) -> int:
     return (3 * masks if decoded else images) + masks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0, 0.5, None])
 @pytest.mark.parametrize("decoded", [False, True])
 @pytest.mark.parametrize("codec", ["jpeg", "png", "rgb"])

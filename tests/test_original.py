@@ -203,6 +203,7 @@ def test_masks_go_with_images_that_keep_their_bytes(tmp_path: Path) -> None:
     assert run(PREP[0], CHECK, summary.out).returncode == 0
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path) -> None:
     found = run(*PREP, sources(), tmp_path / "o.fds", "--codec", "original", "--max-reject-rate", "1", "--workers", "1")
     assert found.returncode == 0 and "size full: 10 images kept their bytes, 4 were encoded\n" in found.stdout

@@ -130,6 +130,7 @@ def splits(path: Path) -> Path:
     return written(path, [("path", "label", "split"), *rows])
 
 
+@pytest.mark.slow
 def test_a_column_of_splits_is_refused_with_commands_that_work(photos: Path) -> None:
     splits(photos / "my list.csv")
     refused = run(*PREP, "photos/my list.csv", cwd=photos.parent)
@@ -249,6 +250,7 @@ def test_documents_and_arrays_that_cannot_be_used_make_no_store(tmp_path: Path) 
 # ---------------------------------------------------------------------------------------------------- links and Parquet
 
 
+@pytest.mark.slow
 def test_a_link_gives_the_store_the_name_that_was_typed(tmp_path: Path) -> None:
     for name in ("ant", "bee"):
         write_pictures(tmp_path / "disk/2021-raw" / name, 1)

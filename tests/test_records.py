@@ -215,6 +215,7 @@ trainer.fit([torch.ones(4, 3)], epochs=3)
         running.kill()
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_as_the_run_goes(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(log, "DRAW_S", 0.0)

@@ -29,6 +29,7 @@ def made(source: Any, path: Path, **options: Any) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_arrays_of_every_layout(tmp_path: Path) -> None:
     gray = [image[:, :, 0] for image in IMAGES]
     for name, source, expected in (

@@ -400,6 +400,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "4 columns drawn in" in run(*MAIN, "info", tmp_path / "t.fds", "--sheet", tmp_path / "s.png").stdout
 
 
+@pytest.mark.slow
 def test_an_estimate_is_close(big: Path, tmp_path: Path, undisturbed: dict[str, bytes | None]) -> None:
     found = estimate(big, tmp_path / "o.fds", target="y", workers=1)
     size = sum(len(data or b"") for name, data in undisturbed.items() if name.endswith(".mdb"))

@@ -34,6 +34,7 @@ def _check(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(TOOLS / "check_format.py"), str(store)], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_new_store_is_what_the_format_says(store: Path) -> None:
     done = _check(store)
     assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr

@@ -84,6 +84,7 @@ RUNS: dict[str, tuple[Any, int, dict[str, Any]]] = {  # its batches, accumulate,
 TOTALS = dict(zip(RUNS, (15, 9, 7, 8, 8), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing was trained")  # by a run that is resumed at its end
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("make", [cosine, linear, onecycle], ids=lambda make: make.__name__)

@@ -81,6 +81,7 @@ def alone(dataset: Any, index: int, *, seed: int, epoch: int) -> list[Array]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "original"])
 @pytest.mark.parametrize("crops", [TWO, TEN, MIXED], ids=["two", "ten", "mixed"])
 def test_each_view_is_what_its_crop_alone_gives(codec: str, crops: Any) -> None:
