@@ -17,7 +17,6 @@ from fastdata.shared_memory import SharedArray
 __all__ = ["Schedules"]
 
 ALIVE_S = 0.1  # for which a reader that was alive is taken to be so
-SLACK = 0.25  # of these shards, how many more are fetched ahead, or are let go of
 AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
 
 
@@ -99,7 +98,7 @@ class Schedules:
             return
         sizes = [store.file_bytes(variant, shard) for shard in range(len(store.variants[variant].shards))]
         with self._lock:
-            self._readers[tuple(clock)].most[store.root, variant] = sum(sorted(sizes)[-most - 1 - int(SLACK * most) :])
+            self._readers[tuple(clock)].most[store.root, variant] = sum(sorted(sizes)[-most - 1 :])
             together: dict[tuple[Path, str], int] = {}
             for reader in self._alive():
                 for what, need in reader.most.items():
