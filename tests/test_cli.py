@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fastdata import __version__
+from fastdata import prep as make
 from fastdata.cli import cli
-from fastdata.prepare import prep as make
 from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from support import MAIN, PREP, encode, picture, run, shards, start, tables, tree, until, write_pictures

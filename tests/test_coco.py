@@ -149,7 +149,7 @@ crops = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("examples", [60, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [60, pytest.param(600, marks=pytest.mark.slow)])
 def test_geometry_is_that_of_a_plain_loop(stores: dict[str, Path], body: Any, examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(

@@ -64,7 +64,7 @@ def ranks_of(world: int, n: int, batch: int, order: str, *, drop_last: bool) -> 
     st.sampled_from(["full", "lanes"]),
     st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_global_batches_are_the_same_whatever_the_ranks(
     n: int, batch: int, lives: list[tuple[int, int]], order: str, drop_last: bool
 ) -> None:

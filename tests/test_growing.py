@@ -152,7 +152,7 @@ def test_kill_9_at_random_moments_of_an_append(tmp_path: Path) -> None:
     seconds = time.monotonic() - began
     expected = tree(want)
     rng, old, new = random.Random(1), 0, 0
-    for k in range(16):
+    for k in range(8):
         out = shutil.copytree(first, tmp_path / f"{k}.fds")
         process = start(*PREP, large, "--append", out, *APPEND)
         if k % 4 == 3:
@@ -170,7 +170,7 @@ def test_kill_9_at_random_moments_of_an_append(tmp_path: Path) -> None:
         assert second.returncode == 0, second.stderr
         assert tree(out) == expected, f"round {k} ended otherwise"
         assert not out.with_name(f"{k}.fds.append").exists()
-    assert old >= 8
+    assert old >= 4
 
 
 def test_a_killed_append_that_had_ended_is_not_done_twice(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from socket import socketpair
 
 import pytest
 
+from fastdata import prep
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare import prep
 from fastdata.prepare.run import CODE
 from fastdata.prepare.worker import STATUS
 from fastdata.store.store import Store
@@ -28,7 +28,7 @@ from fastdata.store.verify import verify
 from support import PREP, children, encode, kill_group, members, picture, run, start, tables, tree, until, write_pictures
 
 OPTIONS = ("--size", "256", "--workers", "2", "--progress", "off")
-ROUNDS = 20
+ROUNDS = 12
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_kill_9_at_random_moments(large: Path, tmp_path: Path, undisturbed: tupl
         assert tree(out) == expected, f"round {k} ended otherwise"
         assert _is_untouched(finished), f"round {k} made a finished shard again"
         kept += bool(finished)
-    assert unfinished >= 15, "most kills must fall into a run"
-    assert kept >= 10, f"only {kept} of {ROUNDS} kills left finished shards"
+    assert unfinished >= 9, "most kills must fall into a run"
+    assert kept >= 6, f"only {kept} of {ROUNDS} kills left finished shards"
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ import pytest
 import xxhash
 from PIL import Image, ImageOps
 
+from fastdata import prep
 from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.images.pixels import decode_record
 from fastdata.images.prepare import ImageRecipe, prepare_image
-from fastdata.prepare import prep
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import Array, encode, picture, tree, write_pictures

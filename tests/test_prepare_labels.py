@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from archives import write_tar
+from fastdata import Summary, prep
 from fastdata.errors import PrepError
-from fastdata.prepare import Summary, prep
 from fastdata.store.store import Store
 from support import PREP, Array, encode, picture, run, write_pictures
 

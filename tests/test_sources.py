@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fastdata import prep
 from fastdata.errors import PrepError
-from fastdata.prepare import prep
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from fastdata import prep
 from fastdata.errors import FastDataError, FormatError, StoreError
 from fastdata.images.pixels import decode_record
-from fastdata.prepare import prep
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.info_lines import info_lines

@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 
 import fastdata
 import stores
-from fastdata import TableDataset
+from fastdata import TableDataset, prep
 from fastdata.errors import FormatError, PrepError, StoreError
-from fastdata.prepare import prep
 from fastdata.prepare.estimate import estimate
 from fastdata.store.format import read_manifest
 from fastdata.store.store import Store

@@ -116,7 +116,7 @@ def test_a_task_that_the_end_overtakes_is_done(planned: Path, expected: dict[str
 @pytest.mark.slow
 def test_kill_9_of_tasks_at_random_moments(large: Path, tmp_path: Path, expected: dict[str, bytes | None]) -> None:
     rng, kills, out = random.Random(4), 0, tmp_path / "o.fds"
-    for round_ in range(6):
+    for round_ in range(4):
         out = tmp_path / f"{round_}.fds"
         fastdata.prep_plan(large, out, size=256)
         running: dict[int, subprocess.Popen[bytes]] = {}
@@ -140,7 +140,7 @@ def test_kill_9_of_tasks_at_random_moments(large: Path, tmp_path: Path, expected
             kill_group(finish)
         fastdata.prep_finish(out)
         assert tree(out) == expected, f"round {round_} ended otherwise"
-    assert kills > 12
+    assert kills > 8
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ objects = st.tuples(
 scenes = st.lists(st.tuples(st.integers(8, 60), st.integers(8, 60), st.lists(objects, max_size=5)), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_columns_are_those_of_a_plain_loop(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(scenes)

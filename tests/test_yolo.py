@@ -51,7 +51,7 @@ scenes = st.lists(
 )
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_boxes_are_those_of_a_plain_loop(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @example(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastdata.prepare import prep
+from fastdata import prep
 
 SPARE = 60_000  # zeros after the pixels, which every reader ignores: so much input makes two shards
 

@@ -30,25 +30,25 @@ _HOMES = {
     "NextToken": "gpu.next_token",
     "Prefetcher": "gpu.prefetcher",
     "Ragged": "gpu.ragged",
-    "PlanSummary": "prepare",
-    "Summary": "prepare",
-    "TaskSummary": "prepare",
+    "PlanSummary": "prepare.functions",
+    "Summary": "prepare.functions",
+    "TaskSummary": "prepare.functions",
     "TableDataset": "tables.dataset",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
-    "append": "prepare",
+    "append": "prepare.functions",
     "doctor": "diagnosis.doctor",
     "drop_dead_bias": "gpu.bias",
     "largest_batch": "bench.largest_batch",
-    "merge": "prepare",
+    "merge": "prepare.functions",
     "open": "data.opening",
-    "prep": "prepare",
-    "prep_finish": "prepare",
-    "prep_plan": "prepare",
-    "prep_run": "prepare",
+    "prep": "prepare.functions",
+    "prep_finish": "prepare.functions",
+    "prep_plan": "prepare.functions",
+    "prep_run": "prepare.functions",
     "profile": "bench.profile",
     "publish": "remote.publish",
-    "subset": "prepare",
+    "subset": "prepare.functions",
     "CodecError": "errors",
     "FastDataError": "errors",
     "FormatError": "errors",
@@ -132,7 +132,18 @@ if TYPE_CHECKING:
     from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
-    from fastdata.prepare import PlanSummary, Summary, TaskSummary, append, merge, prep, prep_finish, prep_plan, prep_run, subset
+    from fastdata.prepare.functions import (
+        PlanSummary,
+        Summary,
+        TaskSummary,
+        append,
+        merge,
+        prep,
+        prep_finish,
+        prep_plan,
+        prep_run,
+        subset,
+    )
     from fastdata.remote.publish import publish
     from fastdata.tables.dataset import TableDataset
     from fastdata.text.dataset import TokenDataset

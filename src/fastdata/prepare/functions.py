@@ -1,0 +1,54 @@
+"""What users call to make stores, with the options of every kind in its signature and docstring."""
+
+import inspect
+import textwrap
+
+from fastdata import kinds
+from fastdata.options import as_arguments, options_of
+from fastdata.prepare.grow import append as append_by_options
+from fastdata.prepare.grow import merge as merge_by_options
+from fastdata.prepare.job import prep as with_any_options
+from fastdata.prepare.subsets import subset as subset_by_options
+from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary
+from fastdata.prepare.tasks import prep_finish as finish_any
+from fastdata.prepare.tasks import prep_plan as plan_any
+from fastdata.prepare.tasks import prep_run as run_any
+
+__all__ = ["PlanSummary", "Summary", "TaskSummary", "append", "merge", "prep", "prep_finish", "prep_plan", "prep_run", "subset"]
+
+
+def _with_options() -> tuple[inspect.Signature, str]:
+    """Return the signature of prep with the options of every kind, and its docstring with their help."""
+    signature = inspect.signature(with_any_options)
+    *named, _ = signature.parameters.values()
+    taken, lines = {one.name for one in named}, [inspect.cleandoc(with_any_options.__doc__ or ""), ""]
+    named.append(inspect.Parameter("kind", inspect.Parameter.KEYWORD_ONLY, default=None))
+    for kind in map(kinds.find, kinds.OURS):
+        lines.append(f"Options of {kind.says}:")
+        for name, option in options_of(kind.options).items():
+            if name not in taken:
+                taken.add(name)
+                named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default))
+                lines += textwrap.wrap(
+                    f"{name}: {option.metadata['said'].help}", 130, initial_indent="    ", subsequent_indent=" " * 8
+                )
+    return signature.replace(parameters=named), "\n".join(lines)
+
+
+_signature, _doc = _with_options()
+
+
+def _names() -> set[str]:
+    own = *_signature.parameters, *inspect.signature(run_any).parameters
+    return {*own}.union(*(options_of(kinds.find(name).options) for name in kinds.names()))
+
+
+prep = as_arguments(with_any_options, _names)
+prep.__signature__ = _signature  # type: ignore[attr-defined]
+prep.__doc__ = _doc
+prep_plan = as_arguments(plan_any, _names)
+prep_run = as_arguments(run_any, _names)
+prep_finish = as_arguments(finish_any, _names)
+append = as_arguments(append_by_options, lambda: {*_names(), "append"})
+merge = as_arguments(merge_by_options, lambda: ("out",))
+subset = as_arguments(subset_by_options, lambda: ("ids", "where", "fraction"))
