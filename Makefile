@@ -25,11 +25,11 @@ help:
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   preparing on clusters of Ray and Slurm, run on this machine; installs them, into .venv-scale and (as root, on Debian) by apt-get"
-	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
+	@echo "make test-pages   reports in headless Chromium, and the notebooks; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
-	@echo "make pictures   draw the pictures of README and docs"
+	@echo "make pictures   draw the pictures of README and docs, and run the notebooks"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
@@ -80,6 +80,7 @@ pictures: $(PAGES)
 	@tests/pages/install_chromium.sh
 	$(RUN) tools/pictures.py
 	$(RUN) tools/draw_docs.py docs/pictures
+	$(RUN) tools/notebooks.py
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)

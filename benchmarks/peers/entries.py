@@ -73,7 +73,7 @@ WORKS = (
         256,
         True,
         captions=True,
-        needed=("webdataset", "streaming"),
+        needed=("ffcv", "webdataset", "streaming"),
     ),
 )
 
