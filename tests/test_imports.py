@@ -226,10 +226,23 @@ def _loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "code", ["import fastdata", "import fastdata.cli", "import fastdata.prepare.worker", "import fastdata.prepare"]
+    "code", ["import fastdata", "import fastdata.cli", "import fastdata.prepare.worker", "import fastdata.prepare.functions"]
 )
 def test_the_command_line_and_its_workers_never_load_torch(code: str) -> None:
     assert not {"torch", *OPTIONAL} & _loaded_by(code)
+
+
+def test_workers_load_no_kind_of_data_before_they_know_theirs() -> None:
+    """Nor what plans and joins stores: each worker would pay for it when it starts."""
+    rooms = (
+        "fastdata.images",
+        "fastdata.text",
+        "fastdata.arrays",
+        "fastdata.tables",
+        "fastdata.prepare.plan",
+        "fastdata.prepare.job",
+    )
+    assert not [name for name in _loaded_by("import fastdata.prepare.worker") if name.startswith(rooms)]
 
 
 @pytest.mark.slow
