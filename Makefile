@@ -16,7 +16,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-peers gpu
-.PHONY: torches # for test-torch
+.PHONY: test-slow versions torches # parts of test-all and of test-torch
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -41,8 +41,10 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(RUN) $(PYTEST) -m "not slow"
 
-test-all: test
+test-slow: $(INSTALLED)
 	$(RUN) $(PYTEST) -m slow
+
+test-all: test test-slow
 
 test-dali: $(DALI)
 	$(RUN) $(PYTEST) tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py tests/test_properties_loader.py
@@ -60,11 +62,14 @@ test-pages: $(PAGES)
 
 torches: $(TORCHES:%=.venv-torch-%/.installed)
 
-test-torch: torches
-	@for version in $(TORCHES); do \
-		echo "torch $$version"; \
-		.venv-torch-$$version/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS) || exit 1; \
-	done
+versions:
+	@echo $(TORCHES)
+
+test-torch: $(TORCHES:%=test-torch-%)
+
+test-torch-%: .venv-torch-%/.installed
+	@echo "torch $*"
+	.venv-torch-$*/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS)
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check
