@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any
 import xxhash
 
 from fastdata.errors import RemoteError, needs
+from fastdata.remote.hedge import Hedge, Request
 from fastdata.remote.url import Storage, scheme
 
 __all__ = ["NO_OBJECT", "RANGE", "Bucket", "is_plain"]
@@ -92,6 +93,7 @@ class Bucket:
             from obstore.store import from_url
         self.url = url.rstrip("/")
         self._api = obstore
+        self._hedge = Hedge()
         with self._explained(""):
             options = _options(self.url, storage or {}, create=create)
             self._store: Any = from_url(self.url, **options)
@@ -134,12 +136,15 @@ class Bucket:
             )
         return found
 
-    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[memoryview]:
-        """Return several ranges of an object; near ones come in one request."""
+    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int], pool: Executor) -> list[memoryview]:
+        """Return several ranges of an object; near ones come in one request. `pool` has threads that make requests."""
+
+        def read() -> list[memoryview]:
+            found = self._api.get_ranges(self._store, path, starts=starts, lengths=lengths, coalesce=NEAR)
+            return [memoryview(part) for part in found]
+
         with self._explained(path):
-            return [
-                memoryview(part) for part in self._api.get_ranges(self._store, path, starts=starts, lengths=lengths, coalesce=NEAR)
-            ]
+            return self._hedge.send(pool, read, sum(lengths)).result()
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
         """Write an object to the beginning of a file, a range after the other.
@@ -154,7 +159,7 @@ class Bucket:
             The xxh3-128 of what came, in hexadecimal digits.
         """
         digest = xxhash.xxh3_128()
-        for start, part in _ahead(pool, self._read_range_of, path, size):
+        for start, part in self._ranges(pool, path, size):
             digest.update(part)
             _write(descriptor, part, start)
         return digest.hexdigest()
@@ -163,18 +168,33 @@ class Bucket:
         """Read an object once more into a file that holds a damaged copy: a range that differs is read a third time, and the
         majority wins. Returns the xxh3-128 as `download` does."""
         digest = xxhash.xxh3_128()
-        for start, part in _ahead(pool, self._read_range_of, path, size):
+        for start, part in self._ranges(pool, path, size):
             old = os.pread(descriptor, len(part), start)
             chosen = part
             if old != part:
-                third = self._read_range_of(path, start, len(part))
+                third = self.read_range(path, start, len(part))
                 chosen = third if old == third else part
                 _write(descriptor, chosen, start)
             digest.update(chosen)
         return digest.hexdigest()
 
-    def _read_range_of(self, path: str, start: int, length: int) -> memoryview:
-        return self.read_range(path, start, length)
+    def _ranges(self, pool: Executor, path: str, size: int) -> Iterator[tuple[int, memoryview]]:
+        """Yield the ranges of an object in order, while the next ones are on their way."""
+        waiting = deque[tuple[int, Request[memoryview]]]()
+        starts = iter(range(0, size, RANGE))
+        try:
+            while True:
+                while len(waiting) < AHEAD and (start := next(starts, None)) is not None:
+                    length = min(RANGE, size - start)
+                    read = partial(self.read_range, path, start, length)
+                    waiting.append((start, self._hedge.send(pool, read, length)))
+                if not waiting:
+                    return
+                start, request = waiting.popleft()
+                yield start, request.result()
+        finally:
+            for _, request in waiting:
+                request.cancel()
 
     def put(self, path: str, data: bytes | Path, *, replace: bool = False) -> bool:
         """Write an object, unless it exists.
@@ -304,23 +324,6 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
 def is_plain(url: str, storage: Storage) -> bool:
     """Return whether objects may come without TLS, which notices when a byte changes on its way."""
     return bool(_options(url, storage, create=False).get("client_options", {}).get("allow_http"))
-
-
-def _ahead(pool: Executor, read: Any, path: str, size: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the ranges of an object in order, while the next ones are on their way."""
-    waiting = deque[tuple[int, Future[memoryview]]]()
-    starts = iter(range(0, size, RANGE))
-    try:
-        while True:
-            while len(waiting) < AHEAD and (start := next(starts, None)) is not None:
-                waiting.append((start, pool.submit(read, path, start, min(RANGE, size - start))))
-            if not waiting:
-                return
-            start, future = waiting.popleft()
-            yield start, future.result()
-    finally:
-        for _, future in waiting:
-            future.cancel()
 
 
 def _write(descriptor: int, data: memoryview, offset: int) -> None:
