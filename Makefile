@@ -130,5 +130,5 @@ $(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
 $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/integrations/requirements.txt
 	@test -x $(CLIENTS)/bin/python || { echo "making $(CLIENTS) with $(PYTHON)"; $(PYTHON) -m venv $(CLIENTS); }
 	@echo "installing fastdata and these packages into $(CLIENTS); the first time takes some minutes"
-	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/integrations/requirements.txt -e .
+	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/integrations/requirements.txt -e '.[remote]'
 	@touch $@

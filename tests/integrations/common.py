@@ -1,12 +1,50 @@
-"""The loaders that several clients are given."""
+"""The loaders that several clients are given, and the stores that their processes read."""
 
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
-from stores import store
+from stores import CLASSES, SIZES, folder, sources, store
+
+sys.path.append(str(Path(__file__).parents[1] / "scale"))
+from faults import serving  # noqa: E402
+
+
+@cache
+def grown() -> Path:
+    """The images of `stores.sources()`, class after class: two thirds of them were appended. It has a shard for each."""
+    out = folder() / "grown.fds"
+    for name in CLASSES:
+        part = folder()
+        (part / name).symlink_to(sources() / name)
+        if out.exists():
+            fastdata.append(part, out, workers=1)
+        else:
+            fastdata.prep(part, out, size=list(SIZES), codec="rgb", workers=1)
+    return out
+
+
+@contextmanager
+def placed(name: str) -> Iterator[tuple[str, Path, dict[str, str], dict[str, str]]]:
+    """Yield where a store is, which local one holds the same, the environment of its readers, and options of a Loader that
+    make the order of the local one the same."""
+    if name == "remote":
+        served = folder()
+        fastdata.publish(grown(), f"file://{served}/photos.fds")
+        with serving(served) as server:
+            yield f"{server.url}/photos.fds", grown(), {"FASTDATA_CACHE": str(folder())}, {"order": "lanes"}
+            assert server.requests["photos.fds/64/shard-00002.mdb"], "it was read from here"
+    else:
+        local = grown() if name == "grown" else store()
+        yield str(local), local, {}, {}
 
 
 def train_loader(workers: int = 2, seed: int = 3, batch_size: int = 8) -> Loader:

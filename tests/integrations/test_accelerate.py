@@ -17,7 +17,7 @@ from accelerate import Accelerator, skip_first_batches
 from accelerate.state import GradientState
 from accelerate.utils import send_to_device
 
-from common import train_loader, val_loader
+from common import placed, train_loader, val_loader
 from fastdata import Batch, LMDBDataset, Loader, LoaderError, RandomResizedCrop
 from fastdata.integrations.accelerate import AcceleratedLoader
 from stores import COUNT, once, sha, store
@@ -32,22 +32,31 @@ def epochs():
         return [sha(loader) for _ in range(3)]
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
-def ranks(request, tmp_path_factory):
-    """What each of so many processes saw."""
-    folder, number = tmp_path_factory.mktemp("ranks"), request.param
-    launch = [] if number == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
-    command = [sys.executable, *launch, str(SCRIPT), str(store()), str(folder)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
+@pytest.fixture(scope="module", params=["1 local", "2 local", "3 local", "2 grown", "2 remote"])
+def run(request, tmp_path_factory):
+    """What each of so many processes saw, and the store and the options of a Loader by hand."""
+    folder = tmp_path_factory.mktemp("ranks")
+    number, place = request.param.split()
+    launch = [] if number == "1" else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", number]
+    with placed(place) as (where, local, more, options):
+        command = [sys.executable, *launch, str(SCRIPT), where, str(folder)]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **more}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(int(number))], local, options
 
 
-def test_each_rank_trains_on_what_a_loader_of_that_rank_delivers(ranks):
+@pytest.fixture
+def ranks(run):
+    return run[0]
+
+
+def test_each_rank_trains_on_what_a_loader_of_that_rank_delivers(run):
+    ranks, local, options = run
     for rank, found in enumerate(ranks):
-        dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
-        with Loader(dataset, 4, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=len(ranks)) as loader:
+        dataset = LMDBDataset(local, size=64, crop=RandomResizedCrop(16))
+        loader = Loader(dataset, 4, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=len(ranks), **options)
+        with loader:
             batches = [batch for _ in range(2) for batch in AcceleratedLoader(loader)]
         assert found["train"] == [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for b in batches]
     for epoch in range(2):

@@ -10,22 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from common import placed
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
-from stores import COUNT, once, store
+from stores import COUNT, once
 
 SCRIPT = Path(__file__).with_name("lightning_ranks.py")
 
 
-@pytest.fixture(scope="module", params=["ddp", "ddp_fork"])
-def ranks(request, tmp_path_factory):
-    """What the two ranks saw."""
+@pytest.fixture(scope="module", params=["ddp local", "ddp_fork local", "ddp grown", "ddp remote", "ddp_fork remote"])
+def run(request, tmp_path_factory):
+    """What the two ranks saw, and the store and the options of a Loader by hand."""
     folder = tmp_path_factory.mktemp("ranks")
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    command = [sys.executable, str(SCRIPT), str(store()), str(folder), request.param]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
+    strategy, place = request.param.split()
+    with placed(place) as (where, local, more, options):
+        command = [sys.executable, str(SCRIPT), where, str(folder), strategy]
+        done = subprocess.run(command, env=env | more, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     fitted, predicted = ([json.loads((folder / f"{fn}-{k}.json").read_text()) for k in range(2)] for fn in ("fit", "predict"))
-    return [{**seen, "predict": later["predict"]} for seen, later in zip(fitted, predicted, strict=True)]
+    return [{**seen, "predict": later["predict"]} for seen, later in zip(fitted, predicted, strict=True)], local, options
+
+
+@pytest.fixture
+def ranks(run):
+    return run[0]
 
 
 def real(ranks, stage, first, stop):
@@ -39,10 +47,11 @@ def test_each_row_is_trained_on_once_an_epoch(ranks, epoch):
     assert all([batch[2] for batch in rank["train"]] == 5 * [0] + 5 * [1] for rank in ranks)
 
 
-def test_each_rank_sees_what_a_loader_of_that_rank_delivers(ranks):
+def test_each_rank_sees_what_a_loader_of_that_rank_delivers(run):
+    ranks, local, options = run
     for rank, found in enumerate(ranks):
-        dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
-        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=2) as loader:
+        dataset = LMDBDataset(local, size=64, crop=RandomResizedCrop(16))
+        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=2, **options) as loader:
             batches = [batch for _ in range(2) for batch in loader]
         assert found["train"] == [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for b in batches]
 
