@@ -15,7 +15,7 @@ from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from stores import CLASSES, SIZES, folder, sources, store
 
 sys.path.append(str(Path(__file__).parents[1] / "scale"))
-from faults import serving  # noqa: E402
+from faults import serving
 
 
 @cache

@@ -20,7 +20,7 @@ from accelerate.utils import send_to_device
 from common import placed, train_loader, val_loader
 from fastdata import Batch, LMDBDataset, Loader, LoaderError, RandomResizedCrop
 from fastdata.integrations.accelerate import AcceleratedLoader
-from stores import COUNT, once, sha, store
+from stores import COUNT, once, sha
 
 SCRIPT = Path(__file__).with_name("accelerate_ranks.py")
 
