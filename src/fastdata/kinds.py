@@ -221,7 +221,7 @@ class Kind(Protocol):
 
     def alike(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what must be equal in the options of two manifests, for the stores to be joined."""
-        return options
+        return {name: value for name, value in options.items() if name not in ("order", "shard_samples")}
 
     def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
         """Join stores: adapt the rows of samples.npy of each, and return the sections of the joint manifest.

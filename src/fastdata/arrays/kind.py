@@ -58,7 +58,7 @@ class ArrayKind(Kind):
 
     def alike(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
-        return {name: value for name, value in options.items() if name not in ("libraries", "rounded")}
+        return {name: value for name, value in super().alike(options).items() if name not in ("libraries", "rounded")}
 
     def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
         """Count the chunks of all stores through, and join the counts of the classes of masks."""

@@ -44,6 +44,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         max_bytes=options.max_bytes,
         mask_bits=options.mask_bits,
         order=options.order or "listed",
+        shard_samples=options.shard_samples,
     )
     masks = options.masks
     found = list_arrays(source, options, masks=masks, mask_suffix=options.mask_suffix, key=options.key)

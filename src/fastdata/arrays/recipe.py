@@ -32,6 +32,7 @@ class ArrayRecipe:
         mask_bits: 8 or 16, bits of the classes of masks; 0: there are no masks.
         libraries: packages that read the files.
         order: "listed" or "shuffled", of the arrays in the store.
+        shard_samples: the most in a shard; None: as `make_plan` chooses.
     """
 
     kind: ClassVar[str] = "arrays"
@@ -46,6 +47,7 @@ class ArrayRecipe:
     mask_bits: int
     libraries: tuple[str, ...] = ()
     order: str = field(default="listed", metadata={"newer": True})
+    shard_samples: int | None = field(default=None, metadata={"newer": True})
 
     def __post_init__(self) -> None:
         if self.dtype not in NUMBERS:

@@ -53,6 +53,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         mask=mask,
         images=tuple(image for image, _ in images),
         order=options.order or "listed",
+        shard_samples=options.shard_samples,
     )
     others = tuple[AnyPath, ...]()
     if images:

@@ -36,6 +36,7 @@ class ImageRecipe:
         sizes: one variant each; None keeps the image's own size.
         images: the images of a sample, if it has several. The first has the codec, bits and gray of the recipe.
         order: "listed" or "shuffled", of the samples in the store.
+        shard_samples: the most in a shard; None: as `make_plan` chooses.
     """
 
     kind: ClassVar[str] = "images"
@@ -53,6 +54,7 @@ class ImageRecipe:
     mask: MaskRecipe | None = None
     images: tuple[NamedImage, ...] = field(default=(), metadata={"newer": True})
     order: str = field(default="listed", metadata={"newer": True})
+    shard_samples: int | None = field(default=None, metadata={"newer": True})
 
     def __post_init__(self) -> None:
         sizes = self.sizes

@@ -173,7 +173,9 @@ def make_plan(
     columns: tuple[Column, ...] = (),
     files: dict[str, bytes] | None = None,
 ) -> Plan:
-    """Make a plan from a list of inputs. An attribute `order` of the options, "listed" or "shuffled", orders them.
+    """Make a plan from a list of inputs.
+
+    An attribute `order` of the options, "listed" or "shuffled", orders them. An attribute `shard_samples` is the most in a shard.
 
     Args:
         limit: keep only so many, evenly spaced, so that all classes occur.
@@ -186,7 +188,8 @@ def make_plan(
         sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
-    return freeze(options, found.labels, sources, _bounds(sources, *least), files, None, columns, found.parts)
+    bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
+    return freeze(options, found.labels, sources, bounds, files, None, columns, found.parts)
 
 
 def freeze(
@@ -226,11 +229,11 @@ def version_of(library: str) -> str:
     return __version__ if library == "fastdata" else metadata.version(library)
 
 
-def _bounds(sources: tuple[Source, ...], least_samples: int, least_bytes: int) -> tuple[int, ...]:
-    """Divide the sources into equal shards. Their number depends on the sources alone, not on the machine."""
+def _bounds(sources: tuple[Source, ...], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
+    """Divide the sources into equal shards. Their number depends on the sources and on `most`, not on the machine."""
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
-    busy = min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
-    shards = max(-(-count // SHARD_SAMPLES), -(-size // SHARD_BYTES), busy, 1)
+    busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
+    shards = max(-(-count // (most or SHARD_SAMPLES)), -(-size // SHARD_BYTES), busy, 1)
     return tuple(k * count // shards for k in range(shards + 1))
 
 

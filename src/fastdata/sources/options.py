@@ -42,8 +42,15 @@ class LabelOptions:
         "of all classes. Default: listed; for OUT in object storage, shuffled.",
         choices=ORDERS,
     )
+    shard_samples: int | None = option(
+        "Most samples in a shard, which also has at most about 2 GiB of input. Default: 10000, or fewer if that gives up to 128 "
+        "shards of 1 MiB of input.",
+        type="int",
+    )
 
     def __post_init__(self) -> None:
+        if self.shard_samples is not None and self.shard_samples < 1:
+            raise ValueError(f"--shard-samples is {self.shard_samples}, but must be positive")
         if self.label_from is not None and (self.labels is not None or self.label_column):
             raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
 
