@@ -24,7 +24,7 @@ help:
 	@echo "make test-all   the slow ones too: trainings, many kills, ranks, an install in a clean environment"
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
-	@echo "make test-scale   preparing on clusters of Ray and Slurm, run on this machine; installs them, into .venv-scale and (as root, on Debian) by apt-get"
+	@echo "make test-scale   clusters of Ray and Slurm, and object storage, run on this machine; installs them, also by npm and (as root) apt-get"
 	@echo "make test-pages   reports in headless Chromium, and the notebooks; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
@@ -53,7 +53,7 @@ test-integrations: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python $(PYTEST) tests/integrations
 
 test-scale: $(SCALE)/.installed
-	@tests/scale/install_slurm.sh
+	@tests/scale/install_servers.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale
 
 test-pages: $(PAGES)

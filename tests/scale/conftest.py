@@ -30,11 +30,13 @@ import pytest
 import fastdata
 from faults import FaultServer, serving
 from support import encode, picture, tree
+from swift_server import KEY, SECRET, free_ports, swift
 
 if find_spec("ray") is None or find_spec("obstore") is None:
     collect_ignore_glob = ["test_*.py"]
 
 SIZES = (256, 180, 96)
+AZURITE = Path(__file__).parents[2] / "build/azurite/node_modules/.bin"
 Compare = Callable[[Path], None]
 CLEAN = ("AWS_", "AZURE_", "GOOGLE_", "FASTDATA_", "XDG_CACHE_HOME")
 
@@ -87,25 +89,31 @@ def server(published: Path) -> Iterator[FaultServer]:
         yield found
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def make_bucket(endpoint: str) -> None:
+    """Make the bucket called bucket, as soon as the server answers."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = boto3.client("s3", "us-east-1", endpoint_url=endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET)
+    for _ in range(300):
+        try:
+            client.create_bucket(Bucket="bucket")
+            return
+        except (BotoCoreError, ClientError) as error:
+            last = error
+            time.sleep(0.1)
+    raise last
 
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
-    """The endpoint of an S3 server with a bucket called bucket."""
-    port = free_port()
+    """The endpoint of an S3 server with a bucket called bucket. It takes any credentials."""
+    (port,) = free_ports(1)
     command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     endpoint = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(300):
-            try:
-                with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT"), timeout=5):
-                    break
-            except OSError:
-                time.sleep(0.1)
+        make_bucket(endpoint)
         yield endpoint
     finally:
         process.kill()
@@ -113,12 +121,29 @@ def moto() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def openstack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of OpenStack Swift with a bucket called bucket."""
+    with swift(tmp_path_factory.mktemp("swift")) as endpoint:
+        make_bucket(endpoint)
+        yield endpoint
+
+
+@pytest.fixture(params=["moto", "openstack"])
+def s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The endpoint of each S3 server, with credentials in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Options of a client of azurite (npm install azurite), Microsoft's emulator of Azure, with a container called bucket."""
-    program = shutil.which("azurite-blob") or os.environ.get("AZURITE_BLOB")
+    """Options of a client of azurite, Microsoft's emulator of Azure, with a container called bucket."""
+    program = shutil.which("azurite-blob", path=f"{AZURITE}{os.pathsep}{os.environ['PATH']}")
     if program is None:
-        pytest.skip("azurite is not installed: npm install azurite, then AZURITE_BLOB=node_modules/.bin/azurite-blob")
-    port = free_port()
+        pytest.skip("azurite is not installed: tests/scale/install_servers.sh does it, with npm")
+    (port,) = free_ports(1)
     options = ["--blobPort", str(port), "--skipApiVersionCheck", "--disableTelemetry", "--silent", "--location"]
     process = subprocess.Popen([program, *options, str(tmp_path_factory.mktemp("azurite"))], stdout=subprocess.DEVNULL)
     storage = {

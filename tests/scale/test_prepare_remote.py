@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastdata
-from conftest import free_port
 from fastdata import LMDBDataset, PrepError, RemoteError, StoreError
 from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.worker import Made
@@ -29,6 +28,7 @@ from fastdata.remote.agent import Agent
 from fastdata.store.files import file_sum
 from faults import FaultStore, storing
 from support import MAIN, PREP, children, encode, kill_group, run, start, tree, until
+from swift_server import free_ports
 from test_golden_kinds import STORES, write_inputs
 
 Tree = dict[str, bytes | None]
@@ -122,13 +122,13 @@ def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path
     assert "obstore" not in sys.modules, "this process may fork"
 
 
-def test_the_command_and_what_it_made_on_moto(photos: Path, expected: Tree, moto: str, tmp_path: Path) -> None:
-    options = ("--storage", f"endpoint={moto}", "--storage", "region=us-east-1", "--scratch", tmp_path / "scratch")
+def test_the_command_and_what_it_made(photos: Path, expected: Tree, s3: str, tmp_path: Path) -> None:
+    options = ("--storage", f"endpoint={s3}", "--storage", "region=us-east-1", "--scratch", tmp_path / "scratch")
     found = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128, *options)
     assert found.returncode == 0, found.stderr
     assert "s3://bucket/command.fds: 120 of 121 images kept, 1 rejected (truncated 1), listed in rejects.jsonl" in found.stdout
     assert list((tmp_path / "scratch").iterdir()) == []
-    storage = {"endpoint": moto, "region": "us-east-1"}
+    storage = {"endpoint": s3, "region": "us-east-1"}
     dataset = LMDBDataset("s3://bucket/command.fds", cache=tmp_path / "cache", storage=storage)
     local = fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled").out
     assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
@@ -316,7 +316,7 @@ def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_pa
     server.always = {}
     assert fastdata.prep(photos, URL, size=64, workers=2).resumed > 0
     with pytest.raises(RemoteError, match=r"no server answers there"):
-        fastdata.prep(photos, URL, storage={"endpoint": f"http://127.0.0.1:{free_port()}"})
+        fastdata.prep(photos, URL, storage={"endpoint": f"http://127.0.0.1:{free_ports(1)[0]}"})
 
 
 def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> None:

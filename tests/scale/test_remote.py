@@ -143,18 +143,16 @@ def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3(kind: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, options = KINDS[kind]
-    url, storage = f"s3://bucket/{kind.replace(' ', '-')}.fds", {"endpoint": moto, "region": "us-east-1"}
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    url, storage = f"s3://bucket/{kind.replace(' ', '-')}.fds", {"endpoint": s3, "region": "us-east-1"}
     ticks: list[int] = []
     fastdata.publish(make(), url, storage=storage, tick=ticks.append)
     fastdata.publish(make(), url, storage=storage)  # again: all is there
     assert sum(ticks) >= sum(total.bytes for v in read_manifest(make()).variants for total in v.shards)
     dataset = fastdata.open(url, cache=tmp_path / "cache", storage=storage, **options)
     assert url in repr(dataset) and batches(dataset) == batches(fastdata.open(make(), **options))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
     monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "other"))
     assert batches(fastdata.open(url, **options)) == batches(fastdata.open(make(), **options))
     other = stores.tokens() if kind != "tokens" else stores.table()

@@ -124,7 +124,7 @@ def _free_port() -> int:
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if missing := [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name) is None]:
-        pytest.skip(f"{', '.join(missing)} is not installed: tests/scale/install_slurm.sh needs root and Debian")
+        pytest.skip(f"{', '.join(missing)} is not installed: tests/scale/install_servers.sh needs root and Debian")
     if os.geteuid():
         pytest.skip("slurmd needs root")
     folder = tmp_path_factory.mktemp("slurm")
