@@ -79,5 +79,5 @@ def run_printed(text: str, where: Path) -> None:
     assert len(commands) == 2
     for command in commands:
         begin = "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; '
-        done = subprocess.run(["bash", "-c", begin + command], cwd=where, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(["bash", "-c", begin + command], cwd=where, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr

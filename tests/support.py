@@ -55,7 +55,7 @@ def tree(root: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
 
 
-def run(*command: str | Path | int, seconds: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path | int, seconds: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     options = {"capture_output": True, "text": True, "errors": "surrogateescape", "timeout": seconds, "check": False, **options}
     return subprocess.run([str(part) for part in command], **options)

@@ -168,7 +168,7 @@ def test_ctrl_c_while_the_source_is_listed(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
-    errors = process.communicate(timeout=20)[1]
+    errors = process.communicate(timeout=90)[1]
     assert process.returncode == 130 and b"interrupted" in errors and b"Traceback" not in errors
 
 
@@ -176,7 +176,7 @@ def test_ctrl_c_names_the_command_of_the_other_name_too(large: Path, tmp_path: P
     process = start(*MAIN, "prep", large, tmp_path / "o.fds", "--size", "99", "--gray", stderr=subprocess.PIPE)
     until(lambda: tables(tmp_path / "o.fds"))
     os.killpg(process.pid, signal.SIGINT)
-    errors = process.communicate(timeout=20)[1].decode()
+    errors = process.communicate(timeout=90)[1].decode()
     assert process.returncode == 130
     assert f"To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
 
@@ -187,7 +187,7 @@ def test_sigterm_is_as_ctrl_c(large: Path, tmp_path: Path, to_all: bool) -> None
     until(lambda: tables(tmp_path / "o.fds"))
     for _ in range(2):  # `timeout` sends it twice
         (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)
-    errors = process.communicate(timeout=20)[1].decode()
+    errors = process.communicate(timeout=90)[1].decode()
     assert process.returncode == 143 and "Traceback" not in errors
     assert f"interrupted; finished work is kept. To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99\n" in errors
 

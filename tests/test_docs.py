@@ -95,7 +95,7 @@ def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
         if language == "bash":
             text = "\n".join(line for line in text.splitlines() if not line.startswith(SET_UP))
         run = ["bash", "-euc", text] if language == "bash" else [sys.executable, "-W", "error", "-c", text]
-        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=360)
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 

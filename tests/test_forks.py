@@ -147,5 +147,5 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("where", ["here", "fork", "spawn"])
 def test_a_process_ends_though_it_has_left_a_loader_open(tmp_path, where):
     (tmp_path / "left.py").write_text(LEFT_OPEN)
-    done = run(sys.executable, tmp_path / "left.py", where, seconds=60)
+    done = run(sys.executable, tmp_path / "left.py", where, seconds=180)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2, 3]\n", "")

@@ -477,7 +477,7 @@ def test_the_garbage_collector_sees_all_objects_again_also_on_newer_pythons():
 
 @pytest.mark.slow
 def test_workers_start_although_opencv_has_threads_in_this_process():
-    assert script(POOL, store(), timeout=60) == [6, 4]
+    assert script(POOL, store(), timeout=180) == [6, 4]
 
 
 STUCK = """
@@ -509,7 +509,7 @@ with Loader(dataset, 8, num_workers=2) as loader:
 @pytest.mark.slow
 @pytest.mark.parametrize(("times", "works"), [(1, True), (99, False)])
 def test_a_worker_that_hangs_when_it_is_forked_is_replaced_once_and_then_an_error(times, works):
-    found, error = script(STUCK, store(), times, timeout=60)
+    found, error = script(STUCK, store(), times, timeout=180)
     assert found == works and ("forkserver" in error) != works
 
 
@@ -587,7 +587,7 @@ def test_two_ranks_of_torch_distributed_see_every_sample_once():
     meeting = folder() / "meeting"
     command = [sys.executable, str(path), str(store())]
     ranks = [subprocess.Popen([*command, str(r), str(meeting)], stdout=subprocess.PIPE, text=True) for r in range(2)]
-    outputs = [json.loads(rank.communicate(timeout=100)[0].splitlines()[-1]) for rank in ranks]
+    outputs = [json.loads(rank.communicate(timeout=300)[0].splitlines()[-1]) for rank in ranks]
     assert outputs[0] == outputs[1]
     for batches in outputs[0].values():
         assert [len(part) for part in batches] == [6, 6]

@@ -211,7 +211,7 @@ def test_two_ranks_compute_what_one_does_or_say_why_not(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", RANK]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=Path(__file__).parent) for rank in range(2)]
     try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+        assert [rank.wait(timeout=360) for rank in ranks] == [0, 0]
     finally:
         for rank in ranks:
             rank.kill()

@@ -163,7 +163,7 @@ def both_ranks():
     path.write_text(LATE)
     command = [sys.executable, str(path), str(square())]
     ranks = [subprocess.Popen([*command, str(r), str(meeting)], stdout=subprocess.PIPE, text=True) for r in range(2)]
-    first, _ = (rank.communicate(timeout=100)[0] for rank in ranks)
+    first, _ = (rank.communicate(timeout=300)[0] for rank in ranks)
     return json.loads(first.splitlines()[-1])
 
 

@@ -164,7 +164,7 @@ def test_ranks_log_their_mean_and_rank_0_calls_the_hook(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", RANK]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=Path(__file__).parent) for rank in range(2)]
     try:
-        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+        assert [rank.wait(timeout=360) for rank in ranks] == [0, 0]
     finally:
         for rank in ranks:
             rank.kill()
@@ -283,7 +283,7 @@ except KeyboardInterrupt:
 
 def signalled(folder: Path, number: int, update: int, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", SIGNALLED, str(folder), str(number), str(update), *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, start_new_session=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=360, check=False, start_new_session=True)
 
 
 @pytest.mark.slow

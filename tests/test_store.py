@@ -655,4 +655,4 @@ print(json.dumps([path for path in used if path.endswith(".mdb")]))
 def test_a_reader_is_freed_while_another_is_opened(made: Path, tmp_path: Path) -> None:
     """The garbage collector ends readers at any moment, in any thread: neither waits for the other."""
     shutil.copytree(made, tmp_path / "other.fds")
-    assert script(COLLECTED, made, tmp_path / "other.fds", timeout=30) == []
+    assert script(COLLECTED, made, tmp_path / "other.fds", timeout=90) == []

@@ -82,7 +82,7 @@ Checkpoints(folder, World(), keep_last=2)
 @pytest.mark.slow
 def test_killed_30_times_while_it_saves(tmp_path: Path) -> None:
     """20 MB each. The newest loads, what is left over is removed, and so many stay."""
-    result = run(sys.executable, "-W", "error", "-c", KILLED, tmp_path / "c", seconds=100)
+    result = run(sys.executable, "-W", "error", "-c", KILLED, tmp_path / "c", seconds=300)
     assert result.returncode == 0 and not result.stderr, result.stderr[-2000:]
     lives = [line for line in result.stdout.splitlines() if line.startswith("from")]
     starts = [int(line.split()[1]) for line in lives]

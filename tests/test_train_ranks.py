@@ -31,7 +31,7 @@ def outcome(size: int) -> list[dict[str, Any]] | str:
     command = [sys.executable, "-W", "error", str(SCRIPT), str(size), str(root)]
     ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(size)]
     try:
-        if [rank.wait(timeout=240) for rank in ranks] != [0] * size:
+        if [rank.wait(timeout=600) for rank in ranks] != [0] * size:
             return "a rank failed: see what it printed"
     except subprocess.TimeoutExpired:
         return "a rank hangs"

@@ -45,7 +45,7 @@ def ended(what: str, job: dict[str, Any], *before: Any, environment: dict[str, s
     job = {"store": str(stores.square()), **job}
     paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **(environment or {})}
-    return run(*(before or python), SCRIPT, what, json.dumps(job), seconds=240, env=env)
+    return run(*(before or python), SCRIPT, what, json.dumps(job), seconds=600, env=env)
 
 
 @pytest.fixture(scope="module")

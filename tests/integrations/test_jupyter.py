@@ -54,7 +54,7 @@ def notebook(tmp_path):
 @contextmanager
 def kernel(folder):
     book = nbformat.v4.new_notebook()
-    client = NotebookClient(book, timeout=120, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(book, timeout=360, resources={"metadata": {"path": str(folder)}})
 
     def run(code):
         cell = nbformat.v4.new_code_cell(code)

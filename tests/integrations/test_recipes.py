@@ -44,5 +44,5 @@ def test_what_the_readme_begins_with_runs(tmp_path):
     write_pictures(tmp_path / "images" / "cat", 2, height=240, width=300)
     before = re.search(r"^```py\n(.*?)^```", (DOCUMENT.parents[1] / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
     code = f"{before}    print(images.shape, images.dtype, len(targets))\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (0, "torch.Size([2, 3, 224, 224]) torch.float32 2\n"), done.stderr

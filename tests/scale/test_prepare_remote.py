@@ -164,14 +164,14 @@ def test_tasks_on_machines_that_share_no_disk(photos: Path, expected: Tree, serv
     quick = ("--workers", "1", "--progress", "off")
     tasks = [start(*PREP, "run", URL, "--task", str(k), "--of", "2", *quick, stderr=subprocess.PIPE, **on(f"m{k}")) for k in (0, 1)]
     for task in tasks:
-        assert task.communicate(timeout=60)[1] == b"" and task.returncode == 0
+        assert task.communicate(timeout=180)[1] == b"" and task.returncode == 0
     listed = server.requests.copy()
     shards = [path for path in listed if "shard-" in path and path.endswith(".mdb")]
     assert not shards, "no shard is read"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     finishes = [start(*PREP, "finish", URL, **pipes, **on("head")) for _ in range(3)]
     for finish in finishes:
-        said, errors = finish.communicate(timeout=60)
+        said, errors = finish.communicate(timeout=180)
         assert finish.returncode == 0 and b"120 of 121 images kept" in said, errors
     same(objects(server), expected)
     assert not [path for path in server.requests if path.endswith(".mdb")]
@@ -399,7 +399,7 @@ def test_the_death_of_the_process_that_sends_is_an_error(photos: Path, expected:
     until(lambda: [*(server.root / "bucket/photos.fds").glob("128/*.mdb")], 60)
     (child,) = [pid for pid in children(process.pid) if b"remote.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(child, signal.SIGKILL)
-    assert b"the process that talks to s3://bucket/photos.fds has ended; run the same" in process.communicate(timeout=30)[1]
+    assert b"the process that talks to s3://bucket/photos.fds has ended; run the same" in process.communicate(timeout=90)[1]
     assert process.returncode == 1 and list((tmp_path / "scratch").iterdir()) == []
     server.delay_s = 0.0
     assert run(*command).returncode == 0

@@ -137,7 +137,7 @@ print(dataset[100][0].sum().item(), dataset[0][0].sum().item())
 
 def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.always = {"shard-00000": "late"}
-    out, _ = start(CTRL_C, server.url + "/many.fds", tmp_path / "cache").communicate(timeout=60)
+    out, _ = start(CTRL_C, server.url + "/many.fds", tmp_path / "cache").communicate(timeout=180)
     local = LMDBDataset(many)
     assert out.split() == ["interrupted", str(local[100][0].sum().item()), str(local[0][0].sum().item())]
 
@@ -230,7 +230,7 @@ def start(code: str, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_eight_ranks_of_a_node_fetch_each_shard_once(many: Path, server: FaultServer, tmp_path: Path) -> None:
     ranks = [start(RANK, server.url + "/many.fds", tmp_path / "cache", rank, 8) for rank in range(8)]
-    found = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
+    found = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
     assert {k for ids in found for k in ids} == set(range(120))
     shards = {path: n for path, n in server.nbytes.items() if "shard-" in path}
     total = sum(s.bytes for s in read_manifest(many).variants[0].shards)
