@@ -127,13 +127,18 @@ def openstack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint
 
 
-@pytest.fixture(params=["moto", "openstack"])
-def s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The endpoint of each S3 server, with credentials in the environment."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+@pytest.fixture(scope="session", params=["moto", "openstack"])
+def s3(request: pytest.FixtureRequest) -> str:
+    """The endpoint of each S3 server."""
     found: str = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of both, in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,7 @@ def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path
     assert "obstore" not in sys.modules, "this process may fork"
 
 
+@pytest.mark.usefixtures("credentials")
 def test_the_command_and_what_it_made(photos: Path, expected: Tree, s3: str, tmp_path: Path) -> None:
     options = ("--storage", f"endpoint={s3}", "--storage", "region=us-east-1", "--scratch", tmp_path / "scratch")
     found = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128, *options)

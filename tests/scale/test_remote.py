@@ -142,6 +142,7 @@ def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, 
     assert out.split() == ["interrupted", str(local[100][0].sum().item()), str(local[0][0].sum().item())]
 
 
+@pytest.mark.usefixtures("credentials")
 @pytest.mark.parametrize("kind", KINDS)
 def test_s3(kind: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, options = KINDS[kind]
