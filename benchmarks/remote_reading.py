@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "scale"))
@@ -29,6 +31,8 @@ import fastdata
 from fastdata import LMDBDataset, Loader, RandomResizedCrop, StoreError
 from fastdata.store.format import read_manifest
 from faults import FaultServer, serving
+
+FETCHER_S = 3.0  # in which a fetcher notices that its Loader is gone
 
 PLAIN = """
 import json, os, sys, time
@@ -109,12 +113,20 @@ def sizes_of(store: Path) -> dict[str, int]:
 
 def beside_download(store: Path, url: str, sizes: dict[str, int], folder: Path) -> float:
     """Return images/s of the store on this machine, while some of its shards are downloaded into files."""
-    folder.mkdir()
-    with plain(url, sizes, folder) as beside:
-        speed, _ = read(store)
-        beside.communicate()
-    shutil.rmtree(folder)
+    with temporary(folder):
+        folder.mkdir()
+        with plain(url, sizes, folder) as beside:
+            speed, _ = read(store)
+            beside.communicate()
     return speed
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[Path]:
+    """Yield a folder, and remove it, so that nothing is written to it while something else is measured."""
+    yield folder
+    time.sleep(FETCHER_S)
+    shutil.rmtree(folder)
 
 
 def shard_bytes(server: FaultServer) -> int:
@@ -155,9 +167,9 @@ def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
         for k in range(rounds):
             speed = float(plain(url, sizes).communicate()[0])
             local, _ = read(store)
-            cache = folder / f"cache{k}"
-            cold, _ = read(url, cache=cache)
-            warm, _ = read(url, cache=cache)
+            with temporary(folder / f"cache{k}") as cache:
+                cold, _ = read(url, cache=cache)
+                warm, _ = read(url, cache=cache)
             again, _ = read(store)
             limit = beside_download(store, url, sizes, folder / "plain")
             note("plain download, MB/s", speed / 1e6)
@@ -166,29 +178,30 @@ def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
             note("cold / local beside a plain download to files", cold / limit)
             note("warm / local", warm / statistics.mean((local, again)))
             server.delay_s = 0.02
-            note("first batch, cold, 20 ms a request, s", read(url, cache=folder / f"delayed{k}")[1])
+            with temporary(folder / f"delayed{k}") as cache:
+                note("first batch, cold, 20 ms a request, s", read(url, cache=cache)[1])
             server.delay_s = 0.0
-            for name in (f"cache{k}", f"delayed{k}"):
-                shutil.rmtree(folder / name)
         least = least_cache(url, folder / "least")
         note("least cache / store, bytes", least / total)
         for k in range(rounds):
-            everything, _ = read(url, epochs=2, cache=folder / f"all{k}")
+            with temporary(folder / f"all{k}") as cache:
+                everything, _ = read(url, epochs=2, cache=cache)
             server.nbytes.clear()
-            some, _ = read(url, epochs=2, cache=folder / f"least{k}", cache_size=least)
+            with temporary(folder / f"least{k}") as cache:
+                some, _ = read(url, epochs=2, cache=cache, cache_size=least)
             again = (shard_bytes(server) - total) / total  # the first epoch fetches every shard once
             note("second epoch, least cache: fetched / store", again)
             fetched = dict(list(sizes.items())[: round(again * len(sizes))])
             limit = beside_download(store, url, fetched, folder / "plain")
             note("second epoch, least cache / all in cache", some / everything)
             note("second epoch, least cache / local beside a plain download of as much", some / limit)
-            sound, _ = read(url, cache=folder / f"sound{k}")
+            with temporary(folder / f"sound{k}") as cache:
+                sound, _ = read(url, cache=cache)
             server.chance = 0.01  # of each kind of fault
-            faulty, _ = read(url, cache=folder / f"faulty{k}")
+            with temporary(folder / f"faulty{k}") as cache:
+                faulty, _ = read(url, cache=cache)
             server.chance = 0.0
             note("cold, 1 % of each fault / without faults", faulty / sound)
-            for name in (f"all{k}", f"least{k}", f"sound{k}", f"faulty{k}"):
-                shutil.rmtree(folder / name)
         note("faults", sum(server.made.values()))
         server.nbytes.clear()
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, url, str(folder / "ranks"), str(rank)]) for rank in range(8)]

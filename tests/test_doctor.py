@@ -389,6 +389,7 @@ def test_a_folder_of_images(folder: Path, tmp_path: Path) -> None:
         made = fastdata.prep(folder, tmp_path / f"{codec}.fds", codec=codec, size=size, workers=1).out
         real = sum(file.stat().st_size for file in made.glob("*/shard-*.mdb"))
         assert one["disk_bytes"] == pytest.approx(real, rel=0.2) and 0 < one["memory_bytes"] < one["disk_bytes"] and one["rate"] > 0
+    assert torch.cuda.is_available() or "yuv420" not in str(found["advice"]), "a CPU would have to make RGB of it"
     best = found["advice"][0]
     assert (
         "prepare a store" in best["title"] and best["gain"] > 1.5 and f"fastdata-prep {folder} in.fds --size 112" in best["paste"]

@@ -284,6 +284,15 @@ def test_chaos(seed: int, many: Path, published: Path, tmp_path: Path) -> None:
         assert sum(server.made[fault] for fault in server.faults) > 3 and time.monotonic() - started < 90
 
 
+def test_a_flipped_bit_in_the_manifest(many: Path, server: FaultServer, tmp_path: Path) -> None:
+    """There is no checksum of it, so it is read twice."""
+    server.of, server.faults, server.chance = "manifest.json", ("flip",), 0.25
+    for turn in range(6):
+        dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / f"cache{turn}")
+        assert len(dataset) == 120 and dataset[7][0].equal(LMDBDataset(many)[7][0])
+    assert server.made["flip"] > 1
+
+
 ERRORS = {
     "403": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: .*(denied|expired)"),
     "404": (RemoteError, r"127.0.0.1:\d+/many.fds/128/shard-00003.mdb: there is no such object \(404\)"),

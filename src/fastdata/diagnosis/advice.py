@@ -127,7 +127,7 @@ def advise(
     now = loop.seconds(subject.workers)
     changes = [
         *_workers(subject, loop, noise),
-        *_stores(subject, loop, variants, storage, crop, is_float),
+        *_stores(subject, loop, [one for one in variants if gpu or one.codec != "yuv420"], storage, crop, is_float),
         *_loading(subject, loop, is_float, gpu),
         *measured,
     ]

@@ -39,7 +39,7 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
     """
     grown = pool.submit(_has_grown, bucket)
     try:
-        raw = bucket.read(MANIFEST)
+        raw = bucket.read_twice(MANIFEST, pool)
     except RemoteError as error:
         if error.missing:
             raise RemoteError(f"no store at {bucket.url}: {error}; prepare one there, or publish one to it", missing=True) from None
