@@ -223,7 +223,7 @@ def agents(folder: Path, job: dict[str, Any], count: int) -> list[int]:
         started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log))
         log.close()
     try:
-        return [process.wait(200) for process in started]
+        return [process.wait(600) for process in started]
     finally:
         for process in started:
             for rank in children(process.pid):
