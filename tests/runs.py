@@ -152,8 +152,7 @@ def after_step(job: dict[str, Any], made: Trainer) -> None:
 def fit(job: dict[str, Any]) -> int:
     """Run a job: {"dir", "data", ...}; with "die", by SIGKILL, right after so many saves. Returns how many saves there were."""
     if "AGENT" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
-        # gloo may wait in vain for a rank whose port another took; then torchrun begins again
-        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=30))
     made, (train, val), saves = trainer(job), data(job), 0
     save, add = made.save, step_of(made).add
 
