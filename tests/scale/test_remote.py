@@ -25,7 +25,7 @@ from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, R
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
 from faults import FaultServer
-from support import tree, write_pictures
+from support import tree, until, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
@@ -62,7 +62,8 @@ def used(cache: Path) -> int:
 
 
 def valid(cache: Path, store: Path, scratch: Path) -> int:
-    """Check that a cache holds nothing but whole shards of a store; return their number."""
+    """Check that a cache holds nothing but whole shards of a store; return their number. What is on its way is waited for."""
+    until(lambda: not [*cache.glob("*/*/*.tmp")])
     manifest = read_manifest(store)
     sums = {f"{v.name}/shard-{k:05d}.{s.xxh3_128}.mdb": s for v in manifest.variants for k, s in enumerate(v.shards)}
     for path in cache.glob("*/*/shard-*"):
