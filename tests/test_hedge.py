@@ -14,7 +14,7 @@ SIZE = 1000
 
 
 class Server:
-    """Answers at once, but for some requests, given by their numbers: these wait until `go`."""
+    """Answers at once, but for some requests, given by their numbers: these wait until `go`, or for 30 s."""
 
     def __init__(self, *stuck: int, errors: tuple[int, ...] = ()) -> None:
         self.go = threading.Event()
@@ -28,7 +28,7 @@ class Server:
             number = self.count
             self.count += 1
         if number in self._stuck:
-            self.go.wait()
+            self.go.wait(30)
         if number in self._errors:
             raise OSError(f"request {number}")
         return number
