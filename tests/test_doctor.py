@@ -193,7 +193,7 @@ def simulated(costs: Costs, workers: int, cores: int, overlap: bool) -> float:
     ready = [0.0] * workers  # when each worker has finished
     free = [0.0] * cores  # when each core is free
     heapq.heapify(free)
-    loop = copied = 0.0
+    loop = copied = taken = 0.0
     for k in range(400):
         if not workers:
             loop += make + wait + costs.copy + costs.step
@@ -201,22 +201,23 @@ def simulated(costs: Costs, workers: int, cores: int, overlap: bool) -> float:
         began = max(heapq.heappop(free), ready[k % workers] + wait)
         ready[k % workers] = began + make
         heapq.heappush(free, began + make)
+        taken = max(taken + costs.receive, ready[k % workers])
         if overlap:
-            copied = max(copied, ready[k % workers]) + costs.copy
+            copied = max(copied, taken) + costs.copy
             loop = max(loop, copied) + costs.step
         else:
-            loop = max(loop, ready[k % workers]) + costs.copy + costs.step
+            loop = max(loop, taken) + costs.copy + costs.step
     return loop / 400
 
 
 times = st.floats(0.001, 0.1)
 
 
-@given(times, st.floats(0, 0.1), st.floats(0, 0.1), times, st.integers(0, 4), st.booleans())
+@given(times, st.floats(0, 0.1), st.floats(0, 0.1), st.floats(0, 0.1), times, st.integers(0, 4), st.booleans())
 def test_the_model_of_a_loop_agrees_with_a_simulation(
-    decode: float, waiting: float, copy: float, step: float, workers: int, overlap: bool
+    decode: float, waiting: float, receive: float, copy: float, step: float, workers: int, overlap: bool
 ) -> None:
-    costs = Costs(decode=decode, waiting=waiting, copy=copy, step=step)
+    costs = Costs(decode=decode, waiting=waiting, receive=receive, copy=copy, step=step)
     loop = Loop(costs, Conditions(cores=4), overlap=overlap and workers > 0)
     assert loop.seconds(workers) == pytest.approx(simulated(costs, workers, 4, loop.overlap), rel=0.05)
     assert sum(loop.shares(workers).values()) == pytest.approx(1)

@@ -108,6 +108,7 @@ def advise(
     gpu: bool,
     noise: float,
     untried: str,
+    store_step: tuple[float, float] | None = None,
 ) -> list[Advice]:
     """Return what to change, the most effective first.
 
@@ -123,11 +124,12 @@ def advise(
         gpu: whether batches go to a GPU.
         noise: largest ratio of rates that were measured with the same number of workers.
         untried: what else to try if the model is the limit.
+        store_step: seconds per sample, and CPU seconds, of a step on images from a store; None: as those of `loop`.
     """
     now = loop.seconds(subject.workers)
     changes = [
         *_workers(subject, loop, noise),
-        *_stores(subject, loop, [one for one in variants if gpu or one.codec != "yuv420"], storage, crop, is_float),
+        *_stores(subject, loop, [one for one in variants if gpu or one.codec != "yuv420"], storage, store_step, crop, is_float),
         *_loading(subject, loop, is_float, gpu),
         *measured,
     ]
@@ -159,17 +161,24 @@ def _fitted(loop: Loop, workers: int) -> str:
 
 
 def _stores(
-    subject: Subject, loop: Loop, variants: Sequence[Variant], storage: Storage | None, crop: int | None, is_float: bool
+    subject: Subject,
+    loop: Loop,
+    variants: Sequence[Variant],
+    storage: Storage | None,
+    store_step: tuple[float, float] | None,
+    crop: int | None,
+    is_float: bool,
 ) -> Iterator[Change]:
     """Yield the smallest store among those with which the loop is about as fast as with the fastest."""
     cores = loop.conditions.cores
     shrinks = 4 if is_float else 1  # uint8 in place of float32
+    step, step_cpu = store_step or (loop.costs.step, loop.costs.step_cpu)
     options, same = [], isinstance(subject, Ours)  # the same kind of loader, so that what was measured of it holds
     for variant in variants:
         alone = loop.what_if(costs=variant.costs) if same else Loop(variant.costs, loop.conditions, overlap=loop.overlap)
         sample_bytes = variant.disk_bytes / max(subject.samples or 1, 1)
         waiting, floor = storage.misses(loop.conditions.memory, sample_bytes, variant.disk_bytes) if storage else (0.0, 0.0)
-        costs = {"copy": loop.costs.copy / shrinks, "step": loop.costs.step, "step_cpu": loop.costs.step_cpu}
+        costs = {"copy": loop.costs.copy / shrinks, "step": step, "step_cpu": step_cpu}
         after = alone.changed(waiting=waiting, floor=floor, **costs)
         options.append((variant, after))
     if not options:
@@ -193,6 +202,8 @@ def _loading(subject: Subject, loop: Loop, is_float: bool, gpu: bool) -> Iterato
     costs, workers = loop.costs, subject.workers
     if costs.waiting or costs.floor:
         after = loop.changed(waiting=0.0, floor=0.0)
+        if costs.waiting > costs.work:  # rates of workers that mostly wait say nothing of workers that do not
+            after = replace(after, measured={})
         arguments = "...)  # with the arguments of LMDBDataset" if isinstance(subject, Ours) else "files, targets, crop=...)"
         paste = f"dataset = RAMDataset({arguments}"
         yield Change("keep the bytes in memory", paste, after, workers, "predicted, if no sample waits for storage")
@@ -202,7 +213,7 @@ def _loading(subject: Subject, loop: Loop, is_float: bool, gpu: bool) -> Iterato
         title, how = "do the transform on the device, in one call for a batch", "predicted, if workers do not do it"
         yield Change(title, paste, after, workers, how)
     if is_float and (costs.copy or costs.handover):
-        after = loop.changed(copy=costs.copy / 4, handover=costs.handover / 4, collate=costs.collate / 4)
+        after = loop.changed(copy=costs.copy / 4, handover=costs.handover / 4, receive=costs.receive / 4, collate=costs.collate / 4)
         paste = "model = nn.Sequential(GPUNormalize(mean, std), model)  # and leave ToTensor and Normalize out of the transform"
         yield Change("send uint8 in place of float32", paste, after, workers, "predicted, if the batch has a quarter of the bytes")
     if gpu and costs.copy and not loop.overlap and costs.step:

@@ -17,7 +17,7 @@ from fastdata.diagnosis.diagnosis import Diagnosis
 from fastdata.diagnosis.pipeline import BALANCED, MOST_WORKERS, Costs, Loop
 from fastdata.diagnosis.storage import Storage, measure_storage
 from fastdata.diagnosis.subject import Ours, Subject, probe, subject_of
-from fastdata.diagnosis.training import Step, move, time_copy, time_step
+from fastdata.diagnosis.training import Step, move, time_copy, time_step, time_step_of_store
 from fastdata.diagnosis.trials import dataset_trials, rows_of, step_trials
 from fastdata.diagnosis.variants import Variant, try_variants
 from fastdata.errors import CodecError
@@ -94,6 +94,7 @@ class _Examination:
         self.files = list[str]()
         self.storage: Storage | None = None
         self.size = 1  # of the batches with which rates are measured
+        self.store_step: tuple[float, float] | None = None  # seconds, and CPU seconds, of a step on a sample from a store
         self.noise = 1.0  # the largest ratio of rates with the same workers
         self.ratios = dict[str, float]()  # of measurements that should be equal
 
@@ -121,6 +122,7 @@ class _Examination:
             variants,
             changes,
             self.storage,
+            store_step=self.store_step,
             crop=crop,
             is_float=image is not None and image.is_floating_point(),
             gpu=self.device.type == "cuda",
@@ -217,6 +219,8 @@ class _Examination:
         there = move(batch, self.device)
         step_s, cpu_s = time_step(self.step, there, self.device, STEP_S * unit)
         loop = loop.changed(step=step_s / samples, step_cpu=cpu_s / samples)
+        if of_store := time_step_of_store(self.step, there, self.device, STEP_S * unit / 2):
+            self.store_step = of_store[0] / samples, of_store[1] / samples
         changes = list[Change]()
         if loop.gain("model", subject.workers) >= BALANCED:
             changes += step_trials(self.step, there, self.device, loop, subject.workers, TRIALS_S * unit)
@@ -246,9 +250,9 @@ class _Examination:
         if not subject.parts_known:
             return loop
         if subject.parallel:
-            handover = subject.handover(self.rows, subject.batch_size, max(HANDOVER_S * self.unit, LEAST_S)) - loop.costs.collate
+            spent, receive = subject.handover(self.rows, subject.batch_size, max(HANDOVER_S * self.unit, LEAST_S))
             rates = loop.measured
-            loop = replace(loop.changed(handover=max(handover, 0.0)), measured=rates)
+            loop = replace(loop.changed(handover=max(spent - loop.costs.collate, 0.0), receive=receive), measured=rates)
         return replace(loop, measured={**loop.measured, 0: self._rate(0, self.size)})
 
     def _variants(self, loop: Loop, crop: int | None) -> tuple[list[Variant], list[str], dict[str, int]]:

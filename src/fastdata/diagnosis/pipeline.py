@@ -18,7 +18,7 @@ BALANCED = 1.1  # gain from which a resource counts as the limit
 
 RESOURCES = {  # the costs that vanish if a resource were infinitely fast
     "storage": ("waiting", "floor"),
-    "CPU": ("read", "decode", "resize", "transform", "collate", "handover"),
+    "CPU": ("read", "decode", "resize", "transform", "collate", "handover", "receive"),
     "copy": ("copy",),
     "model": ("step", "step_cpu"),
 }
@@ -34,6 +34,7 @@ class Costs:
         waiting: the time for which one reader waits for the disk, the network or a lock.
         floor: the least time per sample that storage allows, however many readers there are.
         handover: CPU time of all processes to hand a batch from a worker to the loop.
+        receive: the least time per sample in which the loop can take batches from workers, however fast they make them.
         copy: the copy to the device.
         step: a step of the model on a batch that is there.
         step_cpu: CPU time of a step, over all cores.
@@ -47,6 +48,7 @@ class Costs:
     waiting: float = 0.0
     floor: float = 0.0
     handover: float = 0.0
+    receive: float = 0.0
     copy: float = 0.0
     step: float = 0.0
     step_cpu: float = 0.0
@@ -162,4 +164,5 @@ def _ideal(costs: Costs, conditions: Conditions, workers: int) -> float:
     if not workers:
         return 1 / max(costs.work / conditions.cores_for(1) + costs.waiting, 1e-12)
     cpu = costs.work + costs.handover
-    return min(workers / max(cpu + costs.waiting, 1e-12), conditions.cores_for(workers) / max(cpu, 1e-12))
+    busy = conditions.cores_for(workers) / max(cpu, 1e-12)
+    return min(workers / max(cpu + costs.waiting, 1e-12), busy, 1 / max(costs.receive, 1e-12))

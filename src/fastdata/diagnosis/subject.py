@@ -88,8 +88,13 @@ class Subject:
         """Yield batches of these samples without end, made by so many workers."""
         yield endless(self.loader)
 
-    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
-        """Return the CPU seconds, of all processes, to collate a sample and to hand it from a worker to the loop."""
+    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> tuple[float, float]:
+        """Measure how samples come from workers to the loop.
+
+        Returns:
+            The CPU seconds, of all processes, to collate a sample and to hand it over; and the least seconds on the clock in which
+            the loop can take one.
+        """
         raise NotImplementedError
 
     def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
@@ -122,18 +127,18 @@ class _Dataset(Subject):
             parts.collate_s += thread_time() - started - (parts.read_s + parts.decode_s + parts.resize_s - known)
         parts.batch_bytes += batch_bytes(batch)
 
-    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
+    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> tuple[float, float]:
         items = [*self._items(rows[: min(batch_size, ITEMS)])]
         loader: Any = DataLoader(
             items,  # type: ignore[arg-type]  # a list is a dataset, whose samples are there already
             batch_sampler=Shuffled(range(len(items)), batch_size),
-            num_workers=1,
+            num_workers=max(self.workers, 1),
             collate_fn=self.collate,
             persistent_workers=True,
         )
-        with kept(loader) as batches:
-            run = stream(map(count, batches), AHEAD + 1, seconds)
-        return run.cpu_s / run.images
+        with any_number_of_workers(), kept(loader) as batches:
+            run = stream(map(count, batches), max(self.workers, 1) * (AHEAD + 1), seconds)
+        return run.cpu_s / run.images, run.seconds / run.images
 
     def _items(self, rows: Sequence[int]) -> Any:
         if hasattr(self.dataset, "__getitems__"):
@@ -276,7 +281,7 @@ class Ours(_Dataset):
         with again, any_number_of_workers():
             yield endless(again)
 
-    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> float:
+    def handover(self, rows: Sequence[int], batch_size: int, seconds: float) -> tuple[float, float]:
         if self.in_shm:
             return super().handover(rows, batch_size, seconds)
         with self.batches(1, rows, batch_size) as batches:
@@ -284,8 +289,8 @@ class Ours(_Dataset):
             stream(samples, AHEAD, 0)  # workers are started, and have made what they make ahead
             before = time.process_time()
             run = stream(samples, 0, seconds)
-            spent = time.process_time() - before
-        return 2 * spent / run.images  # a worker spends about as much on sending as this process on receiving
+            spent = (time.process_time() - before) / run.images
+        return 2 * spent, spent  # a worker spends about as much on sending as this process on receiving
 
     def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
         images = self._stored

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastdata.diagnosis.batches import first_image
 from fastdata.diagnosis.conditions import queued_s
 from fastdata.gpu.copies import Copier, rebuilt
+from fastdata.gpu.normalize import GPUNormalize
 
-__all__ = ["Step", "load", "move", "time_copy", "time_step"]
+__all__ = ["Step", "load", "move", "time_copy", "time_step", "time_step_of_store"]
 
 WARMUP = 2  # calls that are not timed: they allocate, choose kernels and compile
 
@@ -87,6 +89,21 @@ def time_step(step: Callable[[Any], object], batch: Any, device: torch.device, s
     for _ in range(WARMUP):
         step(batch)
     return _repeat(lambda: step(batch), device, seconds)
+
+
+def time_step_of_store(step: Step, batch: Any, device: torch.device, seconds: float) -> tuple[float, float] | None:
+    """Return the times of a step as `time_step` does, for a batch as a store gives it: images are uint8 in channels_last, and
+    GPUNormalize makes floats of them. None: the batch has no float images of three channels."""
+    images = first_image(batch)
+    if images is None or not images.is_floating_point() or images.shape[1] != 3:
+        return None
+    pixels = (64 * images + 128).clamp(0, 255).to(torch.uint8, memory_format=torch.channels_last)
+    normalize = GPUNormalize(0.5, 0.25).to(device)
+
+    def normalized(_: Any) -> None:
+        step(rebuilt(batch, lambda tensor: normalize(pixels) if tensor is images else tensor, device))
+
+    return time_step(normalized, batch, device, seconds)
 
 
 def time_copy(batch: Any, device: torch.device, seconds: float, *, pinned: bool) -> float:

@@ -89,7 +89,7 @@ def try_variants(
     if sizes and stored is None:
         choices.append(("original", None))
     found, left_out, rejected = list[Variant](), list[str](), dict[str, int]()
-    handover: float | None = None
+    handover: dict[str, float] = {}
     with TemporaryDirectory(prefix="fastdata-doctor-") as folder:
         source, end = Path(folder) / "images", time.monotonic() + seconds
         source.mkdir()
@@ -109,9 +109,9 @@ def try_variants(
                 dataset = LMDBDataset(store, size=size, crop=RandomResizedCrop(crop), hflip=HFLIP)
                 subject, rows = _subject(dataset)
                 costs = probe(subject, rows, 0.03 * seconds)[0].costs()
-                if handover is None:  # the same for all, since batches are
-                    handover = subject.handover(rows, BATCH, 0.05 * seconds)
-                costs = replace(costs, handover=handover)
+                if not handover:  # the same for all, since batches are
+                    handover = dict(zip(("handover", "receive"), subject.handover(rows, BATCH, 0.05 * seconds), strict=True))
+                costs = replace(costs, **handover)
                 opened: Any = dataset._images
                 records = opened.store.field(opened.variant, "bytes").tolist()
                 scale = total / len(images)
@@ -128,4 +128,6 @@ def _sizes(crop: int) -> list[int]:
 
 
 def _subject(dataset: LMDBDataset) -> tuple[Ours, list[int]]:
-    return Ours(Loader(dataset, BATCH, num_workers=0)), list(range(len(dataset)))
+    """Return a Loader of whole batches, in which the few images are repeated, and its samples."""
+    rows = [k % len(dataset) for k in range(max(BATCH, len(dataset)))]
+    return Ours(Loader(dataset.subset(rows), BATCH, num_workers=0)), list(range(len(rows)))
