@@ -3,7 +3,8 @@
     python benchmarks/remote_reading.py --images 20000
 
 The server is tests/scale/faults.py on this machine, so its CPU time counts too. Run it on a quiet machine: on one with two cores,
-the server, the fetcher and the workers share them. Ratios come from the same round; medians over the rounds are printed.
+the server, the fetcher and two workers share them. With `--workers 1`, a core is left for the server and the fetcher, as on larger
+machines. Ratios come from the same round; medians over the rounds are printed.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ def make(folder: Path, images: int) -> Path:
     return fastdata.prep(folder / "in", folder / "photos.fds", size=384, progress="off").out
 
 
-def read(path: str | Path, epochs: int = 1, **options: object) -> tuple[float, float]:
+def read(path: str | Path, workers: int = 2, epochs: int = 1, **options: object) -> tuple[float, float]:
     """Return images/s of the last epoch, and the seconds from the opening to the first batch."""
     started = time.perf_counter()
     dataset = LMDBDataset(path, crop=RandomResizedCrop(224), **options)
     first = 0.0
-    with Loader(dataset, 32, shuffle=True, order="lanes", num_workers=2) as loader:
+    with Loader(dataset, 32, shuffle=True, order="lanes", num_workers=workers) as loader:
         for _ in range(epochs):
             count, began = 0, time.perf_counter() if first else started
             for batch in loader:
@@ -111,12 +112,12 @@ def sizes_of(store: Path) -> dict[str, int]:
     return {f"{variant.name}/shard-{k:05d}.mdb": total.bytes for k, total in enumerate(variant.shards)}
 
 
-def beside_download(store: Path, url: str, sizes: dict[str, int], folder: Path) -> float:
+def beside_download(store: Path, workers: int, url: str, sizes: dict[str, int], folder: Path) -> float:
     """Return images/s of the store on this machine, while some of its shards are downloaded into files."""
     with temporary(folder):
         folder.mkdir()
         with plain(url, sizes, folder) as beside:
-            speed, _ = read(store)
+            speed, _ = read(store, workers)
             beside.communicate()
     return speed
 
@@ -137,12 +138,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="of the Loader")
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     parser.add_argument("--json", type=Path, help="write the results there too")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=given.folder))
     try:
-        results = measure(folder, given.images, given.rounds)
+        results = measure(folder, given.images, given.rounds, given.workers)
     finally:
         shutil.rmtree(folder)
     for name, value in results.items():
@@ -151,7 +153,7 @@ def main() -> None:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
+def measure(folder: Path, images: int, rounds: int, workers: int) -> dict[str, float]:
     store = make(folder, images)
     fastdata.publish(store, f"file://{folder}/served/photos.fds")
     sizes = sizes_of(store)
@@ -166,12 +168,12 @@ def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
         url = f"{server.url}/photos.fds"
         for k in range(rounds):
             speed = float(plain(url, sizes).communicate()[0])
-            local, _ = read(store)
+            local, _ = read(store, workers)
             with temporary(folder / f"cache{k}") as cache:
-                cold, _ = read(url, cache=cache)
-                warm, _ = read(url, cache=cache)
-            again, _ = read(store)
-            limit = beside_download(store, url, sizes, folder / "plain")
+                cold, _ = read(url, workers, cache=cache)
+                warm, _ = read(url, workers, cache=cache)
+            again, _ = read(store, workers)
+            limit = beside_download(store, workers, url, sizes, folder / "plain")
             note("plain download, MB/s", speed / 1e6)
             note("local, images/s", local)
             note("cold / min(plain download, local)", cold / min(speed / per_image, local))
@@ -179,27 +181,27 @@ def measure(folder: Path, images: int, rounds: int) -> dict[str, float]:
             note("warm / local", warm / statistics.mean((local, again)))
             server.delay_s = 0.02
             with temporary(folder / f"delayed{k}") as cache:
-                note("first batch, cold, 20 ms a request, s", read(url, cache=cache)[1])
+                note("first batch, cold, 20 ms a request, s", read(url, workers, cache=cache)[1])
             server.delay_s = 0.0
         least = least_cache(url, folder / "least")
         note("least cache / store, bytes", least / total)
         for k in range(rounds):
             with temporary(folder / f"all{k}") as cache:
-                everything, _ = read(url, epochs=2, cache=cache)
+                everything, _ = read(url, workers, epochs=2, cache=cache)
             server.nbytes.clear()
             with temporary(folder / f"least{k}") as cache:
-                some, _ = read(url, epochs=2, cache=cache, cache_size=least)
+                some, _ = read(url, workers, epochs=2, cache=cache, cache_size=least)
             again = (shard_bytes(server) - total) / total  # the first epoch fetches every shard once
             note("second epoch, least cache: fetched / store", again)
             fetched = dict(list(sizes.items())[: round(again * len(sizes))])
-            limit = beside_download(store, url, fetched, folder / "plain")
+            limit = beside_download(store, workers, url, fetched, folder / "plain")
             note("second epoch, least cache / all in cache", some / everything)
             note("second epoch, least cache / local beside a plain download of as much", some / limit)
             with temporary(folder / f"sound{k}") as cache:
-                sound, _ = read(url, cache=cache)
+                sound, _ = read(url, workers, cache=cache)
             server.chance = 0.01  # of each kind of fault
             with temporary(folder / f"faulty{k}") as cache:
-                faulty, _ = read(url, cache=cache)
+                faulty, _ = read(url, workers, cache=cache)
             server.chance = 0.0
             note("cold, 1 % of each fault / without faults", faulty / sound)
         note("faults", sum(server.made.values()))
