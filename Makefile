@@ -8,8 +8,10 @@ DOCS := .venv/.docs
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
 PAGES := .venv/.pages
-TORCHES := 2.6.0 2.15.0
+LOWEST := 2.6.0# is tested with the lowest versions of all packages
+TORCHES := $(LOWEST) 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
+LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram source source_pillow store tables text tokens)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
@@ -26,7 +28,7 @@ help:
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray and Slurm, and object storage, run on this machine; installs them, also by npm and (as root) apt-get"
 	@echo "make test-pages   reports in headless Chromium, and the notebooks; installs Playwright, and (as root, on Debian) Chromium by apt-get"
-	@echo "make test-torch   tests of what uses torch's own machinery, with the oldest and the newest torch; installs both, 6 GB each"
+	@echo "make test-torch   tests with the newest torch, and with the lowest versions of torch and all packages; installs them, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
 	@echo "make pictures   draw the pictures of README and docs, and run the notebooks"
@@ -69,7 +71,7 @@ test-torch: $(TORCHES:%=test-torch-%)
 
 test-torch-%: .venv-torch-%/.installed
 	@echo "torch $*"
-	.venv-torch-$*/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS)
+	.venv-torch-$*/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS) $(if $(filter $(LOWEST),$*),$(LOWEST_TESTS))
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check
@@ -115,10 +117,10 @@ $(DOCS): $(INSTALLED)
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
-.venv-torch-%/.installed: pyproject.toml
+.venv-torch-%/.installed: pyproject.toml tests/lowest.txt
 	@test -x .venv-torch-$*/bin/python || { echo "making .venv-torch-$* with $(PYTHON)"; $(PYTHON) -m venv .venv-torch-$*; }
 	@echo "installing fastdata and torch $* into .venv-torch-$*; it is large, so the first time takes some minutes"
-	@.venv-torch-$*/bin/python -m pip install -q --disable-pip-version-check 'torch==$*' -e '.[test]'
+	@.venv-torch-$*/bin/python -m pip install -q --disable-pip-version-check $(if $(filter $(LOWEST),$*),-c tests/lowest.txt) 'torch==$*' -e '.[test]'
 	@touch $@
 
 $(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt

@@ -196,4 +196,7 @@ def jxl(pixels: Array, **options: Any) -> bytes:
     pytest.importorskip("pillow_jxl")
     import pillow_jxl  # noqa: F401
 
-    return saved(pixels, "JXL", lossless=True, **options)
+    try:
+        return saved(pixels, "JXL", lossless=True, **options)
+    except NotImplementedError:
+        pytest.skip("this version of pillow-jxl-plugin reads such a file, but writes none")

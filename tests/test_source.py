@@ -56,7 +56,10 @@ def _pillow(data: bytes) -> Array:
 
 
 def _opencv(data: bytes, flags: int = cv2.IMREAD_COLOR_RGB) -> Array:
-    return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if decoded is None and data.startswith(b"GIF"):
+        pytest.skip("this version of OpenCV, which the pixels are compared with, reads no GIF")
+    return decoded
 
 
 def _blend(rgba: Array, background: tuple[int, int, int], full: int = 255) -> Array:
