@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
@@ -169,3 +170,59 @@ def test_arguments_that_would_fail_later_are_named_at_once() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch sees no GPU here"):
             Loader(LMDBDataset(store(), crop=CenterCrop(16)), 2, device="cuda")
+
+
+# ---------------------------------------------------------------------------------------------- indices and states that lie
+
+
+@pytest.mark.parametrize("how", ["sampler", "batch_sampler"])
+def test_negative_indices_of_samplers_count_from_the_end_as_in_torch(how: str) -> None:
+    data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
+    drawn: list[list[int]] = [[0, -1], [-len(data), 3]]
+    given: dict[str, Any] = {"batch_sampler": drawn} if how == "batch_sampler" else {"sampler": sum(drawn, []), "batch_size": 2}
+    with Loader(data, num_workers=0, **given) as loader:
+        found = list(loader)
+    for (images, labels), (torchs, wanted) in zip(found, DataLoader(data, **given), strict=True):
+        assert _same(images, torchs) and torch.equal(labels, wanted)
+
+
+@pytest.mark.parametrize("wrong", [42, -43, 1 << 40, 1 << 45, (1 << 63) - 1, 1 << 70])
+def test_indices_beyond_the_dataset_are_named(wrong: int) -> None:
+    data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
+    message = "below 2.63" if wrong == 1 << 70 else f"gave the index {wrong}, but the dataset has 42 samples"
+    for given in ({"sampler": [1, wrong], "batch_size": 2}, {"batch_sampler": [[1], [wrong, 2]]}):
+        with Loader(data, num_workers=0, **given) as loader, pytest.raises(IndexError, match=message):
+            list(loader)
+
+
+def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
+    class Names(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            return index * 2
+
+    with Loader(Names(), 2, sampler=[1_000_000, -5], num_workers=0) as loader:
+        assert [batch.tolist() for batch in loader] == [[2_000_000, -10]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[("consumed", value) for value in (-3, 43, 1.5, None, "4", True, float("nan"))],
+        *[("epoch", value) for value in (-5, 1 << 32, 0.0, None, [1])],
+        *[("sizes", value) for value in (None, 3, [0], {0: [1, 2, 3]}, {0: "x"}, {-1: [None, None]}, {"x": [None, None]})],
+    ],
+)
+def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(key: str, value: Any) -> None:
+    data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
+    with Loader(data, 8, shuffle=True, num_workers=0) as loader:
+        next(iter(loader))
+        before = loader.state_dict()
+        with pytest.raises(ValueError, match=key if key != "sizes" else "sizes|schedule|invalid literal"):
+            loader.load_state_dict({**before, key: value})
+        assert loader.state_dict() == before
+        with pytest.raises(TypeError, match="takes what a Loader's state_dict returned"):
+            loader.load_state_dict([before])  # type: ignore[arg-type]
+        loader.load_state_dict(before)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from fastdata.data.dataset import SlotDataset
 from fastdata.errors import warn_user
 from fastdata.loader.lanes import LaneOrder
 from fastdata.loader.order import EpochOrder, Part
@@ -17,6 +18,7 @@ from fastdata.loader.requests import Requests
 __all__ = ["Plan", "Planner"]
 
 ORDERS = ("full", "lanes")
+LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
 PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # ignore ranks
 
 
@@ -124,7 +126,9 @@ class Planner:
         if self.order == "lanes" and self._lanes is None:
             self._lanes = LaneOrder.of(self._dataset, self._seed)
         order = self._lanes or EpochOrder(counts.num_samples, self._seed, self._shuffle)
-        requests = Requests(order, part, counts.global_batch_size, counts.epoch_stop, self.sampler, self.batch_sampler)
+        own = isinstance(self._dataset, SlotDataset) or hasattr(self._dataset, "locate")  # others give their indices a meaning
+        among = len(self._dataset) if own and self.any_sampler is not None else None
+        requests = Requests(order, part, counts.global_batch_size, counts.epoch_stop, self.sampler, self.batch_sampler, among)
         requests.announce(self._dataset)
         return Plan(part, counts, order, requests)
 
@@ -196,6 +200,8 @@ class Planner:
         Raises:
             ValueError: it cannot.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict takes what a Loader's state_dict returned, found {state!r:.60}")
         state = {"order": "full", "ranks": own["ranks"], **state}  # older states do not have them
         if missing := sorted(set(own) - set(state) - {"lanes", "shards"}):
             raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
@@ -206,6 +212,12 @@ class Planner:
                     f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal"
                     f"{grown if name == 'num_samples' else ''}"
                 )
+        for name, most in (("epoch", LAST_EPOCH), ("consumed", own["num_samples"])):
+            whole = hasattr(state[name], "__index__") and not isinstance(state[name], bool)
+            if not whole or not 0 <= state[name] <= most:
+                raise ValueError(f"the state has {name} {state[name]!r:.40}, which is not a whole number from 0 to {most}")
+        if not isinstance(state["sizes"], Mapping):
+            raise ValueError(f"the state has sizes {state['sizes']!r:.40}, which are not those of a Loader")
         if state.get("shards") != own.get("shards"):
             raise ValueError(
                 "the state was taken with other shards, so their samples come in another order: use the same store, and the same "

@@ -54,6 +54,7 @@ class Requests:
         stop: where an epoch ends.
         sampler: yields this rank's indices, in place of `order` and `part`.
         batch_sampler: yields this rank's batches, lists of indices, in place of all these; positions then count batches.
+        among: the number of samples that samplers choose from; None: the dataset knows what their indices mean.
 
     Attributes:
         slots: where each request takes a slot from, or None.
@@ -69,6 +70,7 @@ class Requests:
         stop: int,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
+        among: int | None = None,
     ) -> None:
         self._order = order
         self._part = part
@@ -76,6 +78,7 @@ class Requests:
         self._stop = stop
         self._sampler: Any = sampler
         self._batch_sampler: Any = batch_sampler
+        self._among = among
         self.slots: Slots | None = None
         self._ahead: Ahead | None = None
         self.generation = 0
@@ -186,7 +189,7 @@ class Requests:
         """Return the batch sampler's batches of this epoch: the indices, and how often each came before, int64 [2, n]."""
         if self._drawn_batches is None:
             with self._seeded(self._batch_sampler):
-                lists = [_indices(batch, "batch_sampler") for batch in self._batch_sampler]
+                lists = [_indices(batch, "batch_sampler", self._among) for batch in self._batch_sampler]
             if len(lists) != self._stop:
                 raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {self._stop}")
             if not all(map(len, lists)):
@@ -210,7 +213,7 @@ class Requests:
     def _draw(self) -> Array:
         """Return the sampler's indices of an epoch, and how often each came before in it: int64 [2, n]."""
         with self._seeded(self._sampler):
-            indices = _indices(self._sampler, "sampler")
+            indices = _indices(self._sampler, "sampler", self._among)
         if len(indices) < self._stop:
             raise LoaderError(f"the sampler ended after {len(indices)} indices, but its len() is {len(self._sampler)}")
         return np.stack([indices, occurrences(indices)])
@@ -226,10 +229,22 @@ class Requests:
             yield
 
 
-def _indices(drawn: Iterable[Any], name: str) -> Array:
-    """Return the indices that a sampler yields, int64."""
+def _indices(drawn: Iterable[Any], name: str, among: int | None) -> Array:
+    """Return the indices that a sampler yields, int64. Negative ones count from the end, as in `dataset[-1]`.
+
+    Raises:
+        LoaderError: it yields something else.
+        IndexError: there is no such sample.
+    """
     try:
-        return np.fromiter((operator.index(k) for k in drawn), np.int64)
+        found = np.fromiter((operator.index(k) for k in drawn), np.int64)
+    except OverflowError:
+        raise IndexError(f"{name} gave an index that is not below 2^63") from None
     except TypeError as error:
         expected = "lists of indices" if name == "batch_sampler" else "one index after another; lists of them go to batch_sampler="
         raise LoaderError(f"{name} must give {expected}: {error}") from error
+    if among is None:
+        return found
+    if (wrong := found[(found < -among) | (found >= among)]).size:
+        raise IndexError(f"{name} gave the index {wrong[0]}, but the dataset has {among} samples")
+    return np.where(found < 0, found + among, found)

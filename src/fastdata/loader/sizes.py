@@ -31,7 +31,8 @@ class Sizes(tuple[tuple[int, Size], ...]):
             ValueError: `schedule` has another form.
         """
         steps = {0: Size()} | {
-            epoch: Size(*value) if isinstance(value, tuple | list) else Size(value) for epoch, value in (schedule or {}).items()
+            epoch: Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
+            for epoch, value in (schedule or {}).items()
         }
         numbers = [*steps, *(n for size in steps.values() for n in size if n is not None)]
         if not all(type(n) is int and n >= 0 for n in numbers):
