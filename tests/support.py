@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 Array = npt.NDArray[Any]
 
@@ -119,6 +121,14 @@ def tables(out: Path) -> list[Path]:
 
 def shards(out: Path) -> list[Path]:
     return sorted(out.glob("*/shard-*.mdb"))
+
+
+def signed(root: Path, name: str = "samples.npy") -> Path:
+    """Give a file of a store that was changed its checksum in the manifest, as a program that lies would."""
+    data, body = (root / name).read_bytes(), json.loads((root / "manifest.json").read_bytes())
+    body["files"][name] = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+    (root / "manifest.json").write_text(json.dumps(body))
+    return root
 
 
 def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd: Path | None = None, attempts: int = 4) -> int:

@@ -14,7 +14,7 @@ import pytest
 import fastdata
 import stores
 from fastdata.store.store import Store
-from support import MAIN, encode, picture, run
+from support import MAIN, encode, picture, run, signed
 
 
 def said(path: Path) -> str:
@@ -126,6 +126,7 @@ def test_labels_that_are_not_finite_are_null_in_json(tmp_path: Path) -> None:
     samples = np.load(out / "samples.npy")
     samples["label"][0, 0] = np.nan
     np.save(out / "samples.npy", samples)
+    signed(out)
     first, *others = facts(out)["labels"]["columns"]
     assert first == {"name": "quarter", "min": None, "mean": None, "max": None} and None not in others[0].values()
     assert "quarter with values that are not finite" in said(out)

@@ -260,7 +260,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             "RAMImages",
             {"block_size": 9},
             TypeError,
-            r"block_size is not an argument for .*, which holds images: it takes cache, cache_size, crop",
+            r"block_size is not an argument for .*, which holds images: it takes cache, cache_size, check, crop",
         ),
     ],
 )

@@ -179,7 +179,9 @@ def test_arguments_that_would_fail_later_are_named_at_once() -> None:
 def test_negative_indices_of_samplers_count_from_the_end_as_in_torch(how: str) -> None:
     data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
     drawn: list[list[int]] = [[0, -1], [-len(data), 3]]
-    given: dict[str, Any] = {"batch_sampler": drawn} if how == "batch_sampler" else {"sampler": sum(drawn, []), "batch_size": 2}
+    given: dict[str, Any] = (
+        {"batch_sampler": drawn} if how == "batch_sampler" else {"sampler": [k for batch in drawn for k in batch], "batch_size": 2}
+    )
     with Loader(data, num_workers=0, **given) as loader:
         found = list(loader)
     for (images, labels), (torchs, wanted) in zip(found, DataLoader(data, **given), strict=True):

@@ -31,7 +31,7 @@ from fastdata.store.shards import ShardReader, ShardWriter
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import script
-from support import MAIN, encode, run, shards, tree, write_pictures
+from support import MAIN, encode, run, shards, signed, tree, write_pictures
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests/data/golden.fds"
@@ -366,7 +366,7 @@ def test_readers_close_their_files_when_they_go() -> None:
         del reader
         gc.collect()
         assert len(_descriptors()) == before + 2
-        assert second.count(0) == 11
+        assert second.open(0).count == 11
         del second
         gc.collect()
         assert len(_descriptors()) == before
@@ -585,6 +585,9 @@ def test_labels_beyond_the_class_list_do_not_break_export_and_sheet(tmp_path: Pa
     samples = np.load(path / "samples.npy")
     samples["label"][:3] = [7, -5, 1]
     np.save(path / "samples.npy", samples)
+    with pytest.raises(FormatError, match="its checksum differs"):
+        Store(path)
+    signed(path)
     assert export(path, tmp_path / "out") == 20
     assert draw_sheet(path, tmp_path / "s.png") == 20
 

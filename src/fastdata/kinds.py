@@ -254,6 +254,14 @@ class Kind(Protocol):
         """Yield the places in their shard of each sample's records, in order."""
         return (range(k, k + 1) for k in range(len(rows)))
 
+    def record_bytes(self, store: Any, variant: Any) -> Any:
+        """Return the bytes of each record that there is for a sample, or that follows from the manifest; None: unknown."""
+        return store.field(variant, "bytes") if store.one_each(variant) else None
+
+    def check(self, store: Any) -> None:
+        """Raise a FormatError if the tables of a store do not fit its records."""
+        return
+
     def described(self, manifest: Any) -> str:
         """Describe a store's contents, as in "images with masks"."""
         return self.says

@@ -132,7 +132,7 @@ class StoreArrays:
             part[every + target] = values[every + wanted]
 
     def __getstate__(self) -> tuple[Path | Place, bool, str, InMemoryRecords | None]:
-        return self.store.place, self.mask, self.store.manifest.fingerprint, self.records
+        return self.store.place, self.mask, self.store.manifest.xxh3_128, self.records
 
     def __setstate__(self, state: tuple[Path | Place, bool, str, InMemoryRecords | None]) -> None:
         path, mask, fingerprint, in_memory = state

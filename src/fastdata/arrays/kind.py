@@ -100,6 +100,12 @@ class ArrayKind(Kind):
             yield range(first, first + n)
             first += n
 
+    def check(self, store: Any) -> None:
+        """Check the shapes against the chunks and bytes of the arrays and of their masks."""
+        from fastdata.arrays.sections import check_shapes
+
+        check_shapes(store.samples, store.manifest, store.path)
+
     def facts(self, store: Any) -> dict[str, Any]:
         """Return what `info` says on chunks and on the classes of masks."""
         from fastdata.images.info import mask_facts

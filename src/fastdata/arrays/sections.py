@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.arrays.chunks import MAX_AXES
-from fastdata.store.format import MASK, Labels, Variant, counted, sample_columns
+from fastdata.errors import FormatError
+from fastdata.store.files import SAMPLES
+from fastdata.store.format import MASK, Labels, Manifest, Variant, counted, sample_columns
 
-__all__ = ["Arrays", "parse_arrays", "samples_dtype"]
+__all__ = ["Arrays", "check_shapes", "parse_arrays", "samples_dtype"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,25 @@ def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
     bytes and checksum of each variant."""
     own = [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")]
     return sample_columns(labels, variants, own, [("bytes", "<u8"), ("xxh3", "<u8")])
+
+
+def check_shapes(samples: Array, manifest: Manifest, root: Path) -> None:
+    """Check that shapes fit the records and bytes of each array. They say how much memory to allocate, and what to read.
+
+    Raises:
+        FormatError: they do not.
+    """
+    arrays: Arrays = manifest.section("arrays")
+    sides = samples["shape"].astype(np.float64)  # exact below 2^53, and does not overflow
+    chunks = np.ceil(sides[:, arrays.channels : arrays.dims] / arrays.chunk).prod(axis=1)
+    ends = np.append(0, np.cumsum(chunks))
+    of_shards = ends[np.append(0, np.cumsum(manifest.shard_samples)).astype(np.int64)]
+    fits = not sides[:, arrays.dims :].any() and np.array_equal(samples["first"], ends[:-1])
+    for variant in manifest.variants:
+        values = sides[:, arrays.channels and variant.is_mask : arrays.dims].prod(axis=1)
+        fits = fits and np.array_equal(np.diff(of_shards), manifest.shard_records(variant))
+        fits = fits and np.array_equal(samples[f"{variant.name}/bytes"], values * np.dtype(variant.form.dtype).itemsize)
+    if not fits:
+        raise FormatError(
+            f"{root / SAMPLES} has shapes that do not fit the chunks of the store; copy it again, or prepare it again"
+        )

@@ -33,6 +33,7 @@ class RAMDataset:
         crop, hflip, vflip, transform: for images, as for LMDBDataset.
         decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.
         masks: for images: False reads a store with masks as images with their labels, or -1 without labels.
+        check: for images: "first" compares each record with its checksum when it is read from the store; None: do not.
         fields, min_visible, images: for images, as for LMDBDataset. Columns are not copied: they are mapped from the store's files.
         ignore_index: for a store with masks, as for MaskDataset or ArrayDataset.
         block_size, mode, documents: for tokens, as for TokenDataset.

@@ -120,6 +120,13 @@ class ImageKind(Kind):
 
         return samples_dtype(labels, variants)
 
+    def check(self, store: Any) -> None:
+        """Check that each image is one record."""
+        from fastdata.errors import FormatError
+
+        if not all(map(store.one_each, store.manifest.variants)):
+            raise FormatError(f"{store.path} has another number of records than of images; prepare it again")
+
     def described(self, manifest: Any) -> str:
         """Describe the store's contents: images, with or without masks."""
         images = f"{len(manifest.images)} images a sample" if manifest.images else "images"

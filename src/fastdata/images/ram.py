@@ -47,6 +47,7 @@ class RAMImages(RAMDataset, ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
+        check: str | None = None,
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
@@ -58,8 +59,8 @@ class RAMImages(RAMDataset, ImageDataset):
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
             source = locate(source, cache, cache_size, storage, in_memory=True)
-            sizes, version = _check_sizes(size), Store(source).manifest.fingerprint
-            opened = [open_images(source, one, images, version) for one in sizes]
+            sizes, version = _check_sizes(size), Store(source).manifest.xxh3_128
+            opened = [open_images(source, one, images, version, check) for one in sizes]
             first, several = opened[0]
             held = [*zip(*([images, *some.others] for images, some in opened), strict=True)]
             if masks and fields is None and first.store.manifest.section("masks"):
@@ -71,6 +72,8 @@ class RAMImages(RAMDataset, ImageDataset):
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
             if images is not None:
                 raise ValueError(f"images is {images!r}, but image files are one image each; images goes with a store")
+            if check is not None:
+                raise ValueError(f"check is {check!r}, but image files have no checksums; check goes with a store")
             first = FileImages(source, targets)
             held = [[first]]
         if ignore_index is not None and found is None:

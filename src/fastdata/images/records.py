@@ -177,8 +177,9 @@ class StoreImages(_Holdable):
         mask: bool = False,
         image: str = "",
         fingerprint: str | None = None,
+        check: str | None = None,
     ) -> None:
-        self.store = Store(path, fingerprint=fingerprint)
+        self.store = Store(path, fingerprint=fingerprint, check=check)
         self.image = image
         self.size = size
         self.mask = mask
@@ -262,7 +263,7 @@ class StoreImages(_Holdable):
                 f"size {stored or size} is not held in memory, only {', '.join(known) or 'the own size of the images'}: make a "
                 f"RAMDataset(..., size=({', '.join([*known, str(stored)])})), which holds all of them, or use LMDBDataset"
             )
-        found = StoreImages(self.store.place, stored, mask=self.mask, image=self.image)
+        found = self.like(stored, mask=self.mask, image=self.image)
         found._take(self.by_size[stored], self.by_size)
         return found
 
@@ -277,14 +278,16 @@ class StoreImages(_Holdable):
 
     def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
         """Return other images, or the masks, of the same version of the store, from disk."""
-        return StoreImages(self.store.place, size, mask=mask, image=image, fingerprint=self.store.manifest.fingerprint)
+        version = self.store.manifest.xxh3_128
+        return StoreImages(self.store.place, size, mask=mask, image=image, fingerprint=version, check=self.store.check)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.store.place, self.size, self.mask, self.image, self.store.manifest.fingerprint, self.held, self.by_size
+        version = self.store.manifest.xxh3_128
+        return self.store.place, self.size, self.mask, self.image, version, self.store.check, self.held, self.by_size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, mask, image, fingerprint, held, by_size = state
-        self.__init__(path, size, mask=mask, image=image, fingerprint=fingerprint)  # type: ignore[misc]
+        path, size, mask, image, fingerprint, check, held, by_size = state
+        self.__init__(path, size, mask=mask, image=image, fingerprint=fingerprint, check=check)  # type: ignore[misc]
         self._take(held, by_size)
 
 

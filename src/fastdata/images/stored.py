@@ -44,6 +44,7 @@ class LMDBDataset(ImageDataset):
             describe them.
         images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
             all of them, as a dict.
+        check: "first": compare each record with its checksum when a process first reads it (docs/format.md); None: do not.
         cache, cache_size, storage: for a URL, such as s3://bucket/photos.fds: the folder for shards on a local disk, the most bytes
             in it, such as "200GB", and options of the client: see docs/remote.md.
 
@@ -64,12 +65,13 @@ class LMDBDataset(ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
+        check: str | None = None,
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        first, several = open_images(path, size, images)
+        first, several = open_images(path, size, images, check=check)
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
@@ -93,7 +95,7 @@ class MaskDataset(ImageDataset):
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
-        images: as for LMDBDataset.
+        images, check: as for LMDBDataset.
         cache, cache_size, storage: as for LMDBDataset.
 
     Raises:
@@ -112,11 +114,12 @@ class MaskDataset(ImageDataset):
         vflip: float = 0.0,
         ignore_index: int | None = None,
         images: str | Sequence[str] | None = None,
+        check: str | None = None,
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        first, several = open_images(path, size, images)
+        first, several = open_images(path, size, images, check=check)
         masks = Masks.of(first, first.like(size, mask=True), ignore_index)
         super().__init__(first, Views(crop, hflip, vflip), masks, several=several)

@@ -14,7 +14,6 @@ import xxhash
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import RANGE, Bucket
 from fastdata.remote.child import Child
-from fastdata.remote.places import record_places
 from fastdata.remote.stores import TRIES, fetch
 from fastdata.remote.url import Storage
 from fastdata.remote.wire import Message
@@ -98,10 +97,6 @@ class Agent:
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; those that do not exist are no error."""
         self._child.ask("delete", names)
-
-    def places(self, path: Path, records: int) -> bytes:
-        """Return where the records of a shard lie, as `record_places` does, in bytes: this process may have the shard open."""
-        return bytes(self._child.ask("places", os.fspath(path), records).data)
 
 
 class Server:
@@ -200,9 +195,6 @@ class Server:
     def delete(self, names: Sequence[str]) -> Message:
         self._bucket.delete(names)
         return Message({})
-
-    def places(self, path: str, records: int) -> Message:
-        return Message({}, record_places(path, records).astype("<u8").tobytes())
 
 
 def _unsealed(raw: bytes) -> bytes | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.agent import REQUESTS, Agent
+from fastdata.remote.places import record_places
 from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, sum_of
 from fastdata.store.format import WITH_MORE, Manifest, Variant
@@ -101,9 +102,9 @@ def _put_file(agent: Agent, store: Store, path: Path, name: str, total: FileSum)
 
 def _put_offsets(agent: Agent, store: Store, variant: Variant) -> tuple[str, FileSum]:
     counts = store.manifest.shard_records(variant)
-    places = (agent.places(store.shard(variant, k), count) for k, count in enumerate(counts))
+    places = (record_places(store.shard(variant, k), count) for k, count in enumerate(counts))
     name = offsets_file(variant.name)
-    return name, _put(agent, name, offsets_table(np.frombuffer(one, "<u8") for one in places))
+    return name, _put(agent, name, offsets_table(places))
 
 
 def _put(agent: Agent, name: str, data: bytes) -> FileSum:

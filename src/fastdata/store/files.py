@@ -8,14 +8,16 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import xxhash
 
 from fastdata import kinds
+from fastdata.errors import StoreError
 
 __all__ = [
     "COLUMNS",
@@ -28,12 +30,14 @@ __all__ = [
     "SAMPLES",
     "WORK",
     "FileSum",
+    "Stamp",
     "file_sum",
     "has_foreign",
     "is_own",
     "is_store",
     "is_variant",
     "offsets_file",
+    "open_regular",
     "own_files",
     "own_folders",
     "publish",
@@ -81,11 +85,46 @@ def sum_of(data: bytes) -> FileSum:
 def file_sum(path: Path) -> FileSum:
     """Compute the size and xxh3-128 of a file, reading it in blocks."""
     digest, size = xxhash.xxh3_128(), 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 22):
             digest.update(block)
             size += len(block)
     return FileSum(size, digest.hexdigest())
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raise an OSError if it is a pipe or a device, which might have no end, or not even begin."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+class Stamp:
+    """A manifest as it was when a store was opened.
+
+    Args:
+        path: of the manifest.
+        xxh3_128: of its bytes.
+    """
+
+    def __init__(self, path: Path, xxh3_128: str) -> None:
+        self._path = path
+        self._sum = xxh3_128
+        self._seen: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        """Raise a StoreError unless the file still has these bytes. They are read again only if the file is another one."""
+        try:
+            info = self._path.stat()
+            now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+            same = now == self._seen or file_sum(self._path).xxh3_128 == self._sum
+        except OSError:
+            same = False
+        if not same:
+            raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
+        self._seen = now
 
 
 VERSION = r"version-[0-9]+(\.[0-9]+\.tmp)?"  # a folder with the manifest and the tables of a version

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
-from fastdata.store.files import IMAGES, MANIFEST, REJECTS, WORK, FileSum, is_variant
+from fastdata.store.files import IMAGES, MANIFEST, REJECTS, WORK, FileSum, is_variant, open_regular, sum_of
 from fastdata.tokenizer import Spec
 
 __all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
@@ -86,6 +86,8 @@ class Manifest:
         images: the names of the images of a sample, if it has several.
         shards_in: the folder of the shards, relative to that of the manifest; empty: they are next to it.
         added: of a version of a store that has grown, the checksum of the manifest of the store that was added last; else empty.
+        xxh3_128: of the file that it was read from. No two stores have the same, though their fingerprints may be equal: inputs are
+            known by their sizes, so that others may have replaced them.
     """
 
     num_samples: int
@@ -104,9 +106,11 @@ class Manifest:
     images: tuple[str, ...] = ()
     shards_in: str = ""
     added: str = ""
+    xxh3_128: str = field(default="", compare=False)
 
     def to_json(self) -> bytes:
         body = {"format": "fastdata", **dict.fromkeys(IN_ALL), **asdict(self)}
+        del body["xxh3_128"]
         if self.columns or self.images:
             body["version"] = WITH_MORE
         if self.shards_in:
@@ -157,7 +161,8 @@ def read_manifest(root: Path) -> Manifest:
         FormatError: the manifest is damaged, or has a newer version than this reader knows.
     """
     try:
-        raw = (root / MANIFEST).read_bytes()
+        with open_regular(root / MANIFEST) as file:
+            raw = file.read()
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(root) from None
     except OSError as error:
@@ -169,7 +174,7 @@ def read_manifest(root: Path) -> Manifest:
         version = str(body["version"])
         if int(version.split(".")[0]) > MAJOR:
             raise _newer(root, version)
-        return _parse(body)
+        return replace(_parse(body), xxh3_128=sum_of(raw).xxh3_128)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{root / MANIFEST} is damaged ({type(error).__name__}: {error}); prepare the store again") from None
 

@@ -1,20 +1,16 @@
-"""LMDB shards: a writer, and readers that survive forks, pickling and opening a file twice.
-
-LMDB has limits (py-lmdb 3.0): a process may open a file only once; an environment must not be used after a fork; a buffer must not
-outlive its environment; nothing that is read is checked. So each process has a registry of environments, a forked child drops the
-ones it inherits, and sizes are compared with the manifest before a file is opened.
-"""
+"""LMDB shards: a writer, and readers that survive forks, pickling, damage and the replacement of files."""
 
 from __future__ import annotations
 
-import bisect
 import errno
+import mmap
 import os
 import resource
 import shutil
+import stat
 import threading
 import weakref
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -24,13 +20,15 @@ import lmdb
 import numpy as np
 
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import FileSum, file_sum
+from fastdata.store.files import FileSum, Stamp, file_sum, open_regular
+from fastdata.store.tree import OutOfBounds, Tree
 
 __all__ = ["ShardReader", "ShardWriter", "allow_files", "key"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change
+LONGEST = (1 << 32) - 1  # bytes of a record that LMDB can hold
 COMMIT_BYTES = 32 << 20  # held in memory by one transaction. It determines the bytes of the file, so it must never change
 
 
@@ -89,50 +87,40 @@ class ShardWriter:
         self._path.unlink(missing_ok=True)
 
 
-class _Env:
-    """An open environment, shared by the readers of a process."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self.users = 0
-
-
-Opened = dict[int, tuple[tuple[int, int], _Env]]  # the open shards of a reader
-
 _lock = threading.Lock()
-_envs: dict[tuple[int, int], _Env] = {}
-_released: deque[tuple[Opened, int]] = deque()  # of readers that are gone, with their `_forks`
-_forks = 0  # forks between the first process and this one: a reader from before the last fork opens its shards again
+_trees = weakref.WeakValueDictionary[tuple[int, int], Tree]()  # the shards that this process has mapped, by device and inode
 
 
 def _after_fork() -> None:
-    global _lock, _forks
-    _lock = threading.Lock()
-    _forks += 1
-    for entry in _envs.values():
-        entry.env.close()  # closes the child's mapping and descriptor, not the parent's
-    _envs.clear()
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it. What is mapped stays valid in a child
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _open(path: Path) -> tuple[tuple[int, int], _Env]:
-    info = path.stat()
-    where = info.st_dev, info.st_ino
+def _open(path: Path, size: int) -> Tree:
+    """Map a shard, once for all readers of this process, until the last of them is gone."""
     with _lock:
-        _close_released()
-        if where not in _envs:
-            try:
-                allow_files(len(_envs))
-                env = lmdb.open(
-                    os.fsencode(path), subdir=False, readonly=True, create=False, lock=False, readahead=False, lib_version=0
-                )
-            except lmdb.Error as error:
-                raise FormatError(f"{path} cannot be opened as LMDB: {error}; run fastdata verify {path.parent.parent}") from error
-            _envs[where] = _Env(env)
-        _envs[where].users += 1
-        return where, _envs[where]
+        allow_files(len(_trees))
+        try:
+            with open_regular(path) as file:
+                info = os.fstat(file.fileno())
+                check_bytes(path, info.st_size, size)
+                tree = _trees.get((info.st_dev, info.st_ino))
+                if tree is None:
+                    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # has a descriptor of its own
+                    mapped.madvise(mmap.MADV_RANDOM)
+                    tree = _trees[info.st_dev, info.st_ino] = Tree(mapped)
+                return tree
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, OutOfBounds) as error:
+            raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: object) -> FormatError:
+    return FormatError(f"{path} is damaged: {error}; run fastdata verify {path.parent.parent}")
 
 
 def allow_files(count: int) -> None:
@@ -142,116 +130,97 @@ def allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else count + 65_536, hard))
 
 
-def _release(shards: Opened, forks: int) -> None:
-    """Close the shards of a reader that is gone, now or at the next `_open`.
-
-    The garbage collector may call this in the middle of `_open`, in the thread that holds the lock, so it never waits for it.
-    """
-    _released.append((shards, forks))
-    if _lock.acquire(blocking=False):
-        try:
-            _close_released()
-        finally:
-            _lock.release()
-
-
-def _close_released() -> None:
-    while _released:
-        shards, forks = _released.popleft()
-        for where, entry in shards.values() if forks == _forks else ():
-            entry.users -= 1
-            if entry.users == 0 and _envs.pop(where, None) is not None:
-                entry.env.close()
-
-
 class ShardReader:
-    """Random access to the records of one variant. A shard is opened when it is first read. Pickling keeps only the paths.
+    """Random access to the records of one variant. A shard is mapped when it is first read. Pickling keeps only the paths.
 
     Args:
         paths: the shards, in order.
         counts: the number of records in each.
-        sizes: the size of each file in bytes, from the manifest: mapping a shorter file would kill the process.
+        sizes: the size of each file in bytes, from the manifest.
         rows: the numbers of the records to read; None: all.
+        lengths: the bytes of each record to read; None: they are not known. They are not pickled.
+        manifests: of the store that the shards belong to. While it is another, no shard is opened.
     """
 
-    def __init__(self, paths: Sequence[Path], counts: Sequence[int], sizes: Sequence[int], rows: Any = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        counts: Sequence[int],
+        sizes: Sequence[int],
+        rows: Any = None,
+        lengths: Any = None,
+        manifests: Sequence[Stamp] = (),
+    ) -> None:
         self._paths = list(paths)
         self._sizes = list(sizes)
         self._starts = [0, *accumulate(counts)]
         self._rows = rows
-        self._reset()
-
-    def _reset(self) -> None:
-        self._opened: Opened = {}
-        self._opening = threading.Lock()
-        self._local = threading.local()  # each thread needs its own read transactions
-        self._forks = _forks
-        self._finalizer = weakref.finalize(self, _release, self._opened, _forks)
-        self._finalizer.atexit = False
+        self._lengths = None if lengths is None else memoryview(np.minimum(lengths, LONGEST).astype(np.uint32))  # quick to index
+        self._manifests = tuple(manifests)
+        self._opened: dict[int, Tree] = {}
 
     def __len__(self) -> int:
         return self._starts[-1] if self._rows is None else len(self._rows)
 
     def get(self, index: int) -> memoryview:
-        """Return the bytes of a record. The view is valid as long as this reader: decode or copy it at once."""
-        if self._forks != _forks:
-            self._finalizer.detach()
-            self._reset()
-        if self._rows is not None:
-            index = int(self._rows[index])
-        shard = bisect.bisect_right(self._starts, index) - 1
+        """Return the bytes of a record, which stay valid for as long as they are held.
+
+        Raises:
+            FormatError: the shard is damaged, or another file than the manifest says.
+            StoreError: the shard cannot be read, or the store was replaced.
+        """
+        row = index if self._rows is None else int(self._rows[index])
+        shard = bisect_right(self._starts, row) - 1
         try:
-            txn = self._local.txns[shard]
-        except (AttributeError, KeyError):
-            txn = self._begin(shard)
+            tree = self._opened[shard]
+        except KeyError:
+            tree = self.open(shard)
+        number = row - self._starts[shard]
         try:
-            record: memoryview | None = txn.get(key(index - self._starts[shard]))
-        except lmdb.Error as error:
-            raise FormatError(f"{self._paths[shard]} is damaged: {error}; run fastdata verify") from error
-        if record is None:
-            raise FormatError(f"{self._paths[shard]} has no record {index - self._starts[shard]}; run fastdata verify")
+            record = tree.get(number)
+        except (ValueError, OutOfBounds) as error:
+            raise _damaged(self._paths[shard], error) from None
+        if self._lengths is not None and len(record) != self._lengths[index]:
+            found = f"record {number} has {len(record)} bytes, the store's tables say {self._lengths[index]}"
+            raise _damaged(self._paths[shard], found)
         return record
 
     def expect(self, indices: Array) -> None:
-        """Do nothing: LMDB reads records when they are needed."""
+        """Do nothing: records are read when they are needed."""
 
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
         return np.array([len(self.get(k)) for k in range(len(self))], np.int64)
 
-    def count(self, shard: int) -> int:
-        """Return the number of records that LMDB finds in a shard."""
-        self._begin(shard)
-        return int(self._opened[shard][1].env.stat()["entries"])
-
-    def _begin(self, shard: int) -> Any:
+    def open(self, shard: int) -> Tree:
+        """Map a shard, and check what says where its records lie. The store must be the one that it was."""
         if not 0 <= shard < len(self._paths):
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
-        path = self._paths[shard]
-        with self._opening:
-            if shard not in self._opened:
-                check_size(path, self._sizes[shard])
-                self._opened[shard] = _open(path)
-        if not hasattr(self._local, "txns"):
-            self._local.txns = {}
-        txn = self._opened[shard][1].env.begin(buffers=True)
-        self._local.txns[shard] = txn
-        return txn
+        path, count = self._paths[shard], self._starts[shard + 1] - self._starts[shard]
+        tree = _open(path, self._sizes[shard])
+        for manifest in self._manifests:  # after the file was opened: who replaces a store removes its manifest first
+            manifest.check()
+        if tree.count != count:
+            raise _damaged(path, f"it has {tree.count} records, the manifest says {count}")
+        return self._opened.setdefault(shard, tree)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_paths": self._paths, "_sizes": self._sizes, "_starts": self._starts, "_rows": self._rows}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+        return self.__dict__ | {"_lengths": None, "_opened": {}}
 
 
 def check_size(path: Path, size: int) -> None:
-    """Raise an error unless a file exists and has the size that the manifest says."""
+    """Raise an error unless there is a file of the size that the manifest says."""
     try:
-        found = path.stat().st_size
+        info = path.stat()
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
+    if not stat.S_ISREG(info.st_mode):
+        raise FormatError(f"{path} is not a regular file; copy the whole store again, or prepare it again")
+    check_bytes(path, info.st_size, size)
+
+
+def check_bytes(path: Path, found: int, size: int) -> None:
+    """Raise an error unless a file has the size that the manifest says."""
     if found != size:
         raise FormatError(
             f"{path} has {found} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it again"

@@ -11,7 +11,19 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.files import IMAGES, NAMES, REJECTS, ROWS, SAMPLES, shard_file
+from fastdata.store.checked import CheckedRecords
+from fastdata.store.files import (
+    IMAGES,
+    MANIFEST,
+    NAMES,
+    REJECTS,
+    ROWS,
+    SAMPLES,
+    Stamp,
+    file_sum,
+    open_regular,
+    shard_file,
+)
 from fastdata.store.format import Manifest, Variant, read_manifest, variant_columns
 from fastdata.store.place import Place, Records
 from fastdata.store.shards import ShardReader, check_size
@@ -29,7 +41,8 @@ class Store:
     Args:
         path: the folder, or a Place. A store that has grown is opened as its newest version.
         kind: the kind of data it must hold; None: any.
-        fingerprint: open the version with this fingerprint; None: the newest.
+        fingerprint: open the version with this fingerprint, or whose manifest has this xxh3-128; None: the newest.
+        check: "first": compare each record with its checksum when it is first read; None: do not.
 
     Attributes:
         path: the folder, absolute; that of the version, if the store has grown.
@@ -44,9 +57,17 @@ class Store:
     Raises:
         StoreError: there is no finished store at `path`, or not this version, or it holds another kind.
         FormatError: its version is newer, or a file is missing, cut short or damaged.
+        ValueError: check has another value, or its records have no checksums of their own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], kind: str | None = "images", *, fingerprint: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        kind: str | None = "images",
+        *,
+        fingerprint: str | None = None,
+        check: str | None = None,
+    ) -> None:
         self.path = current(Path(path).absolute(), fingerprint)
         self.place: Path | Place = path if isinstance(path, Place) else self.path
         self.manifest: Manifest = read_manifest(self.path)
@@ -55,6 +76,8 @@ class Store:
         if kind not in (None, self.manifest.kind):
             found = self.manifest.kind
             raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {self.kind.reader}")
+        self.check = self._checked(check)
+        self._manifests = self._stamps()
         self._check_sizes()
         first = [v.name for v in self.manifest.variants if not v.image]
         others = [v.name for v in self.manifest.variants if v.image]
@@ -63,6 +86,42 @@ class Store:
         self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(labels, first)) if table else np.empty(0)
         self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
         self.rows: Array | None = self._load(ROWS, np.dtype("<i8")) if ROWS in self.manifest.files else None
+        self._check_rows()
+        self.kind.check(self)
+
+    def _checked(self, check: str | None) -> str | None:
+        if check not in (None, "first"):
+            raise ValueError(f"check is {check!r}, but must be 'first' or None")
+        if check and not all(map(self.one_each, self.manifest.variants)):
+            raise ValueError(f"check is {check!r}, but records of {self.manifest.kind} have no checksums: use fastdata verify")
+        return check
+
+    def one_each(self, variant: Variant) -> bool:
+        """Return whether each sample is one record, whose length and checksum the tables have."""
+        subset = ROWS in self.manifest.files
+        return self.kind.checksums and (subset or self.manifest.shard_records(variant) == self.manifest.shard_samples)
+
+    def _check_rows(self) -> None:
+        """Check that the records of a subset exist."""
+        if self.rows is not None and len(self):
+            count = min(sum(self.manifest.shard_records(variant)) for variant in self.manifest.variants)
+            if int(self.rows.min()) < 0 or int(self.rows.max()) >= count:
+                raise FormatError(f"{self.path / ROWS} names records that are not from 0 to {count - 1}; make the subset again")
+
+    def _stamps(self) -> list[Stamp]:
+        """Return what tells that the shards still are those of this store: its manifest, and that of the store that has them."""
+        stamps = [Stamp(self.path / MANIFEST, self.manifest.xxh3_128)]
+        if self.shards != self.path and not isinstance(self.place, Place):
+            try:
+                theirs = read_manifest(self.shards)
+            except StoreError as error:
+                raise type(error)(f"{self.path} has its shards in {self.shards}: {error}") from None
+            stamps.append(Stamp(self.shards / MANIFEST, theirs.xxh3_128))
+            known = {variant.name: variant.shards for variant in theirs.variants}
+            for variant in self.manifest.variants:  # a store that has grown lists only the shards that it had first
+                if any(a != b for a, b in zip(variant.shards, known.get(variant.name, ()), strict=False)):
+                    raise StoreError(f"{self.shards} was replaced after {self.path} had been made of it: make that again")
+        return stamps
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():
@@ -72,7 +131,11 @@ class Store:
                 check_size(self.shard(variant, shard), total.bytes)
 
     def _load(self, file: str, want: np.dtype[Any]) -> Array:
-        """Return a table with a row for each sample."""
+        """Return a table with a row for each sample, after comparing it with its checksum."""
+        if file_sum(self.path / file) != self.manifest.files[file]:
+            raise FormatError(
+                f"{self.path / file} is not what was written: its checksum differs; copy it again, or prepare the store again"
+            )
         try:
             samples: Array = np.load(self.path / file, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
         except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
@@ -93,7 +156,7 @@ class Store:
     def field(self, variant: Variant, name: str) -> Array:
         """Return what the tables say of each record of a variant: "height", "width", "bytes" or "xxh3"."""
         table: Array = self._others if variant.image else self.samples
-        found: Array = table[f"{variant.name}/{name}"]
+        found: Array = np.asarray(table)[f"{variant.name}/{name}"]  # indexing a memmap takes longer
         return found
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
@@ -133,10 +196,14 @@ class Store:
 
     def reader(self, variant: Variant) -> Records:
         """Open the records of a variant."""
+        reader: Records
         if isinstance(self.place, Place):
-            return self.place.reader(self.manifest, variant)
-        paths = [self.shard(variant, k) for k in range(len(variant.shards))]
-        return ShardReader(paths, self.manifest.shard_records(variant), [s.bytes for s in variant.shards], self.rows)
+            reader = self.place.reader(self.manifest, variant)
+        else:
+            paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [s.bytes for s in variant.shards]
+            records = self.manifest.shard_records(variant)
+            reader = ShardReader(paths, records, sizes, self.rows, self.kind.record_bytes(self, variant), self._manifests)
+        return reader if self.check is None else CheckedRecords(reader, self.field(variant, "xxh3"), self.place)
 
     def shard(self, variant: Variant, number: int) -> Path:
         """Return the path of a shard."""
@@ -164,7 +231,7 @@ class Store:
 
     def _lines(self, name: str, kind: type) -> list[Any]:
         try:
-            with (self.path / name).open("rb") as file:
+            with open_regular(self.path / name) as file:
                 lines = [json.loads(line) for line in file]
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{self.path / name} is damaged: {error}") from None

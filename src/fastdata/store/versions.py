@@ -24,19 +24,20 @@ def versions(root: Path) -> list[int]:
 
 
 def current(path: Path, fingerprint: str | None = None) -> Path:
-    """Return the folder with the manifest of a store: its newest version, or the one with this fingerprint.
+    """Return the folder with the manifest of a store: its newest version, or the one that is asked for.
 
     Args:
         path: a store, or the folder of one of its versions, which stands for that version.
-        fingerprint: of the version that was opened before; None: take the newest.
+        fingerprint: of the version that was opened before, or the xxh3-128 of its manifest; None: take the newest.
 
     Raises:
-        StoreError: there is no version with this fingerprint.
+        StoreError: there is no such version.
     """
     known = [version_folder(path, number) for number in reversed(versions(path))]
     if fingerprint is None:
         return known[0] if known else path
     for folder in (*known, path):
-        if read_manifest(folder).fingerprint == fingerprint:
+        manifest = read_manifest(folder)
+        if fingerprint in (manifest.fingerprint, manifest.xxh3_128):
             return folder
     raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")

@@ -92,7 +92,7 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         store = Store(path, "tokens")
         self.path = store.path
         self._place = store.place
-        self._fingerprint = store.manifest.fingerprint
+        self._fingerprint = store.manifest.xxh3_128
         self.block_size = block_size
         self.mode = mode
         self.documents = documents

@@ -111,6 +111,11 @@ class TokenKind(Kind):
 
         return SAMPLES_DTYPE
 
+    def record_bytes(self, store: Any, variant: Any) -> Any:
+        from fastdata.text.sections import record_bytes
+
+        return record_bytes(store.manifest.section("tokens").counts, variant)
+
     def described(self, manifest: Any) -> str:
         return self.name
 

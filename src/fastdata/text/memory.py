@@ -23,6 +23,7 @@ from fastdata.errors import FormatError
 from fastdata.shared_memory import SharedArray
 from fastdata.store.place import Place
 from fastdata.store.store import Store
+from fastdata.text.sections import record_bytes
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
 
@@ -121,7 +122,8 @@ class TokenMemory:
         if isinstance(store.place, Place):
             store.place.require(store.manifest, variant)
         self._reader = store.reader(variant)
-        self._records = store.manifest.shard_records(variant)
+        self._variant = variant
+        self._what = str(store.place)
         self._copied: SharedArray | None = None
         self._copied_records = 0
         self._process = -1
@@ -136,17 +138,18 @@ class TokenMemory:
         """Find the runs, once in each process: a forked child maps the files at other addresses."""
         if self._process == os.getpid():
             return
-        parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(self._copied_records, len(self._reader))]
-        if self._copied is None:
-            ends = np.cumsum(self._records)
-            found = tuple(sum(map(len, parts[end - n : end])) for end, n in zip(ends, self._records, strict=True))
-            if found != self.counts:
-                raise FormatError("the records hold other numbers of tokens than the manifest says; run fastdata verify")
-        elif len(self._copied.array):
+        records = [self._reader.get(k) for k in range(self._copied_records, len(self._reader))]
+        if not np.array_equal([len(r) for r in records], record_bytes(self.counts, self._variant)[self._copied_records :]):
+            raise FormatError(f"{self._what} has records of other sizes than its manifest says; run fastdata verify {self._what}")
+        parts = [np.frombuffer(record, self.dtype) for record in records]
+        if self._copied is not None and len(self._copied.array):
             parts = [self._copied.array, *parts]
         self._parts = parts  # which keep the memory of a remote store
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
+        order = np.argsort(addresses, kind="stable")
+        if (addresses[order][1:] < (addresses + lengths * self.dtype.itemsize)[order][:-1]).any():
+            raise FormatError(f"{self._what} has records that overlap; run fastdata verify {self._what}")
         base = int(addresses.min(initial=1 << 62))
         places = (addresses - base) // self.dtype.itemsize
         self._runs = Runs(np.append(0, np.cumsum(lengths)), places)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from fastdata.store.format import Variant, counted, entry
 
-__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "parse_tokens"]
+__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "parse_tokens", "record_bytes"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
 
 RECORD_BYTES = (256 << 12) - 16  # with LMDB's header of 16 bytes, a record fills whole pages
 # `source` is the document's place in the list of inputs, `start` the place of its first token in the store.
@@ -45,5 +50,15 @@ def parse_tokens(found: Any, variant: Variant) -> Tokens:
     end, counts = found["end"], counted(found["counts"])
     if len(counts) != len(variant.shards) or variant.records is None:
         raise ValueError(f"{len(counts)} counts of tokens for {len(variant.shards)} shards")
+    itemsize = np.dtype(variant.form.dtype).itemsize
+    if variant.records != tuple(-(-count * itemsize // RECORD_BYTES) for count in counts):
+        raise ValueError(f"{variant.records} records for {counts} tokens")
     end = None if end is None else entry(end, int)
     return Tokens(engine, name, sha256, entry(found["vocab_size"], int), end, entry(found["largest"], int), counts)
+
+
+def record_bytes(counts: Sequence[int], variant: Variant) -> Array:
+    """Return the bytes of each record, int64 [records]. counts: the number of tokens in each shard."""
+    sizes = (count * np.dtype(variant.form.dtype).itemsize for count in counts)
+    parts = ((min(size - start, RECORD_BYTES) for start in range(0, size, RECORD_BYTES)) for size in sizes)
+    return np.fromiter(chain.from_iterable(parts), np.int64)

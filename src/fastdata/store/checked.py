@@ -1,0 +1,59 @@
+"""Records that are compared with their checksums."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from fastdata.errors import FormatError
+from fastdata.store.place import Records
+
+__all__ = ["CheckedRecords"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class CheckedRecords:
+    """Records, each of which is compared with its checksum when this process first reads it.
+
+    Args:
+        records: what to read.
+        sums: the xxh3-64 of each.
+        place: of the store, for messages.
+    """
+
+    def __init__(self, records: Records, sums: Any, place: str | os.PathLike[str]) -> None:
+        self._records = records
+        self._sums = sums
+        self._place = place
+        self._seen = bytearray(len(records))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, index: int) -> memoryview:
+        """Return the bytes of a record: decode or copy them at once.
+
+        Raises:
+            FormatError: they are not what was written.
+        """
+        record = self._records.get(index)
+        if not self._seen[index]:
+            if xxhash.xxh3_64_intdigest(record) != self._sums[index]:
+                place = self._place
+                raise FormatError(
+                    f"sample {index} of {place} is not what was written: its checksum differs; run fastdata verify {place}"
+                )
+            self._seen[index] = 1
+        return record
+
+    def expect(self, indices: Array) -> None:
+        """Prepare for reading these records."""
+        self._records.expect(indices)
+
+    def lengths(self) -> Array:
+        """Return the bytes of each record, int64 [n]."""
+        return self._records.lengths()
