@@ -13,6 +13,7 @@ from fastdata.images.tokens import decode_tokens
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import ColumnReader
+from fastdata.store.files import Stamp
 
 __all__ = ["ConcatValues", "StoreValues", "Values", "items_of"]
 
@@ -40,12 +41,14 @@ class StoreValues:
         root: the store.
         column: one of its columns.
         samples: how many samples the store has.
+        manifests: of the store. While it is another, no file is opened.
     """
 
-    def __init__(self, root: Path, column: Column, samples: int) -> None:
+    def __init__(self, root: Path, column: Column, samples: int, manifests: Sequence[Stamp] = ()) -> None:
         self.column = column
         self._root = root
         self._samples = samples
+        self._manifests = manifests
         self._opened: ColumnReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,7 +59,10 @@ class StoreValues:
 
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
         if self._opened is None:
-            self._opened = ColumnReader(self._root, self.column, self._samples)
+            opened = ColumnReader(self._root, self.column, self._samples)
+            for manifest in self._manifests:
+                manifest.check()
+            self._opened = opened
         if self.column.type in TEXTS:
             return self._opened.objects(rows)
         if not self.column.many:

@@ -191,7 +191,8 @@ class StoreImages(_Holdable):
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
-        self.columns = {c.name: StoreValues(self.store.path, c, len(self.store)) for c in self.store.manifest.columns}
+        where, count, stamps = self.store.path, len(self.store), self.store.stamps
+        self.columns = {c.name: StoreValues(where, c, count, stamps) for c in self.store.manifest.columns}
         self.by_size: dict[int | None, Held] = {}
         self._names: list[str] | None = None
 

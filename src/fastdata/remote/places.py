@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError
-from fastdata.store.tree import OutOfBounds, Tree
+from fastdata.store.tree import BROKEN, Tree
 
 __all__ = ["record_places"]
 
@@ -26,7 +26,7 @@ def record_places(path: str | os.PathLike[str], records: int) -> Array:
         with open(path, "rb") as file:
             tree = Tree(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
         places = tree.places()
-    except (ValueError, OutOfBounds) as error:
+    except BROKEN as error:
         raise FormatError(f"{path} is damaged: {error}") from None
     if len(places) != records:
         raise FormatError(f"{path} has {len(places)} records, the manifest says {records}")

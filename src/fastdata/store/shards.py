@@ -21,7 +21,7 @@ import numpy as np
 
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import FileSum, Stamp, file_sum, open_regular
-from fastdata.store.tree import OutOfBounds, Tree
+from fastdata.store.tree import BROKEN, Tree
 
 __all__ = ["ShardReader", "ShardWriter", "allow_files", "key"]
 
@@ -115,7 +115,7 @@ def _open(path: Path, size: int) -> Tree:
                 return tree
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, OutOfBounds) as error:
+        except BROKEN as error:
             raise _damaged(path, error) from None
 
 
@@ -178,7 +178,7 @@ class ShardReader:
         number = row - self._starts[shard]
         try:
             record = tree.get(number)
-        except (ValueError, OutOfBounds) as error:
+        except BROKEN as error:
             raise _damaged(self._paths[shard], error) from None
         if self._lengths is not None and len(record) != self._lengths[index]:
             found = f"record {number} has {len(record)} bytes, the store's tables say {self._lengths[index]}"

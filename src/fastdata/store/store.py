@@ -52,6 +52,7 @@ class Store:
         kind: its kind of data.
         samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table. `field` reads what it says of
             the variants.
+        stamps: what tells whether the store has been replaced since.
         rows: of a subset, the record of each sample, counted through all shards; None: sample i is record i.
 
     Raises:
@@ -77,7 +78,7 @@ class Store:
             found = self.manifest.kind
             raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {self.kind.reader}")
         self.check = self._checked(check)
-        self._manifests = self._stamps()
+        self.stamps = self._stamp()
         self._check_sizes()
         first = [v.name for v in self.manifest.variants if not v.image]
         others = [v.name for v in self.manifest.variants if v.image]
@@ -108,7 +109,7 @@ class Store:
             if int(self.rows.min()) < 0 or int(self.rows.max()) >= count:
                 raise FormatError(f"{self.path / ROWS} names records that are not from 0 to {count - 1}; make the subset again")
 
-    def _stamps(self) -> list[Stamp]:
+    def _stamp(self) -> list[Stamp]:
         """Return what tells that the shards still are those of this store: its manifest, and that of the store that has them."""
         stamps = [Stamp(self.path / MANIFEST, self.manifest.xxh3_128)]
         if self.shards != self.path and not isinstance(self.place, Place):
@@ -131,11 +132,8 @@ class Store:
                 check_size(self.shard(variant, shard), total.bytes)
 
     def _load(self, file: str, want: np.dtype[Any]) -> Array:
-        """Return a table with a row for each sample, after comparing it with its checksum."""
-        if file_sum(self.path / file) != self.manifest.files[file]:
-            raise FormatError(
-                f"{self.path / file} is not what was written: its checksum differs; copy it again, or prepare the store again"
-            )
+        """Return a table with a row for each sample."""
+        self._check_sum(file)
         try:
             samples: Array = np.load(self.path / file, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
         except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
@@ -145,6 +143,13 @@ class Store:
         if samples.dtype != want or samples.shape != (self.manifest.num_samples,):
             raise FormatError(f"{self.path / file} holds {samples.shape} {samples.dtype}, the manifest says {len(self)} x {want}")
         return samples
+
+    def _check_sum(self, file: str) -> None:
+        """Compare a file with its checksum."""
+        if file_sum(self.path / file) != self.manifest.files[file]:
+            raise FormatError(
+                f"{self.path / file} is not what was written: its checksum differs; copy it again, or prepare the store again"
+            )
 
     def __len__(self) -> int:
         return self.manifest.num_samples
@@ -202,7 +207,7 @@ class Store:
         else:
             paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [s.bytes for s in variant.shards]
             records = self.manifest.shard_records(variant)
-            reader = ShardReader(paths, records, sizes, self.rows, self.kind.record_bytes(self, variant), self._manifests)
+            reader = ShardReader(paths, records, sizes, self.rows, self.kind.record_bytes(self, variant), self.stamps)
         return reader if self.check is None else CheckedRecords(reader, self.field(variant, "xxh3"), self.place)
 
     def shard(self, variant: Variant, number: int) -> Path:
@@ -230,6 +235,7 @@ class Store:
         return rejects
 
     def _lines(self, name: str, kind: type) -> list[Any]:
+        self._check_sum(name)
         try:
             with open_regular(self.path / name) as file:
                 lines = [json.loads(line) for line in file]

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["OutOfBounds", "Tree"]
+__all__ = ["BROKEN", "Tree"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+BROKEN = (ValueError, OutOfBounds, OverflowError)  # what a Tree raises if its file is damaged, or is no such tree
 HEADER = 16  # bytes of a page's header
 INTRO = 16  # bytes of a node's header and key
 KEY = 8
@@ -49,7 +50,7 @@ class Tree:
         count: how many there are.
 
     Raises:
-        ValueError, OutOfBounds: the file is damaged, or no such tree. All methods may raise them.
+        BROKEN: the file is damaged, or no such tree. All methods may raise it.
     """
 
     def __init__(self, mapped: mmap.mmap) -> None:

@@ -91,6 +91,14 @@ class TableKind(Kind):
 
         return {"table": parse_table(body["table"], variants[0].records)}
 
+    def record_bytes(self, store: Any, variant: Any) -> Any:
+        """Return the bytes of the columns and masks of each shard."""
+        import numpy as np
+
+        table = store.manifest.section("table")
+        each = [1 if is_mask else np.dtype(column.dtype).itemsize for column, is_mask in table.records()]
+        return np.outer(store.manifest.shard_samples, each).reshape(-1)
+
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return a dtype without columns: there is no samples.npy."""
         import numpy as np
