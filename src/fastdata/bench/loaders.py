@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,8 +29,9 @@ from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.planes import planes_to_rgb, split_planes
 from fastdata.images.stored import LMDBDataset
-from fastdata.loader.fetch import quiet_worker, ready_to_fork
+from fastdata.loader.fetch import ready_to_fork
 from fastdata.loader.loader import Loader
+from fastdata.loader.workers import begin_worker
 from fastdata.store.format import read_manifest
 from fastdata.store.versions import current
 from fastdata.torch_private import end_kept_workers
@@ -197,22 +197,20 @@ class Bare:
 
     def close(self) -> None:
         for process, pipe in self._running:
-            pipe.close()
             process.kill()
             process.join()
+            pipe.close()
         self._running = []
 
 
 def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> None:
     """Run a bare process, which sends back only counts, and means if asked to check."""
     torch.set_num_threads(1)
-    quiet_worker(0)
-    parent = os.getppid()
+    begin_worker(0)
     batches = _render(dataset, [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)])
-    while os.getppid() == parent:  # ends this process if the parent was killed
-        if pipe.poll(1.0):
-            what, seconds = pipe.recv()
-            pipe.send(_check_batches(batches, dataset, len(rows), seconds) if what == "check" else _count_images(batches, seconds))
+    while True:
+        what, seconds = pipe.recv()
+        pipe.send(_check_batches(batches, dataset, len(rows), seconds) if what == "check" else _count_images(batches, seconds))
 
 
 def _render(dataset: ImageDataset, chunks: list[Array]) -> Iterator[Array]:

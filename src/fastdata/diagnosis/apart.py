@@ -7,6 +7,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from fastdata.children import end_with_parent
 from fastdata.errors import LoaderError
 from fastdata.loader.fetch import ready_to_fork, wrap_error
 from fastdata.torch_private import ExceptionWrapper
@@ -45,6 +46,7 @@ def apart(function: Callable[[], T]) -> T:
 
 
 def _send(sender: Connection, function: Callable[[], object]) -> None:
+    end_with_parent()
     try:
         result = function()
     except Exception as error:  # noqa: BLE001  whatever a user's dataset raises, the parent raises it

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from fastdata.children import end_with_parent
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.loader.engine import Engine
@@ -27,7 +28,7 @@ from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared_memory import SharedArray
 from fastdata.torch_private import arrived, default_device, end_workers, kill_workers, workers_of
 
-__all__ = ["Workers", "why_died"]
+__all__ = ["Workers", "begin_worker", "why_died"]
 
 
 def why_died() -> str:
@@ -92,8 +93,9 @@ class WorkerInit:
 
 
 def begin_worker(worker: int) -> None:
-    """Ignore Ctrl-C, which all processes of a terminal receive: the parent handles it."""
+    """Ignore Ctrl-C, which all processes of a terminal receive: the parent handles it. End with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     quiet_worker(worker)
 
 

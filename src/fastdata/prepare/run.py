@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.children import uninterrupted
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import strikes_path
@@ -37,7 +38,7 @@ __all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
 
 TICK_S = 0.1
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
-CODE = "import sys; from fastdata.prepare.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+CODE = "import sys; from fastdata.prepare.worker import main; main(*map(int, sys.argv[1:]))"
 
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
 SENDERS = 4  # finished shards that are sent to object storage at a time
@@ -56,8 +57,9 @@ class _Worker:
         self._status.flush()
         self.progress: Any = np.frombuffer(mmap.mmap(self._status.fileno(), STATUS.itemsize), STATUS)
         self.progress["place"] = -1
-        with theirs, _uninterrupted():
-            descriptors = theirs.fileno(), self._status.fileno()
+        alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
+        with theirs, alive, uninterrupted():
+            descriptors = theirs.fileno(), self._status.fileno(), alive.fileno()
             self.process = subprocess.Popen(
                 [sys.executable, "-c", CODE, *map(str, descriptors)],
                 pass_fds=descriptors,
@@ -96,6 +98,7 @@ class _Worker:
         self.process.kill()  # has no effect if it is dead already
         code = self.process.wait()
         self.pipe.close()
+        self._alive.close()
         self._status.close()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
@@ -221,16 +224,6 @@ class Pool:
     def total(self, name: str) -> int:
         """Return the sum of a field of STATUS over all workers."""
         return int(self._retired[name][0] + sum(w.progress[name][0] for w in self._workers))
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Block Ctrl-C while a process starts. The child inherits the mask, so no worker is interrupted, even while it imports."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _read_strikes(work: Work, shard: int) -> dict[int, tuple[int, str, str]]:

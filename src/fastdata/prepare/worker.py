@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from fastdata import kinds
+from fastdata.children import end_with
 from fastdata.errors import CodecError, RemoteError, StoreError
 from fastdata.remote.places import record_places
 from fastdata.remote.session import carry_out
@@ -112,17 +112,11 @@ class Progress:
 
     def __init__(self, status: Array) -> None:
         self._status = status
-        self._parent = os.getppid()
 
     def at(self, place: int, *, extra_s: int = 0) -> None:
-        """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout.
-
-        End the process if the parent is gone.
-        """
+        """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
         self._status["extra_s"] = extra_s
         self._status["place"] = place
-        if os.getppid() != self._parent:
-            sys.exit(1)
 
     def add(self, *, done: int = 0, rejected: int = 0, size: int = 0) -> None:
         self._status["done"] += done
@@ -181,9 +175,10 @@ def shard_table(out: Path, shard: int) -> Path:
     return out / WORK / f"shard-{shard:05d}.json"
 
 
-def main(connection: int, status: int) -> None:
-    """Serve tasks until the parent hangs up."""
+def main(connection: int, status: int, alive: int) -> None:
+    """Serve tasks until the parent hangs up. alive: a pipe whose other end is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    end_with(alive)
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()

@@ -15,6 +15,7 @@ from typing import Any
 
 import lmdb
 
+from fastdata.children import uninterrupted
 from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Item, Kind, Selection, make_list, open_once
@@ -74,7 +75,9 @@ def _entries(path: AnyPath) -> Iterator[tuple[str, int]]:
     """Yield the key and size of each entry. `walk` reads them in another process, which LMDB may crash on a damaged page."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-c", WALK, os.fspath(_file(path).absolute())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env) as process:
+    with uninterrupted():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env)
+    with process:
         assert process.stdout is not None
         end = "it ended early"
         for line in process.stdout:
@@ -93,6 +96,7 @@ def _entries(path: AnyPath) -> Iterator[tuple[str, int]]:
 
 def walk(path: str) -> None:
     """Print the entries of a database as JSON lines of key and size in bytes, then a string: the error, or ""."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends quietly if nobody reads them
     end = ""
     try:
         environment = _Environment(Path(path))

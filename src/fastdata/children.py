@@ -1,0 +1,48 @@
+"""Child processes: Ctrl-C is left to their parent, and they end with it, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["end_with", "end_with_parent", "uninterrupted"]
+
+
+def end_with(descriptor: int) -> None:
+    """Let the kernel kill this process when the last writer of a pipe is gone. Nobody may write to it.
+
+    The kernel does it at once and for nothing: also in the middle of a decoder, or while this process is stopped.
+    """
+    if hasattr(fcntl, "F_SETSIG"):  # Linux
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(descriptor)
+    if poll.poll(0):  # it was gone before
+        os._exit(1)
+
+
+def end_with_parent() -> None:
+    """End this process, which multiprocessing has started, when the process that asked for it ends.
+
+    With the start method forkserver that is not the parent of the system, so `os.getppid` does not tell.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        end_with(int(parent.sentinel))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Block Ctrl-C while a process starts. The child inherits the mask, so it is not interrupted, even while it imports."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
