@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import signal
@@ -9,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fastdata
+from fastdata.store.files import file_sum
 from stores import store
-from support import kill_group, members, start, until
+from support import PREP, kill_group, members, run, start, until, write_pictures
 
 LOADING = """
 import multiprocessing, sys
@@ -87,3 +91,99 @@ def test_nothing_is_left_when_the_process_of_a_loader_is_killed(tmp_path: Path, 
             assert not [name for name in names if name.exists()]
         finally:
             kill_group(process)
+
+
+# ---------------------------------------------------------------------------------------------- files and memory run out
+
+AT_LIMIT = """
+import os, resource, sys
+import numpy as np
+import fastdata
+
+def limit():
+    most = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    while True:
+        try:
+            os.dup(0)
+        except OSError:
+            return
+
+fastdata.open(sys.argv[1])[0]  # imports what is needed, and closes the shard again
+dataset = fastdata.open(sys.argv[1])
+limit()
+try:
+    dataset[0]
+except fastdata.FastDataError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def _array_store(folder: Path) -> Path:
+    np.save(folder / "a.npy", np.arange(24, dtype=np.int16).reshape(2, 3, 4))
+    return fastdata.prep(folder / "a.npy", folder / "a.fds", workers=1).out
+
+
+@pytest.mark.parametrize("kind", ["images", "arrays"])
+def test_a_store_that_cannot_be_read_for_want_of_open_files_is_not_called_damaged(tmp_path: Path, kind: str) -> None:
+    path = store() if kind == "images" else _array_store(tmp_path)
+    done = run(sys.executable, "-c", AT_LIMIT, path)
+    assert done.stdout.startswith("StoreError ") and "shard-00000.mdb cannot be opened: too many files are open" in done.stdout, (
+        done
+    )
+    assert "ulimit -n" in done.stdout and "verify" not in done.stdout
+
+
+NO_FILES = """
+import resource, sys
+if "fastdata.prepare.worker" in " ".join(sys.orig_argv):
+    import fastdata.images.shards as module
+    real = module._with_files
+    def with_files(*arguments):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return real(*arguments)
+    module._with_files = with_files
+"""
+
+
+def test_inputs_are_not_rejected_because_too_many_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(tmp_path / "in", 5)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(NO_FILES)
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
+        failed = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--workers", "1")
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert "too many files are open" in failed.stderr and "ulimit -n" in failed.stderr and "same command again" in failed.stderr
+    assert not (tmp_path / "o.fds/manifest.json").exists() and not list((tmp_path / "o.fds").rglob("*.tmp"))
+    assert run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--workers", "1").returncode == 0
+    assert (tmp_path / "o.fds/rejects.jsonl").read_bytes() == b""
+
+
+WRITE = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from fastdata.store.shards import ShardWriter
+
+if sys.argv[2] == "little":
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+writer = ShardWriter(Path(sys.argv[1]))
+rng = np.random.default_rng(0)
+for size in rng.integers(1, 9_000_000, 80).tolist() + [130_000_000] + [10] * 50_000:
+    writer.append(b"x" * size)
+print(writer.finish())
+"""
+
+
+@pytest.mark.slow
+def test_a_shard_has_the_same_bytes_where_address_space_is_limited(tmp_path: Path) -> None:
+    """LMDB's map is usually as large as any shard may become: 1 TiB. 540 MB need several steps of one that grows."""
+    sums = []
+    for space in ("much", "little"):
+        done = run(sys.executable, "-c", WRITE, tmp_path / space, space)
+        assert done.returncode == 0, done.stderr
+        sums.append(done.stdout)
+        assert done.stdout.strip() == str(file_sum(tmp_path / space))
+    assert sums[0] == sums[1]
+    assert filecmp.cmp(tmp_path / "much", tmp_path / "little", shallow=False)

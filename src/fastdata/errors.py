@@ -14,12 +14,14 @@ Wrong arguments raise `ValueError` or `TypeError`. A message says what was expec
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = [
+    "LACKS_MEMORY",
     "CodecError",
     "FastDataError",
     "FormatError",
@@ -28,6 +30,8 @@ __all__ = [
     "PrepError",
     "RemoteError",
     "StoreError",
+    "damaged",
+    "lacking",
     "needs",
     "warn_user",
 ]
@@ -83,6 +87,35 @@ def needs(package: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError:
         raise MissingExtraError(package) from None
+
+
+_FILES = "too many files are open: raise the limit of this process, which `ulimit -n` shows"
+LACKS_MEMORY = "memory ran out, of the machine or within the limit that `ulimit -v` shows: use fewer workers, or raise the limit"
+_LACKING = {
+    errno.EMFILE: _FILES,
+    errno.ENFILE: "too many files are open on this machine: raise fs.file-max, or let fewer processes run",
+    errno.ENOMEM: LACKS_MEMORY,
+    -4: LACKS_MEMORY,  # cv2.Error.StsNoMem
+}
+
+
+def lacking(error: BaseException | None) -> str:
+    """Return what ran out and what to do, if an error, or one that led to it, says that files or memory did; else ""."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return LACKS_MEMORY
+        number = error.errno if isinstance(error, OSError) else getattr(error, "code", None)  # of LMDB and of OpenCV
+        if isinstance(number, int) and number in _LACKING:
+            return _LACKING[number]
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def damaged(what: object, error: BaseException) -> StoreError:
+    """Return what to raise if a file of a store cannot be read: it is damaged, unless files or memory ran out."""
+    if found := lacking(error):
+        return StoreError(f"{what} cannot be opened: {found}")
+    return FormatError(f"{what} is damaged: {error}; run fastdata verify")
 
 
 def warn_user(message: str) -> None:

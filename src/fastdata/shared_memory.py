@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, lacking
 
 __all__ = ["SharedArray"]
 
@@ -36,13 +36,15 @@ class SharedArray:
         shape = (shape,) if isinstance(shape, int) else shape
         dtype = np.dtype(dtype)
         size = dtype.itemsize * math.prod(shape)
-        descriptor = os.memfd_create("fastdata", os.MFD_CLOEXEC)
+        descriptor = -1
         try:
+            descriptor = os.memfd_create("fastdata", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, max(size, 1))
             self._attach(descriptor, dtype, shape)
         except OSError as error:
-            os.close(descriptor)
-            raise StoreError(f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise StoreError(f"cannot reserve {size} bytes of shared memory: {lacking(error) or error.strerror}") from error
 
     @staticmethod
     def possible() -> bool:

@@ -125,7 +125,11 @@ class WebpHeader(Header):
     format: str = "webp"
 
     def pixels(self, data: bytes) -> Pixels:
-        return from_cv2(imdecode(data))
+        try:
+            return from_cv2(imdecode(data))
+        except CodecError:
+            np.empty(8 * self.height * self.width, np.uint8)  # raises if memory ran out, which OpenCV does not tell
+            raise
 
 
 def read_webp(data: bytes) -> WebpHeader:

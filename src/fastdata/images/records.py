@@ -12,7 +12,7 @@ import numpy as np
 
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.data.shown import shown
-from fastdata.errors import CodecError, FormatError, StoreError
+from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.columns import StoreValues, Values
 from fastdata.images.form import PixelFormat
 from fastdata.images.geometry import Placement, placement
@@ -378,7 +378,7 @@ def _read_file(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}; leave it out of the list") from None
+        raise StoreError(f"{path} cannot be read: {lacking(error) or f'{error.strerror}; leave it out of the list'}") from None
 
 
 def _parse(path: str, data: bytes) -> SourceImage:

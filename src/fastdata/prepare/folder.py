@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastdata import kinds
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_path
 from fastdata.remote.path import AnyPath
@@ -34,7 +34,8 @@ def writing(out: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot write {out}: {error}\nWhat is finished is kept; run the same command again.") from error
+        why = lacking(error) or error
+        raise StoreError(f"cannot write {out}: {why}\nWhat is finished is kept; run the same command again.") from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, overload
 import xxhash
 
 from fastdata import kinds
-from fastdata.errors import PrepError
+from fastdata.errors import PrepError, lacking
 from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
 from fastdata.prepare.remote_out import RemoteOut
@@ -149,6 +149,8 @@ def _checked(path: Path, total: str) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
+        if found := lacking(error):
+            raise PrepError(f"{path} cannot be read: {found}") from None
         raise _damaged(path, error.strerror or str(error)) from None
     if _checksum(data) != total:
         raise _damaged(path, "its checksum is wrong")

@@ -24,7 +24,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.children import end_with
-from fastdata.errors import CodecError, RemoteError, StoreError
+from fastdata.errors import LACKS_MEMORY, CodecError, RemoteError, StoreError, lacking
 from fastdata.remote.places import record_places
 from fastdata.remote.session import carry_out
 from fastdata.remote.url import Storage
@@ -50,6 +50,8 @@ __all__ = [
 
 # A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
 STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
+
+ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -175,6 +177,18 @@ def shard_table(out: Path, shard: int) -> Path:
     return out / WORK / f"shard-{shard:05d}.json"
 
 
+def _has_memory(error: BaseException | None) -> bool:
+    """Return whether there is memory for an ordinary input, once the input that led to an error has given back its own."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    try:
+        mmap.mmap(-1, ORDINARY_BYTES).close()
+    except (OSError, MemoryError):
+        return False
+    return True
+
+
 def main(connection: int, status: int, alive: int) -> None:
     """Serve tasks until the parent hangs up. alive: a pipe whose other end is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
@@ -189,7 +203,7 @@ def main(connection: int, status: int, alive: int) -> None:
                 parent.send(("done", _make_shard(job, task, progress)))
             except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
                 known = isinstance(error, (OSError, StoreError))  # such as a full disk; anything else is a bug
-                parent.send(("failed", str(error) if known else traceback.format_exc()))
+                parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
 def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
@@ -222,15 +236,18 @@ def reject_of(error: Exception) -> tuple[str, str]:
 
     Raises:
         RemoteError: it is this error, which says nothing about the input.
+        StoreError: files or memory ran out, and not because of the input: others would be rejected too.
     """
     if isinstance(error, RemoteError):
         raise error
+    if found := lacking(error):
+        if found != LACKS_MEMORY or not _has_memory(error):
+            raise StoreError(found) from error
+        return "too-large", "not enough memory to decode it"
     if isinstance(error, CodecError):
         return error.reason, str(error)
     if isinstance(error, FileNotFoundError):
         return "missing", "the file went away after it was listed"
     if isinstance(error, OSError):
         return "unreadable", error.strerror or type(error).__name__
-    if isinstance(error, MemoryError):
-        return "too-large", "not enough memory to decode it"
     return "undecodable", f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, StoreError
+from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.machine import available_cores
 from fastdata.remote.cache import Turn, place_bytes, shard_name
 from fastdata.remote.client import ask
@@ -199,11 +199,16 @@ class CachedReader:
         if not 0 <= shard < len(self._sums):
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
         allow_files(len(self._opened))
-        descriptor = self._in_memory(shard) if self._mirror.in_memory else self._in_cache(shard)
         try:
-            opened = _Shard(descriptor, self._sums[shard][0], self._counts[shard])
-        finally:
-            os.close(descriptor)
+            descriptor = self._in_memory(shard) if self._mirror.in_memory else self._in_cache(shard)
+            try:
+                opened = _Shard(descriptor, self._sums[shard][0], self._counts[shard])
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if found := lacking(error):
+                raise StoreError(f"{self._file(shard)} cannot be opened: {found}") from error
+            raise
         self._opened[shard] = opened
         most = 3 + AT_ONCE * available_cores() // max(min(self._counts), 1)
         while self._mirror.in_memory and len(self._opened) > most:

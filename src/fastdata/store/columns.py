@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, StoreError
+from fastdata.errors import FormatError, StoreError, damaged
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.files import COLUMNS, FileSum, file_sum, sync, unique, write_atomic
 
@@ -170,7 +170,7 @@ def _load(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
             found, _, _ = np.lib.format.read_array_header_1_0(file)
         values: Array = np.load(path, mmap_mode="r" if found[0] else None, allow_pickle=False)
     except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
-        raise FormatError(f"{path} is damaged: {error}") from None
+        raise damaged(path, error) from None
     if values.dtype != dtype or values.shape[1:] != shape:
         raise FormatError(f"{path} holds {values.dtype} {list(values.shape)}, the manifest says {dtype} {['n', *shape]}")
     return np.asarray(values)  # plain, because a slice of a memmap takes ten times as long

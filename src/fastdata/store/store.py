@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata import kinds
-from fastdata.errors import FormatError, StoreError
+from fastdata.errors import FormatError, StoreError, damaged
 from fastdata.store.checked import CheckedRecords
 from fastdata.store.files import (
     IMAGES,
@@ -137,7 +137,7 @@ class Store:
         try:
             samples: Array = np.load(self.path / file, mmap_mode="r" if self.manifest.num_samples else None, allow_pickle=False)
         except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
-            raise FormatError(f"{self.path / file} is damaged: {error}") from None
+            raise damaged(self.path / file, error) from None
         if not isinstance(samples, np.ndarray):
             raise FormatError(f"{self.path / file} is not a numpy array")
         if samples.dtype != want or samples.shape != (self.manifest.num_samples,):
@@ -240,7 +240,7 @@ class Store:
             with open_regular(self.path / name) as file:
                 lines = [json.loads(line) for line in file]
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"{self.path / name} is damaged: {error}") from None
+            raise damaged(self.path / name, error) from None
         if not all(type(line) is kind for line in lines):
             raise FormatError(f"{self.path / name} is damaged: a line is not a {kind.__name__}")
         return lines
