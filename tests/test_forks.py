@@ -23,10 +23,10 @@ import fastdata
 def start_pool():
     cv2.resize(numpy.zeros((2000, 2000, 3), numpy.uint8), (3000, 3000))
 
-def child(work):
+def child(work, daemon=False):
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    process = context.Process(target=lambda: queue.put(work()))
+    process = context.Process(target=lambda: queue.put(work()), daemon=daemon)
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -90,6 +90,44 @@ found = [[first, *child(rest)] == [first, *rest()] == child(again) == again()]
 loader.close()
 """,
         [True],
+    ),
+    "a Prefetcher that the parent has begun goes on there, and is refused in the child": (
+        """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+def work():
+    try:
+        next(batches)
+    except RuntimeError as error:
+        return str(error)
+
+batches = iter(fastdata.Prefetcher(DataLoader(TensorDataset(torch.arange(42)), 8, num_workers=2), "cpu"))
+values = next(batches)[0].tolist()
+found = ["begun by another process" in child(work)]
+for (more,) in batches:
+    values += more.tolist()
+found.append(values == list(range(42)))
+""",
+        [True, True],
+    ),
+    "a daemonic child is told that it may have no workers": (
+        """
+def work():
+    try:
+        next(batches)
+    except fastdata.LoaderError as error:
+        return str(error)
+
+loader = fastdata.Loader(fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32)), 8, num_workers=1)
+batches = iter(loader)
+ids = next(batches).ids.tolist()
+found = ["num_workers=0" in child(work, daemon=True)]
+for batch in batches:
+    ids += batch.ids.tolist()
+found.append(ids == list(range(42)))
+loader.close()
+""",
+        [True, True],
     ),
     "as many threads as before, here and in the child": (
         """
