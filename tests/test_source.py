@@ -281,11 +281,37 @@ def test_harmless_oddities_of_jpegs_are_read(progressive: bool) -> None:
         assert _apart(SourceImage(odd).decode(), clean) == 0, name
 
 
+def _icc(number: int, count: int, body: bytes = b"profile") -> bytes:
+    """A piece of an ICC profile, as a segment of a JPEG."""
+    return b"\xff\xe2" + struct.pack(">H12sBB", 16 + len(body), b"ICC_PROFILE", number, count) + body
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_profiles_and_previews_of_jpegs_are_ignored_whatever_they_say(progressive: bool) -> None:
+    data = _jpeg(_rgb(), progressive=progressive)
+    clean = SourceImage(data).decode()
+    for name, segments in {
+        "whole": _icc(1, 1),
+        "one of two": _icc(1, 2),
+        "number zero": _icc(0, 0),
+        "twice": _icc(1, 1) * 2,
+        "two counts": _icc(1, 2) + _icc(2, 3),
+        "empty": _icc(1, 1, b""),
+        "previews of a phone": b"\xff\xe2\0\x0eMPF\0MM\0*\0\0\0\x08",
+        "previews and a profile": b"\xff\xe2\0\x06MPF\0" + _icc(2, 2),
+        "filler before EOI too": _icc(1, 2),
+    }.items():
+        end = b"\0" * 24 + data[-2:] if "filler" in name else data[-2:]
+        odd = data[:20] + segments + data[20:-2] + end
+        assert _apart(SourceImage(odd).decode(), clean) == 0, name
+        assert _reason(odd[: len(odd) * 3 // 4]) == "truncated", name
+
+
 def test_damage_behind_a_harmless_oddity_is_found() -> None:
     data = _jpeg(_rgb())
-    odd = data[:20] + b"\0\1\2" + data[20:]
-    assert _reason(odd[: len(odd) * 3 // 4]) == "truncated"
-    assert _reason(odd[: len(odd) * 3 // 4] + b"\xff\xd9") == "truncated"
+    for odd in (data[:20] + b"\0\1\2" + data[20:], data[:20] + _icc(1, 2) + data[20:]):
+        assert _reason(odd[: len(odd) * 3 // 4]) == "truncated"
+        assert _reason(odd[: len(odd) * 3 // 4] + b"\xff\xd9") == "truncated"
     assert _reason(data[:-2] + bytes(range(1, 99)) + b"\xff\xd9") == "undecodable"  # the decoder lost its place
     progressive = _jpeg(_rgb(), progressive=True)
     assert _reason(progressive[:-2]) == "truncated"

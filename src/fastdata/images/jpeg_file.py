@@ -24,7 +24,7 @@ __all__ = ["END_OF_IMAGE", "JpegHeader", "read_jpeg"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SOI, EOI, SOS, APP0, APP1 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1
+SOI, EOI, SOS, APP0, APP1, APP2 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xE2
 END_OF_IMAGE = bytes([0xFF, EOI])
 FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})  # sequential and progressive, Huffman and arithmetic
 PROGRESSIVE = (0xC2, 0xCA)
@@ -155,7 +155,9 @@ def _too_many_scans(data: bytes, header: JpegHeader) -> bool:
 
 
 def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
-    """Mend junk between segments, unknown JFIF versions, odd spectral parameters, filler before EOI, and a missing EOI.
+    """Mend junk between segments, unknown JFIF versions, odd spectral parameters, filler before EOI, and a missing EOI; drop APP2.
+
+    libjpeg-turbo counts the pieces of an ICC profile, which are in APP2, as are previews of phones: neither affects the pixels.
 
     Parameters are odd only in sequential files. EOI may be missing after the only scan of one, where truncation is detected all the
     same. A truncated progressive file looks complete, so it is not mended.
@@ -163,6 +165,8 @@ def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
     pieces: list[bytes] = []
     markers: list[int] = []
     for marker, start, end in _segments(data):
+        if marker == APP2:
+            continue
         piece = data[start:end]
         if marker == APP0 and piece[4:9] == b"JFIF\0":
             piece = piece[:9] + b"\x01" + piece[10:]
