@@ -281,6 +281,20 @@ def test_harmless_oddities_of_jpegs_are_read(progressive: bool) -> None:
         assert _apart(SourceImage(odd).decode(), clean) == 0, name
 
 
+@pytest.mark.parametrize("kind", [b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND"])
+def test_a_flipped_bit_in_any_chunk_of_a_png_is_noticed(kind: bytes) -> None:
+    """Among them a height of 31 in place of 63, a colour, the transparency of an index, and the orientation."""
+    exif = Image.Exif()
+    exif[0x112] = 6
+    data = _encode("P", "PNG", transparency=b"\0\x80\xff", exif=exif)
+    start = data.index(kind) - 4
+    end = start + 12 + int.from_bytes(data[start : start + 4], "big")
+    for place in range(start + 4, end, 1 + (end - start) // 60):
+        for bit in range(8):
+            broken = data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
+            assert _reason(broken) in ("undecodable", "truncated", "unsupported"), (place - start, bit)
+
+
 def _icc(number: int, count: int, body: bytes = b"profile") -> bytes:
     """A piece of an ICC profile, as a segment of a JPEG."""
     return b"\xff\xe2" + struct.pack(">H12sBB", 16 + len(body), b"ICC_PROFILE", number, count) + body

@@ -21,6 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, RGB, INDEXED, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 PNG_DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
+WEBP_LEAST = 32  # bytes, for OpenCV; those of an image of one colour may be fewer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +124,18 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 @dataclass(frozen=True, kw_only=True)
 class WebpHeader(Header):
     format: str = "webp"
+    kind: bytes  # "VP8 " or "VP8L"
+    picture: slice  # the body of this chunk, of the first frame
+    alpha: slice | None  # of its ALPH chunk
 
     def pixels(self, data: bytes) -> Pixels:
+        """Decode the picture's chunks in a file of their own: of a damaged one, libwebp would decode the chunks behind it too."""
+        chunks = [_riff_chunk(self.kind, data[self.picture])]
+        if self.alpha is not None:
+            sides = b"".join((side - 1).to_bytes(3, "little") for side in (self.width, self.height))
+            chunks = [_riff_chunk(b"VP8X", b"\x10\0\0\0" + sides), _riff_chunk(b"ALPH", data[self.alpha]), *chunks]  # 0x10: alpha
         try:
-            return from_cv2(imdecode(data))
+            return from_cv2(imdecode(_riff_chunk(b"RIFF", b"WEBP" + b"".join(chunks)).ljust(WEBP_LEAST, b"\0")))
         except CodecError:
             np.empty(8 * self.height * self.width, np.uint8)  # raises if memory ran out, which OpenCV does not tell
             raise
@@ -137,30 +146,48 @@ def read_webp(data: bytes) -> WebpHeader:
     end = 8 + _little(data, 4, 4)
     if end > len(data):
         raise CodecError(f"the WebP says {end} bytes, the file has {len(data)}", "truncated")
-    at = 12
-    orientation = 1
-    size = (0, 0)
-    frames = 0
+    chunks = _riff_chunks(data, 12, end)
+    canvas, frame = chunks.get(b"VP8X"), chunks.get(b"ANMF")
+    size = None if canvas is None else (_little(data, canvas.start + 7, 3) + 1, _little(data, canvas.start + 4, 3) + 1)
+    pictures = chunks
+    if frame is not None:
+        at = frame.start
+        if (_little(data, at + 9, 3) + 1, _little(data, at + 6, 3) + 1) != size or any(data[at : at + 6]):
+            raise unsupported("animated WebP whose first frame does not fill the picture")
+        pictures = _riff_chunks(data, at + 16, frame.stop)
+    kind = next((kind for kind in pictures if kind in (b"VP8 ", b"VP8L")), None)
+    if kind is None:
+        raise CodecError("the WebP has no picture", "undecodable")
+    picture, alpha = pictures[kind], pictures.get(b"ALPH")
+    if max(part.stop for part in (picture, alpha or picture)) > end:
+        raise CodecError("the WebP ends inside its pixels", "truncated")
+    height, width = size or _webp_size(data, kind, picture.start)
+    return WebpHeader(
+        height=height,
+        width=width,
+        orientation=exif_orientation(data[chunks.get(b"EXIF", slice(0))].removeprefix(b"Exif\0\0")),
+        kind=kind,
+        picture=picture,
+        alpha=alpha if kind == b"VP8 " else None,
+    )
+
+
+def _riff_chunks(data: bytes, at: int, end: int) -> dict[bytes, slice]:
+    """Return the body of the first chunk of each kind, in the file's order."""
+    found = dict[bytes, slice]()
     while at + 8 <= end:
-        kind, length, body = data[at : at + 4], _little(data, at + 4, 4), at + 8
-        if kind in (b"VP8X", b"VP8 ", b"VP8L") and size == (0, 0):
-            size = _webp_size(data, kind, body)
-        elif kind == b"ANMF":
-            frames += 1
-            frame = (_little(data, body + 9, 3) + 1, _little(data, body + 6, 3) + 1)
-            if frames == 1 and (frame != size or any(data[body : body + 6])):
-                raise unsupported("animated WebP whose first frame does not fill the picture")
-        elif kind == b"EXIF":
-            block = data[body : min(body + length, end)]
-            orientation = exif_orientation(block.removeprefix(b"Exif\0\0"))
+        length, body = _little(data, at + 4, 4), at + 8
+        found.setdefault(data[at : at + 4], slice(body, body + length))
         at = body + length + length % 2
-    return WebpHeader(height=size[0], width=size[1], orientation=orientation)
+    return found
+
+
+def _riff_chunk(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
 
 
 def _webp_size(data: bytes, kind: bytes, body: int) -> tuple[int, int]:
     """Return (height, width)."""
-    if kind == b"VP8X":
-        return _little(data, body + 7, 3) + 1, _little(data, body + 4, 3) + 1
     if kind == b"VP8 ":
         width, height = struct.unpack_from("<HH", data, body + 6)
         return height & 0x3FFF, width & 0x3FFF
