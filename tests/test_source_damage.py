@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import image_files
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
 from image_files import saved
-from support import Array, picture
+from support import Array, encode, picture, run
 
 H, W = 24, 30
 
@@ -92,3 +94,65 @@ def test_webp_with_alpha_and_exif_is_what_pillow_reads(options: dict[str, Any], 
         for size in range(len(data)):
             found = _read(data[:size])
             assert isinstance(found, str) and found in ("truncated", "unsupported", "undecodable", "empty", "not-an-image")
+
+
+# Memory
+
+PEAK = """
+import resource, sys
+from fastdata.images.image_file import SourceImage
+data = sys.stdin.buffer.read()
+small = SourceImage(open(sys.argv[1], "rb").read())
+small.decode(bits=int(sys.argv[2]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+image = SourceImage(data)
+image.decode(bits=int(sys.argv[2]))
+print(image.memory(), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def _flat(side: int, mode: str) -> Image.Image:
+    return Image.linear_gradient("L").resize((side, side)).convert(mode)
+
+
+def _png16(side: int) -> bytes:
+    values = np.broadcast_to(np.arange(side, dtype=np.uint16)[:, None, None] * 7, (side, side, 4))
+    return image_files.png(values, 16, 6) if side < 100 else encode(np.ascontiguousarray(values), ".png")
+
+
+KINDS: dict[str, tuple[Callable[[int], bytes], int]] = {
+    "png-rgb": (lambda side: saved(_flat(side, "RGB"), "PNG", compress_level=1), 8),
+    "png-rgba": (lambda side: saved(_flat(side, "RGBA"), "PNG", compress_level=1), 8),
+    "png-la": (lambda side: saved(_flat(side, "LA"), "PNG", compress_level=1), 8),
+    "png-key": (lambda side: saved(_flat(side, "RGB"), "PNG", compress_level=1, transparency=(1, 2, 3)), 8),
+    "png-palette": (lambda side: saved(_flat(side, "P"), "PNG", compress_level=1, transparency=3), 8),
+    "png-rgba-16": (_png16, 8),
+    "png-8-to-16": (lambda side: saved(_flat(side, "RGBA"), "PNG", compress_level=1), 16),
+    "jpeg": (lambda side: saved(_flat(side, "RGB"), "JPEG"), 8),
+    "jpeg-progressive": (lambda side: saved(_flat(side, "RGB"), "JPEG", progressive=True, subsampling=0), 8),
+    "jpeg-cmyk": (lambda side: saved(_flat(side, "CMYK"), "JPEG"), 8),
+    "webp": (lambda side: saved(_flat(side, "RGBA"), "WEBP", lossless=True, method=0), 8),
+    "gif": (lambda side: saved(_flat(side, "P"), "GIF", transparency=3), 8),
+    "bmp": (lambda side: saved(_flat(side, "RGB"), "BMP"), 8),
+    "tiff": (lambda side: saved(_flat(side, "RGBA"), "TIFF", compression="tiff_lzw"), 8),
+    "tiff-cmyk": (lambda side: saved(_flat(side, "CMYK"), "TIFF"), 8),
+    "tiff-16": (lambda side: image_files.tiff(np.zeros((side, side, 4), np.uint16), 2, alpha=2), 8),
+    "psd": (lambda side: image_files.psd(np.asarray(_flat(side, "RGB"))), 8),
+    "avif": (lambda side: saved(_flat(side, "RGBA"), "AVIF", speed=10), 8),
+    "heic": (lambda side: image_files.heif(np.asarray(_flat(side, "RGBA"))), 8),
+    "jxl": (lambda side: image_files.jxl(np.asarray(_flat(side, "RGBA")), effort=1), 8),
+    "jp2": (lambda side: saved(_flat(side, "RGBA"), "JPEG2000"), 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_takes_no_more_memory_than_the_header_says(kind: str, tmp_path: Path) -> None:
+    """A small multiple of the pixels, in every format."""
+    side = 2000
+    make, bits = KINDS[kind]
+    (tmp_path / "small").write_bytes(make(16))
+    done = run(sys.executable, "-c", PEAK, tmp_path / "small", bits, input=make(side), text=False, errors=None)
+    assert done.returncode == 0, done.stderr
+    said, taken = map(int, done.stdout.split())
+    assert taken <= said <= 40 * side * side

@@ -6,6 +6,7 @@ for all. All rounding is to nearest, in integers, so results do not depend on th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import cv2
@@ -16,6 +17,8 @@ from fastdata.errors import CodecError
 __all__ = ["Pixels", "cmyk_to_rgb", "flatten", "from_cv2", "imdecode", "look_up", "to_bits", "to_channels", "upright"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+TILE = 1 << 16  # pixels
 
 
 class Pixels(NamedTuple):
@@ -57,25 +60,35 @@ def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
 
 def cmyk_to_rgb(absent: Array) -> Array:
     """Convert inverted CMYK [H, W, 4], the light that each ink lets through, to RGB: the product with K, as Pillow."""
-    light = _wide(absent[..., :3]) * _wide(absent[..., 3:])
-    return _over(light, 8 * absent.dtype.itemsize).astype(absent.dtype)
+    rgb = np.empty((*absent.shape[:2], 3), absent.dtype)
+    for tile in _tiles(absent):
+        rgb[tile] = _over(_wide(absent[tile][..., :3]) * _wide(absent[tile][..., 3:]), 8 * absent.dtype.itemsize)
+    return rgb
 
 
 def flatten(pixels: Pixels, background: tuple[int, int, int]) -> Array:
-    """Composite `pixels` on `background` (0 to 255), in the depth of the source."""
+    """Composite `pixels` on `background` (0 to 255), in the depth of the source, and in the memory of its colours if possible."""
     color, alpha, premultiplied = pixels
     if alpha is None:
         return color
     depth = 8 * color.dtype.itemsize
     full = (1 << depth) - 1
-    color, weight = _wide(to_channels(color, gray=False)), _wide(alpha)[..., None]
-    shine = np.array(background, color.dtype) * (full // 255) * (full - weight)
-    if premultiplied:
-        mixed = np.minimum(color + _over(shine, depth), full)
-    else:
-        mixed = _over(color * weight + shine, depth)
-    flat: Array = mixed.astype(pixels.color.dtype)
+    ground = np.array(background, color.dtype) * (full // 255)
+    flat = color if color.ndim == 3 and color.flags.writeable else np.empty((*color.shape[:2], 3), color.dtype)
+    for tile in _tiles(color):
+        part, weight = _wide(to_channels(color[tile], gray=False)), _wide(alpha[tile])[..., None]
+        shine = ground * (full - weight)
+        flat[tile] = np.minimum(part + _over(shine, depth), full) if premultiplied else _over(part * weight + shine, depth)
     return flat
+
+
+def _tiles(image: Array) -> Iterator[tuple[slice, slice]]:
+    """Yield small parts that cover an image. For all of it at once, temporary arrays would take tens of bytes for each pixel."""
+    height, width = image.shape[:2]
+    rows = max(1, TILE // max(1, width))
+    for top in range(0, height, rows):
+        for left in range(0, width, TILE):
+            yield slice(top, top + rows), slice(left, left + TILE)
 
 
 def _wide(array: Array) -> Array:
@@ -103,8 +116,11 @@ def to_bits(color: Array, bits: int) -> Array:
     if 8 * color.dtype.itemsize == bits:
         return color
     if bits == 16:
-        return color.astype(np.uint16) * np.uint16(257)
-    return ((color.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        return np.multiply(color, np.uint16(257), dtype=np.uint16)
+    narrow = np.empty(color.shape, np.uint8)
+    for tile in _tiles(color):
+        narrow[tile] = (color[tile].astype(np.uint32) + 128) // 257
+    return narrow
 
 
 def upright(color: Array, orientation: int) -> Array:

@@ -10,15 +10,17 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels
 
-__all__ = ["ORIENTATION", "Header", "Tags", "directories", "exif_orientation", "read_tags", "unsupported"]
+__all__ = ["FIXED_BYTES", "ORIENTATION", "Header", "Tags", "directories", "exif_orientation", "read_tags", "unsupported"]
 
 Tags = dict[int, tuple[int, ...]]
 
 ORIENTATION = 274
+FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 INTEGERS = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 16: "Q", 17: "q", 18: "Q"}  # TIFF type: struct code
 
 
@@ -27,14 +29,20 @@ class Header(ABC):
     """What a file declares before its pixels.
 
     `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: the file has more than 8 bits, but `pixels` may
-    return 8.
+    return 8. `pixel_bytes`: the memory for a pixel while it is decoded.
     """
+
+    pixel_bytes: ClassVar[int] = 28  # JPEG 2000 with alpha takes 25, most formats half of it
 
     format: str
     height: int
     width: int
     orientation: int = 1
     deep: bool = False
+
+    def memory(self) -> int:
+        """Return the most bytes that decoding and `flatten` take at a time, beside the file: measured for each library."""
+        return self.pixel_bytes * self.height * self.width + FIXED_BYTES
 
     @abstractmethod
     def pixels(self, data: bytes) -> Pixels:

@@ -68,6 +68,11 @@ class SourceImage:
         self.format = header.format
         self.height, self.width = _turned((header.height, header.width), header.orientation)
 
+    def memory(self, at_least: tuple[int, int] = (0, 0)) -> int:
+        """Return the most bytes that `decode` takes at a time, beside the file and including its result. The header says it."""
+        header = self.header
+        return header.memory(_turned(at_least, header.orientation)) if isinstance(header, JpegHeader) else header.memory()
+
     def decode(
         self,
         *,

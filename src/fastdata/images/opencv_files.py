@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ WEBP_LEAST = 32  # bytes, for OpenCV; those of an image of one colour may be few
 
 @dataclass(frozen=True, kw_only=True)
 class PngHeader(Header):
+    pixel_bytes: ClassVar[int] = 14
+
     format: str = "png"
     depth: int
     color_type: int
@@ -33,6 +35,9 @@ class PngHeader(Header):
     palette: bytes
     transparency: bytes  # the tRNS chunk, empty when there is none
     idat: tuple[slice, ...]  # whole IDAT chunks
+
+    def memory(self) -> int:
+        return super().memory() * (2 if self.depth == 16 else 1)
 
     def pixels(self, data: bytes) -> Pixels:
         decoded = self._stored(data)
@@ -72,8 +77,9 @@ class PngHeader(Header):
             return None
         key = np.frombuffer(self.transparency[:width], ">u2") & ((1 << self.depth) - 1)
         same = color == (key * self._step).astype(color.dtype)
-        hidden = same.all(axis=2) if same.ndim == 3 else same
-        return np.where(hidden, 0, np.iinfo(color.dtype).max).astype(color.dtype)
+        alpha = np.full(color.shape[:2], np.iinfo(color.dtype).max, color.dtype)
+        alpha[same.all(axis=2) if same.ndim == 3 else same] = 0
+        return alpha
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
@@ -123,6 +129,8 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class WebpHeader(Header):
+    pixel_bytes: ClassVar[int] = 14
+
     format: str = "webp"
     kind: bytes  # "VP8 " or "VP8L"
     picture: slice  # the body of this chunk, of the first frame

@@ -191,7 +191,8 @@ def pixels_of(image: Any) -> Pixels:
     if image.mode not in ("1", "L", "P", "RGB", "LA", "PA", "RGBA"):
         raise unsupported(f"{kind} with pixels of Pillow's mode {image.mode}")
     gray = image.mode in ("1", "L", "LA")
-    values = np.asarray(image.convert(("L" if gray else "RGB") + ("A" if transparent else "")))
+    mode = ("L" if gray else "RGB") + ("A" if transparent else "")
+    values = np.asarray(image if image.mode == mode else image.convert(mode))
     alpha = np.ascontiguousarray(values[..., -1]) if transparent else None
     color = np.ascontiguousarray(values[..., 0] if gray else values[..., :3]) if transparent else values
     if box is not None and box != (0, 0, *image.size):
