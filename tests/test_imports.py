@@ -19,7 +19,7 @@ ARROWS = {
     "errors": set(),
     "_version": set(),
     "words": set(),
-    "machine": set(),
+    "machine": {"errors"},
     "torch_private": set(),
     "forks": set(),
     "kinds": set(),

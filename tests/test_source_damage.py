@@ -1,4 +1,4 @@
-"""Image files that are cut, flipped and zeroed everywhere: pixels of the right size or a CodecError, and no more memory than said."""
+"""Image files that are cut, flipped and zeroed everywhere: the right size or a CodecError, in bounded memory."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
     FastDataError
     ├── CodecError          bytes are not a readable image; `.reason` is one word for a report
     ├── PrepError           preparing cannot start or continue
+    │   └── MachineError    another machine could, which has more memory
     ├── StoreError          a store cannot be opened, read or written
     │   ├── FormatError     its files violate format 1
     │   └── RemoteError     object storage does not give or take an object
@@ -26,6 +27,7 @@ __all__ = [
     "FastDataError",
     "FormatError",
     "LoaderError",
+    "MachineError",
     "MissingExtraError",
     "PrepError",
     "RemoteError",
@@ -51,6 +53,10 @@ class CodecError(FastDataError):
 
 class PrepError(FastDataError):
     """Preparing cannot start or continue; finished work is kept."""
+
+
+class MachineError(PrepError):
+    """Preparing needs more memory than this machine has. It says nothing about the input, so the input is no reject."""
 
 
 class StoreError(FastDataError):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["available_cores", "free_memory", "free_shared_memory"]
+from fastdata.errors import MachineError
+
+__all__ = ["available_cores", "free_memory", "free_shared_memory", "room"]
 
 CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -38,6 +44,34 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, ow
             except OSError:
                 continue
     return max(0, min(found))
+
+
+@contextmanager
+def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Make sure that there is memory for a piece of work, in a process that shares the machine with others.
+
+    Work that fits into the share of a process begins at once. Larger work is done by one of this user's processes at a time.
+
+    Args:
+        need: bytes that the work takes at most.
+        share: bytes that each of the processes may take at any time.
+        waiting: is called before a wait for other processes.
+
+    Raises:
+        MachineError: even so, there is not enough memory.
+    """
+    if need <= share:
+        yield
+        return
+    turn = os.open(Path(tempfile.gettempdir(), f"fastdata-memory-{os.getuid()}"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        waiting()
+        fcntl.flock(turn, fcntl.LOCK_EX)  # the kernel frees it when the process ends, however that is
+        if need > (free := free_memory()):
+            raise MachineError(f"{need / 1e9:,.1f} GB of memory are needed, and {free / 1e9:,.1f} GB are free")
+        yield
+    finally:
+        os.close(turn)
 
 
 def free_shared_memory(folder: Path = Path("/dev/shm")) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,11 +23,13 @@ from fastdata.images.planes import even
 from fastdata.images.resize import center, resize, target_shape
 from fastdata.store.format import IMAGE, MASK
 
-__all__ = ["ImageRecipe", "Record", "prepare_image", "variant_name"]
+__all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "unlimited", "variant_name"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Shape = tuple[int, int]
+Room = Callable[[int], AbstractContextManager[None]]
+OTHERS_BYTES = 28  # the most for a pixel of a mask or a further image while it is decoded
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ class Record:
     original: bool = False
 
 
+def unlimited(need: int) -> AbstractContextManager[None]:
+    """Do not watch over memory."""
+    return nullcontext()
+
+
 def prepare_image(
     data: bytes,
     options: ImageRecipe,
@@ -128,6 +137,7 @@ def prepare_image(
     mask: bytes | None = None,
     annotated: Shape | None = None,
     others: Sequence[tuple[str, bytes]] = (),
+    room: Room = unlimited,
 ) -> list[Record]:
     """Return a record for each size, all from one decode, then one for each size of the mask, then of each further image.
 
@@ -141,6 +151,7 @@ def prepare_image(
         mask: the bytes of the mask's file.
         annotated: the (height, width) that the annotations of the image are about; None: unknown.
         others: what to call each further image in messages, and the bytes of its file.
+        room: makes sure of bytes of memory.
 
     Raises:
         CodecError: if the image, its mask or a further image cannot be read or encoded, or their sizes differ.
@@ -153,12 +164,36 @@ def prepare_image(
             "annotated-size",
         )
     shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
-    records = _records(data, source, options, shapes, scratch)
-    if mask is not None:
-        records += _masks(mask, options, (source.height, source.width), shapes)
-    for image, (called, found) in zip(options.images[1:], others, strict=True):
-        records += _other(called, found, options.of(image), (source.height, source.width), shapes, scratch)
+    height, width = max(shapes, key=math.prod)
+    if height * width > options.max_pixels:
+        what = f"--upscale would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
+        raise CodecError(f"{what}do without --upscale, or give --resize long or stretch", "too-large")
+    with room(_memory(source, options, shapes)):
+        records = _records(data, source, options, shapes, scratch)
+        if mask is not None:
+            records += _masks(mask, options, (source.height, source.width), shapes)
+        for image, (called, found) in zip(options.images[1:], others, strict=True):
+            records += _other(called, found, options.of(image), (source.height, source.width), shapes, scratch)
     return records
+
+
+def _memory(source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> int:
+    """Return the most bytes that preparing an image takes at a time, beside its file.
+
+    That is while it is decoded, or afterwards: its pixels, those of a size, the same as the encoder wants them, and all records.
+    Masks and further images have the size of the image.
+    """
+    stored = 3 * max(options.bits, *(image.bits for image in options.images), 8) // 8
+    records = (1 + (options.mask is not None) + len(options.images[1:])) * stored * sum(h * w for h, w in shapes)
+    decoding = source.memory(_least(shapes))
+    if options.mask is not None or options.images:
+        decoding = max(decoding, OTHERS_BYTES * source.height * source.width)
+    pixels = source.height * source.width + 2 * max(h * w for h, w in shapes)
+    return max(decoding, stored * pixels + records)
+
+
+def _least(shapes: list[Shape]) -> Shape:
+    return max(h for h, _ in shapes), max(w for _, w in shapes)
 
 
 def _other(called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None) -> list[Record]:
@@ -175,13 +210,12 @@ def _other(called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: 
 
 def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None) -> list[Record]:
     """Return an image in each size, all from one decode."""
-    at_least = max(h for h, _ in shapes), max(w for _, w in shapes)
     original = _original(data, source, options, shapes)
     upright = source.height, source.width
     image = original
     if image is None:
         image = source.decode(
-            at_least=at_least, gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
+            at_least=_least(shapes), gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
         )
     records: dict[int | None, Record] = {}
     larger = image  # the previous size, if at least twice this one: nearly as exact, with far fewer pixels to average

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import cv2
 import numpy as np
 import xxhash
 
-from fastdata.errors import CodecError
-from fastdata.images.prepare import Record, prepare_image
+from fastdata.errors import CodecError, MachineError
+from fastdata.images.prepare import Record, Room, prepare_image, unlimited
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
+from fastdata.machine import room
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.remote.path import AnyPath, fetched, join, read_ahead, to_path
@@ -55,7 +57,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
-        result, values = _try(job, source, task.skip.get(place), own)
+        result, values = _try(job, source, task.skip.get(place), own, partial(_room, job, source, progress, place))
         if isinstance(result, tuple):
             rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
             progress.add(done=1, rejected=1)
@@ -117,8 +119,20 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     return Probed(count, len(results), count / len(results), sizes, rejected)
 
 
+@contextmanager
+def _room(job: Job, source: Source, progress: Progress, place: int, need: int) -> Iterator[None]:
+    """Make sure of the memory for an image. A worker that waits for its turn is no decoder that hangs."""
+    try:
+        with room(need, job.share, waiting=lambda: progress.at(-1)):
+            progress.at(place)
+            yield
+    except MachineError as error:
+        advice = "run again with fewer --workers or on a machine with more memory, or plan again with a smaller --max-pixels"
+        raise MachineError(f"{source.name}: {error}: {advice}, which rejects it") from None
+
+
 def _try(
-    job: Job, source: Source, skip: tuple[str, str] | None, cut: Counter[str]
+    job: Job, source: Source, skip: tuple[str, str] | None, cut: Counter[str], room: Room = unlimited
 ) -> tuple[list[Record] | tuple[str, str], list[Any]]:
     """Return a source's records and values, or the reason and detail of its rejection.
 
@@ -138,7 +152,7 @@ def _try(
         data = read_source(job.root, source)
         others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]
         records = prepare_image(
-            data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others
+            data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others, room=room
         )
         values = [*_in_pixels(job, source.values, records[0].source), *read_parts(job.root, source, job.parts)]
         return records, encode_columns(job.columns, values, job.files, cut)

@@ -29,6 +29,8 @@ import numpy as np
 
 from fastdata.children import uninterrupted
 from fastdata.errors import PrepError, StoreError
+from fastdata.machine import free_memory
+from fastdata.prepare.launchers import local_tasks
 from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import strikes_path
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
@@ -133,6 +135,7 @@ class Pool:
             places=work.remote is not None,
             versions=work.versions,
             storage=work.storage,
+            share=free_memory() // (2 * workers * local_tasks()),  # the other half is for one large input at a time
         )
         self._count = workers
         self._timeout_s = timeout_s

@@ -24,7 +24,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.children import end_with
-from fastdata.errors import LACKS_MEMORY, CodecError, RemoteError, StoreError, lacking
+from fastdata.errors import LACKS_MEMORY, CodecError, MachineError, RemoteError, StoreError, lacking
 from fastdata.remote.places import record_places
 from fastdata.remote.session import carry_out
 from fastdata.remote.url import Storage
@@ -68,6 +68,7 @@ class Job:
         mark: a part of the names of temporary files that no other run uses.
         places: whether the table of a shard says where its records lie, for a store in object storage.
         versions, storage: as in Work.
+        share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
     """
 
     root: str
@@ -85,6 +86,7 @@ class Job:
     places: bool = False
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
+    share: int = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def main(connection: int, status: int, alive: int) -> None:
             try:
                 parent.send(("done", _make_shard(job, task, progress)))
             except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
-                known = isinstance(error, (OSError, StoreError))  # such as a full disk; anything else is a bug
+                known = isinstance(error, (OSError, StoreError, MachineError))  # such as a full disk; anything else is a bug
                 parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
@@ -235,10 +237,10 @@ def reject_of(error: Exception) -> tuple[str, str]:
     """Return a short reason and a detail for an input that could not be used.
 
     Raises:
-        RemoteError: it is this error, which says nothing about the input.
+        RemoteError, MachineError: it is this error, which says nothing about the input.
         StoreError: files or memory ran out, and not because of the input: others would be rejected too.
     """
-    if isinstance(error, RemoteError):
+    if isinstance(error, RemoteError | MachineError):
         raise error
     if found := lacking(error):
         if found != LACKS_MEMORY or not _has_memory(error):
