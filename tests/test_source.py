@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import zlib
 from typing import Any
 
 import cv2
@@ -97,6 +98,7 @@ def test_tiff_layouts(layout: dict[str, Any], order: str, dtype: Any) -> None:
     rgb, four = _random(3, dtype, full), _random(4, dtype, full)
     assert _apart(read(rgb, 2), rgb) == 0
     assert _apart(read(four, 2, alpha=0), four[..., :3]) == 0
+    assert _apart(read(four, 2), _blend(four, (10, 200, 77), full)) == 0  # a fourth sample that nothing explains
     assert _apart(read(four, 2, alpha=2), _blend(four, (10, 200, 77), full)) == 0
     associated = four.copy()
     associated[..., :3] = np.minimum(four[..., :3], four[..., 3:])
@@ -211,6 +213,32 @@ def test_orientation(kind: str, orientation: int) -> None:
         least = (reference.shape[0] // 2, reference.shape[1] // 2)
         half = source.decode(at_least=least)
         assert half.shape[:2] == (-(-reference.shape[0] // 2), -(-reference.shape[1] // 2))
+
+
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="r">'
+    b'<rdf:Description xmlns:tiff="t" tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+)
+
+
+def test_an_orientation_outside_of_exif_is_ignored() -> None:
+    """In XMP, and as text in a PNG from before there was eXIf."""
+    exif = Image.Exif()
+    exif[0x112] = 6
+    block = exif.tobytes()
+    old = b"\nexif\n%8d\n" % len(block) + block.hex().encode() + b"\n"
+    png = _encode("RGB", "PNG")
+    jpeg = _jpeg(_rgb())
+    packet = b"http://ns.adobe.com/xap/1.0/\0" + XMP
+    for plain, data in (
+        (png, png[:33] + png_chunk(b"tEXt", b"Raw profile type exif\0" + old) + png[33:]),
+        (png, png[:33] + png_chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(old)) + png[33:]),
+        (png, png[:33] + png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP) + png[33:]),
+        (jpeg, jpeg[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(packet)) + packet + jpeg[2:]),
+        (_encode("RGB", "WEBP", lossless=True), _encode("RGB", "WEBP", lossless=True, xmp=XMP)),
+    ):
+        assert _pillow(data).shape == (W, H, 3)  # which turns them
+        assert _apart(SourceImage(data).decode(), SourceImage(plain).decode()) == 0
 
 
 def _jpeg(rgb: Array, **options: Any) -> bytes:

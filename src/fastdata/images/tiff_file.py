@@ -144,7 +144,7 @@ def read_tiff(data: bytes) -> TiffHeader:
         bits=bits,
         samples=samples,
         photometric=photometric,
-        extra=tags.get(Tag.EXTRA, ()),
+        extra=tags.get(Tag.EXTRA) or ((STRAIGHT,) if (photometric, samples) == (RGB, 4) else ()),  # as Pillow
         palette=tuple(value & 0xFFFF for value in tags.get(Tag.PALETTE, ())),
         by_tifffile=by_tifffile,
     )
