@@ -230,10 +230,13 @@ def version_of(library: str) -> str:
 
 
 def _bounds(sources: tuple[Source, ...], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
-    """Divide the sources into equal shards. Their number depends on the sources and on `most`, not on the machine."""
+    """Divide the sources into equal shards, none of them empty, whatever sizes the sources claim.
+
+    Their number depends on the sources and on `most`, not on the machine.
+    """
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
     busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
-    shards = max(-(-count // (most or SHARD_SAMPLES)), -(-size // SHARD_BYTES), busy, 1)
+    shards = max(-(-count // (most or SHARD_SAMPLES)), min(-(-size // SHARD_BYTES), count), busy, 1)
     return tuple(k * count // shards for k in range(shards + 1))
 
 

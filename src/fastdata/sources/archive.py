@@ -36,6 +36,8 @@ __all__ = [
     "unreadable",
 ]
 
+FEW = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Item = tuple[str, int, str, Place]  # name, size, problem and place of an input
 
@@ -151,8 +153,15 @@ def to_png(pixels: Array) -> bytes:
     return data.tobytes()
 
 
-def even_sizes(total: int, count: int) -> list[int]:
-    """Divide `total` bytes into `count` nearly equal parts, for archives that do not tell the size of an input."""
+def even_sizes(path: AnyPath, count: int) -> list[int]:
+    """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts.
+
+    Raises:
+        PrepError: it cannot hold so many. A few bytes may claim any number of inputs, and each costs memory when it is listed.
+    """
+    total = path.stat().st_size
+    if not 0 <= count <= max(total, FEW):
+        raise PrepError(f"{path} claims to hold {count} images in {total} bytes: it is damaged, or is no archive of images")
     return [(k + 1) * total // count - k * total // count for k in range(count)]
 
 

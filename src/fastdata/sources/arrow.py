@@ -57,7 +57,7 @@ class _File:
 def _table(path: AnyPath, name: str, selection: Selection) -> Table:
     rows = open_once(path, _File).rows
     columns = columns_of(rows.schema, path, selection)
-    sizes = even_sizes(path.stat().st_size, len(rows))
+    sizes = even_sizes(path, len(rows))
     paths = _paths(rows[columns.image]) if columns.has_path else [None] * len(rows)
     items: list[Item] = [(row_name(name, k, paths[k]), sizes[k], "", ("arrow", name, columns.image, k)) for k in range(len(rows))]
     return columns, items, rows[columns.label].to_pylist() if columns.label else [None] * len(rows)

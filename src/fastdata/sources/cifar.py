@@ -48,7 +48,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
     items, labels = list[Item](), list[int]()
     for path in files:
         batch, name = load_batch(path), str(path.relative_to(root))
-        sizes = even_sizes(path.stat().st_size, len(batch.files))
+        sizes = even_sizes(path, len(batch.files))
         for k, file in enumerate(batch.files):
             items.append((f"{name}/{k:05d}{'-' * bool(file)}{file}", sizes[k], "", ("cifar", name, k)))
         labels += batch.labels

@@ -36,7 +36,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
             with _open(path) as file:
                 images, name = _images(file, path, selection.key), str(path.relative_to(root))
                 place = "hdf5", name, images.name.strip("/")
-                sizes = even_sizes(path.stat().st_size, len(images))
+                sizes = even_sizes(path, len(images))
                 items += [(f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(images))]
                 values, by = _labels(images, path, selection.label)
                 labels += values

@@ -46,7 +46,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
                 f"[n, height, width, 3]{': give the file of the images, labels are found next to it' * (len(shape) == 1)}"
             )
         name = str(path.relative_to(root))
-        sizes = even_sizes(path.stat().st_size, shape[0])
+        sizes = even_sizes(path, shape[0])
         items += [(f"{name}/{k:06d}", sizes[k], "", ("idx", name, k, *shape[1:])) for k in range(shape[0])]
         labels += _labels(path, shape[0]) or [None] * shape[0]
     return make_list(root, items, labels, by="the file of labels")

@@ -100,7 +100,12 @@ def walk(path: str) -> None:
     end = ""
     try:
         environment = _Environment(Path(path))
-        for key, value in environment.txn.cursor():
+        earlier = None  # the key of the last entry whose number is a power of two
+        for number, (key, value) in enumerate(environment.txn.cursor(), 1):
+            if key == earlier:  # several ways lead to its page: on many levels, the walk would not end
+                raise lmdb.Error(f"its structure is damaged: key {bytes(key)!r:.60} comes again")
+            if not number & (number - 1):
+                earlier = bytes(key)
             print(json.dumps([bytes(key).decode("utf-8", "surrogateescape"), len(value)]))  # noqa: T201
     except OSError as error:
         end = error.strerror or str(error)

@@ -156,11 +156,14 @@ def _table(path: AnyPath, name: str, selection: Selection) -> Table:
 
 
 def _items(file: Any, columns: Columns, path: AnyPath, name: str) -> Iterator[Item]:
-    sizes = even_sizes(path.stat().st_size, file.metadata.num_rows)
+    groups = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if min(groups, default=0) < 0:
+        raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
+    sizes = even_sizes(path, sum(groups))
     paths = file.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
     k = 0
-    for group in range(file.num_row_groups):
-        for row in range(file.metadata.row_group(group).num_rows):
+    for group, rows in enumerate(groups):
+        for row in range(rows):
             image_path = (paths[k].as_py() or {}).get("path") if paths is not None else None
             yield row_name(name, k, image_path), sizes[k], "", ("parquet", name, columns.image, group, row)
             k += 1

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,7 @@ def _files(path: AnyPath) -> Iterator[_File]:
 
 def _mds_files(path: AnyPath, shards: list[Any]) -> Iterator[_File]:
     for shard in shards:
+        _refuse_outside(path, shard["raw_data"]["basename"])
         if shard["format"] != "mds" or shard["version"] != 2:
             raise PrepError(f"{path} has shards of format {shard['format']}, version {shard['version']}: MDS 2 can be read")
         file = path / shard["raw_data"]["basename"]
@@ -102,7 +104,13 @@ def _litdata_files(path: AnyPath, chunks: list[Any], config: dict[str, Any]) -> 
     encodings = tuple(map(str, config["data_format"]))
     names = _names(json.loads(config["data_spec"])[1], len(encodings))
     for chunk in chunks:
+        _refuse_outside(path, chunk["filename"])
         yield _File(path / chunk["filename"], int(chunk["chunk_size"]), names, encodings, (-1,) * len(encodings))
+
+
+def _refuse_outside(path: AnyPath, name: str) -> None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise PrepError(f"{path / INDEX} lists {name}, which lies outside of its folder; only files below it are read")
 
 
 def _names(spec: dict[str, Any], count: int) -> tuple[str, ...]:

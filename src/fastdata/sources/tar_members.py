@@ -17,11 +17,17 @@ __all__ = ["Member", "members"]
 
 BLOCK = 512
 LONGEST = 1 << 20  # bytes of a name, or of the attributes of one member
+DIGITS = 8  # of the length of an attribute, with the space behind them
 ZEROS = bytes(BLOCK)
 
 
 class Member(NamedTuple):
-    """A file in a tar. problem: why it cannot be used, or "". A member without a name stands for the missing end of a tar."""
+    """A file in a tar. A member without a name stands for the missing end of a tar.
+
+    Attributes:
+        size: the bytes that are there; a header may claim any number.
+        problem: why it cannot be used, or "".
+    """
 
     name: str
     offset: int
@@ -58,7 +64,8 @@ def members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
             cut = start + size > end and header.type not in WITHOUT_DATA
             if not header.isdir():
                 name = changes.get("path", header.name).removeprefix("./").rstrip("/") or "."
-                yield Member(name, start, size, _problem(header, changes, cut))
+                there = 0 if header.type in WITHOUT_DATA else max(min(size, end - start), 0)
+                yield Member(name, start, there, _problem(header, changes, cut))
             changes = {}
     if not closed and not cut:
         yield Member("", 0, 0, "truncated")
@@ -107,13 +114,14 @@ def _extended(file: BinaryIO, header: tarfile.TarInfo, start: int, path: AnyPath
         return {"path": data.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
     found = {}
     try:
-        while data[:1].isdigit():
-            length = int(data.partition(b" ")[0])
-            name, equals, value = data[:length].partition(b" ")[2].partition(b"=")
-            if not equals or not 0 < length <= len(data) or value[-1:] != b"\n":
+        at = 0
+        while data[at : at + 1].isdigit():
+            length = int(data[at : at + DIGITS].partition(b" ")[0])
+            name, equals, value = data[at : at + length].partition(b" ")[2].partition(b"=")
+            if not equals or not 0 < length <= len(data) - at or value[-1:] != b"\n":
                 raise ValueError("attributes are cut short")
             found[name.decode()] = value[:-1].decode("utf-8", "surrogateescape")
-            data = data[length:]
+            at += length
         if int(found.get("size", 0)) < 0:
             raise ValueError("negative size")
     except ValueError as error:

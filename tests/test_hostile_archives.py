@@ -1,0 +1,130 @@
+"""Archives that lie about themselves: they cost no more than their bytes, whatever they claim."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import struct
+import tarfile
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import lmdb
+import pytest
+
+from archives import png
+from fastdata import PrepError, prep
+from fastdata.images.prepare import ImageRecipe
+from fastdata.prepare.plan import make_plan
+from fastdata.sources.listing import list_sources
+from fastdata.store.store import Store
+
+FOREIGN = Path(__file__).parent / "data" / "foreign"
+
+# Tars
+
+
+def _lying(claimed: int, form: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A tar of a sound image, and of one that claims so many bytes."""
+    data, whole = png(0)[1], io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        header = tarfile.TarInfo("0.png")
+        header.size = len(data)
+        tar.addfile(header, io.BytesIO(data))
+        before = tar.offset
+    header = tarfile.TarInfo("1.png")
+    header.size, header.type, header.linkname = claimed, kind, "0.png" * (kind != tarfile.REGTYPE)
+    return whole.getvalue()[:before] + header.tobuf(form) + data
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("claimed", [1 << 33, 1 << 44, 1 << 62, (1 << 62) + 511])
+def test_a_member_that_claims_more_than_the_tar_has_costs_what_is_there(tmp_path: Path, claimed: int, form: int) -> None:
+    (tmp_path / "x.tar").write_bytes(data := _lying(claimed, form))
+    found = list_sources(tmp_path / "x.tar")
+    assert [source.problem for source in found.sources] == ["", "truncated"]
+    assert sum(source.size for source in found.sources) < len(data)
+    summary = prep(tmp_path / "x.tar", tmp_path / "o.fds", workers=1)
+    assert summary.kept == 1 and summary.rejected == {"truncated": 1}
+    assert sum(len(variant.shards) for variant in Store(summary.out).manifest.variants) == 1
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_a_link_or_device_that_claims_bytes_has_none(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "x.tar").write_bytes(_lying(1 << 62, tarfile.GNU_FORMAT, kind))
+    found = list_sources(tmp_path / "x.tar")
+    assert [(source.problem, source.size) for source in found.sources][1] == ("not-a-file", 0)
+
+
+def test_attributes_of_a_member_are_read_in_one_pass(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("0.png")
+    header.size = len(png(0)[1])
+    records = b"6 a=b\n" * 170_000  # a copy of what is left for each of them would take half a minute
+    extended = tarfile.TarInfo("pax")
+    extended.type, extended.size = tarfile.XHDTYPE, len(records)
+    padding = bytes(-len(records) % 512)
+    data = 4 * (extended.tobuf(tarfile.USTAR_FORMAT) + records + padding) + header.tobuf(tarfile.USTAR_FORMAT) + png(0)[1]
+    (tmp_path / "x.tar").write_bytes(data + bytes(-len(data) % 512 + 1024))
+    begun = time.process_time()
+    assert [source.problem for source in list_sources(tmp_path / "x.tar").sources] == [""]
+    assert time.process_time() - begun < 5
+
+
+# Other archives
+
+
+def test_counts_that_the_bytes_cannot_hold_are_errors(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("images", (1 << 40, 2, 2), "u1", chunks=(1000, 2, 2))
+    (tmp_path / "x-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, (1 << 32) - 1, 0, 0))
+    for name in ("x.h5", "x-images-idx3-ubyte"):
+        with pytest.raises(PrepError, match=r"claims to hold \d{10,} images in \d+ bytes: it is damaged"):
+            list_sources(tmp_path / name)
+
+
+def test_empty_images_that_were_compressed_are_no_lie(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("images", (100_000, 2, 2), "u1", chunks=(100_000, 2, 2), compression="gzip")
+    assert (tmp_path / "x.h5").stat().st_size < 10_000 and len(list_sources(tmp_path / "x.h5").sources) == 100_000
+
+
+def test_a_database_with_several_ways_to_a_page_is_damaged(tmp_path: Path) -> None:
+    with lmdb.open(os.fsencode(tmp_path / "x.mdb"), subdir=False, map_size=1 << 26) as env, env.begin(write=True) as txn:
+        for k in range(300):
+            txn.put(b"%04d" % k, bytes(200))
+    data = bytearray((tmp_path / "x.mdb").read_bytes())
+    root = next(at for at in range(8192, len(data), 4096) if struct.unpack_from("<H", data, at + 10)[0] == 1)  # the branch page
+    nodes = [root + at for at in struct.unpack_from("<3H", data, root + 16)]
+    for node in nodes:  # all ways from it lead to one leaf; some levels of such pages would make a list without an end
+        data[node : node + 4] = data[nodes[1] : nodes[1] + 4]
+    (tmp_path / "x.mdb").write_bytes(data)
+    with pytest.raises(PrepError, match=r"its structure is damaged: key b'\d+' comes again"):
+        list_sources(tmp_path / "x.mdb")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../y/shard.00000.mds", "a/../../y/shard.00000.mds"])
+def test_an_index_cannot_name_files_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    shutil.copytree(FOREIGN / "mds-jpeg", tmp_path / "x")
+    index = json.loads((tmp_path / "x/index.json").read_bytes())
+    index["shards"][0]["raw_data"]["basename"] = name
+    (tmp_path / "x/index.json").write_text(json.dumps(index))
+    with pytest.raises(PrepError, match="which lies outside of its folder"):
+        list_sources(tmp_path / "x")
+
+
+# The plan
+
+
+@pytest.mark.parametrize("count", [1, 5, 200])
+def test_there_are_never_more_shards_than_inputs(tmp_path: Path, count: int) -> None:
+    for k in range(count):
+        (tmp_path / f"{k:03d}.png").write_bytes(b"")
+    found = list_sources(tmp_path)
+    for claimed in (1 << 20, 3 << 30, 1 << 50, 1 << 90):
+        plan = make_plan(replace(found, sources=[replace(source, size=claimed) for source in found.sources]), ImageRecipe())
+        assert plan.num_shards <= count and all(first < end for first, end in pairwise(plan.bounds))
