@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastdata.options import option
-from fastdata.sources.options import LabelOptions, PairOptions
+from fastdata.sources.options import LabelOptions, PairOptions, SizeOptions
 
 __all__ = ["CHANNELS", "ArrayOptions"]
 
@@ -13,7 +13,7 @@ CHANNELS = ("none", "first", "last")
 
 
 @dataclass(frozen=True)
-class ArrayOptions(PairOptions, LabelOptions):
+class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
     """Arrays"""
 
     chunk: int | tuple[int, ...] | None = option(
@@ -26,8 +26,13 @@ class ArrayOptions(PairOptions, LabelOptions):
         "Dtype of all arrays. Default: that of the first. Arrays with values that it does not hold exactly are rejected; if you "
         "give a float dtype, floats are rounded instead."
     )
-    max_bytes: int = option("Reject arrays with more bytes before reading them.", 1 << 32)
 
     def __post_init__(self) -> None:
         LabelOptions.__post_init__(self)
         PairOptions.__post_init__(self)
+        SizeOptions.__post_init__(self)
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of an array."""
+        return 1 << 32 if self.max_bytes is None else self.max_bytes

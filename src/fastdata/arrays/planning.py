@@ -41,7 +41,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         chunk=(1,),
         channels=options.channels,
         key=options.key or "",
-        max_bytes=options.max_bytes,
+        max_bytes=options.most_bytes,
         mask_bits=options.mask_bits,
         order=options.order or "listed",
         shard_samples=options.shard_samples,
@@ -71,7 +71,7 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
         try:
             if not isinstance(source, ArraySource) or source.problem:
                 continue
-            opened = checked(open_array(found.root, source, options.key), options.max_bytes)
+            opened = checked(open_array(found.root, source, options.key), options.most_bytes)
             channels, sides = laid_out(opened.shape, options.channels)
             dtype = options.dtype or default_dtype(opened.dtype)
             if dtype not in NUMBERS:

@@ -56,8 +56,6 @@ class ArrayRecipe:
             raise ValueError(f"--channels is {self.channels}, but must be one of {', '.join(CHANNELS)}")
         if self.mask_bits not in (0, 8, 16):
             raise ValueError(f"--mask-bits is {self.mask_bits}, but must be 8 or 16")
-        if self.max_bytes < 1:
-            raise ValueError(f"--max-bytes is {self.max_bytes}, but must be positive")
         if not 1 <= len(self.chunk) <= MAX_AXES or any(side < 1 for side in self.chunk):
             raise ValueError(
                 f"--chunk is {','.join(map(str, self.chunk))}, but must be one to {MAX_AXES} positive numbers, such as 64,64,64"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastdata.options import option
 
-__all__ = ["NO_LABELS", "LabelOptions", "PairOptions", "StrPath"]
+__all__ = ["NO_LABELS", "LabelOptions", "PairOptions", "SizeOptions", "StrPath"]
 
 NO_LABELS = "none"  # as the name of a label column
 ORDERS = ("listed", "shuffled")
@@ -57,6 +57,21 @@ class LabelOptions:
     @property
     def no_labels(self) -> bool:
         return self.label_column == (NO_LABELS,)
+
+
+@dataclass(frozen=True)
+class SizeOptions:
+    """How large an input may be."""
+
+    max_bytes: int | None = option(
+        "Reject arrays, and documents of text, with more bytes before they are in memory. Default: 4294967296 for arrays, "
+        "1073741824 for documents.",
+        type="int",
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise ValueError(f"--max-bytes is {self.max_bytes}, but must be positive")
 
 
 @dataclass(frozen=True)

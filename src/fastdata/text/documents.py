@@ -7,24 +7,30 @@ import json
 import shlex
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
 from fastdata.remote.path import AnyPath
+from fastdata.sources.encodings import HEAD, not_utf8, utf16_of
 from fastdata.words import number_of
 
-__all__ = ["Cutting", "Head", "Piece", "cutting_notes", "documents", "format_of"]
+__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "cutting_notes", "documents", "format_of"]
 
 BLOCK = 1 << 20
+SLICE = 1 << 11  # bytes of zstd that are decompressed at once: one becomes 32 KiB at most
+ROWS = 64  # of a Parquet that are in memory at once
+DOCUMENT_BYTES = 1 << 30  # of a document, unless the user says otherwise
 BOM = b"\xef\xbb\xbf"
 FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".bin": "bin"}
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 
 Found = tuple[int, str | CodecError]  # the byte or row where a document begins, and its text or why it cannot be used
+Part = tuple[int, bytes | CodecError]  # the same before it is decoded
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ def format_of(name: str) -> tuple[str, str]:
     return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
-def documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[Found]:
+def documents(
+    root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None, most: int = DOCUMENT_BYTES
+) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
     Args:
@@ -69,11 +77,12 @@ def documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] 
         piece: what to read.
         cutting: how it is cut into documents.
         seen: counts the blank parts as "blank", and the places where the file was cut as "cuts".
+        most: the bytes of a document, or of a line of JSON. A larger one is a reject that is never in memory as a whole.
 
     Raises:
         CodecError: if the rest of the file cannot be read; the documents before are good.
     """
-    found = _documents(root, piece, cutting, Counter() if seen is None else seen)
+    found = _documents(root, piece, cutting, Counter() if seen is None else seen, most)
     return islice(found, piece.documents) if isinstance(piece, Head) else found
 
 
@@ -88,35 +97,43 @@ def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int
         yield f"--split-on {shlex.quote(separator)} occurs in no .txt file, so each file is one document{shell}"
 
 
-def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str]) -> Iterator[Found]:
+def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str], most: int) -> Iterator[Found]:
     kind, packed = format_of(piece.name)
     if kind == "parquet":
-        yield from _rows(root / piece.name, piece, cutting.field)
+        yield from _rows(root / piece.name, piece, cutting.field, most)
         return
     blocks = _blocks(root / piece.name, packed, piece)
     if kind == "jsonl":
-        yield from ((at, _field(line, cutting.field)) for at, line in _filled(_split(blocks, b"\n", piece.start, seen), seen))
-    elif cutting.separator:
-        ending = b"\r" if cutting.separator == "\n" else b""
-        parts = _filled(_split(blocks, cutting.separator.encode(), piece.start, seen), seen)
-        yield from ((at, _text(part.removesuffix(ending), at)) for at, part in parts)
+        make, separator = partial(_field, field=cutting.field), b"\n"
     else:
-        yield 0, _text(b"".join(blocks), 0)
+        make, separator = partial(_text, ending=b"\r" if cutting.separator == "\n" else b""), cutting.separator.encode()
+    parts = _filled(_split(blocks, separator, piece.start, seen, most), seen) if separator else [(0, _whole(blocks, most))]
+    for at, part in parts:
+        yield at, part if isinstance(part, CodecError) else _made(make, part, at)
+
+
+def _made(make: Callable[[bytes, int], str | CodecError], part: bytes, at: int) -> str | CodecError:
+    try:
+        return make(part, at)
+    except MemoryError:
+        return _too_large(len(part), len(part))
 
 
 def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
-    """Yield the bytes of a piece, decompressed."""
-    if packed == "gzip":
-        with gzip.open(path) as file:
-            try:
-                yield from iter(lambda: file.read(BLOCK), b"")
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise CodecError(f"it is cut short or damaged: {error}", "truncated") from None
+    """Yield the bytes of a piece, decompressed, some MB at a time however well they are compressed.
+
+    Raises:
+        CodecError: the file is damaged, or not UTF-8 but UTF-16.
+    """
+    if packed:
+        blocks = filter(None, _gzip(path) if packed == "gzip" else _zstd(path))
+        for head in islice(blocks, 1):
+            _refuse_utf16(path, head)
+            yield head
+        yield from blocks
         return
     with path.open("rb") as file:
-        if packed == "zstd":
-            yield from _zstd(iter(lambda: file.read(BLOCK), b""))
-            return
+        _refuse_utf16(path, file.read(HEAD))
         file.seek(piece.start)
         left = piece.stop - piece.start
         while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
@@ -124,61 +141,108 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
             yield block
 
 
-def _zstd(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _refuse_utf16(path: AnyPath, head: bytes) -> None:
+    if encoding := utf16_of(head[:HEAD]):
+        raise CodecError(not_utf8(path.name, encoding), "not-utf8")
+
+
+def _gzip(path: AnyPath) -> Iterator[bytes]:
+    with gzip.open(path) as file:
+        try:
+            yield from iter(lambda: file.read(BLOCK), b"")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CodecError(f"it is cut short or damaged: {error}", "truncated") from None
+
+
+def _zstd(path: AnyPath) -> Iterator[bytes]:
     """Decompress frame by frame: the library's own reader does not report a truncated frame."""
     with needs("zstandard"):
         import zstandard
     frame = None
     try:
-        for block in blocks:
-            data = block
-            while data:
-                frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-                yield frame.decompress(data)
-                data = frame.unused_data if frame.eof else b""
-                frame = None if frame.eof else frame
+        with path.open("rb") as file:
+            while data := file.read(SLICE):
+                while data:
+                    frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+                    yield frame.decompress(data)
+                    data = frame.unused_data if frame.eof else b""
+                    frame = None if frame.eof else frame
     except zstandard.ZstdError as error:
         raise CodecError(f"it is damaged: {error}", "truncated") from None
     if frame is not None:
         raise CodecError("its last frame is cut short", "truncated")
 
 
-def _filled(parts: Iterator[tuple[int, bytes]], seen: Counter[str]) -> Iterator[tuple[int, bytes]]:
+def _filled(parts: Iterator[Part], seen: Counter[str]) -> Iterator[Part]:
     """Yield the parts that are not blank, and count the others."""
     for at, part in parts:
-        if part.strip():
+        if isinstance(part, CodecError) or part.strip():
             yield at, part
         else:
             seen["blank"] += 1
 
 
-def _split(blocks: Iterator[bytes], separator: bytes, at: int, seen: Counter[str]) -> Iterator[tuple[int, bytes]]:
+def _split(blocks: Iterator[bytes], separator: bytes, at: int, seen: Counter[str], most: int) -> Iterator[Part]:
     """Yield the parts between separators, and where each begins. The last one needs no separator, and is left out if blank."""
     data = bytearray()
-    scanned = 0
+    overlap = len(separator) - 1  # the bytes at the end that may begin a separator
+    scanned = lost = 0  # lost: how many bytes of the part that data begins with were dropped, because it is too large
     for block in blocks:
-        data += block
+        try:
+            data += block
+        except MemoryError:
+            lost += len(data) - overlap
+            data = data[len(data) - overlap :] + block
         begin = 0
         while (end := data.find(separator, max(begin, scanned))) >= 0:
             seen["cuts"] += 1
-            yield at + begin, bytes(data[begin:end])
-            begin = end + len(separator)
+            yield at, _part(data, begin, end, lost, most)
+            at += lost + end - begin + len(separator)
+            begin, lost = end + len(separator), 0
         del data[:begin]
-        at += begin
-        scanned = max(len(data) - len(separator) + 1, 0)
-    if data.strip():
-        yield at, bytes(data)
+        if len(data) - overlap > most:
+            lost += len(data) - overlap
+            del data[: len(data) - overlap]
+        scanned = max(len(data) - overlap, 0)
+    if lost or data.strip():
+        yield at, _part(data, 0, len(data), lost, most)
 
 
-def _text(data: bytes, at: int) -> str | CodecError:
+def _part(data: bytearray, begin: int, end: int, lost: int, most: int) -> bytes | CodecError:
+    size = lost + end - begin
     try:
-        text = (data.removeprefix(BOM) if at == 0 else data).decode()
+        return _too_large(size, most) if lost or size > most else bytes(data[begin:end])
+    except MemoryError:
+        return _too_large(size, most)
+
+
+def _whole(blocks: Iterator[bytes], most: int) -> bytes | CodecError:
+    """Join all blocks."""
+    data = bytearray()
+    try:
+        for block in blocks:
+            data += block
+            if len(data) > most:
+                break
+        return _part(data, 0, len(data), 0, most)
+    except MemoryError:
+        return _too_large(len(data), most)
+
+
+def _too_large(size: int, most: int) -> CodecError:
+    why = f"more than the {most} of --max-bytes" if size > most else "more than there is memory for"
+    return CodecError(f"the document has at least {size} bytes, {why}", "too-large")
+
+
+def _text(data: bytes, at: int, ending: bytes) -> str | CodecError:
+    try:
+        text = (data.removeprefix(BOM) if at == 0 else data).removesuffix(ending).decode()
     except UnicodeDecodeError as error:
         return CodecError(f"{error.reason} at byte {at + error.start}", "not-utf8")
     return text or CodecError("it is empty", "empty")
 
 
-def _field(line: bytes, field: str) -> str | CodecError:
+def _field(line: bytes, _at: int, field: str) -> str | CodecError:
     """Return the text in a line of JSON."""
     try:
         entry = json.loads(line)
@@ -203,24 +267,27 @@ def _checked(text: Any) -> str | CodecError:
     return text or CodecError("it is empty", "empty")
 
 
-def _rows(path: AnyPath, piece: Piece, field: str) -> Iterator[Found]:
+def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]:
     with needs("pyarrow"):
         import pyarrow
         from pyarrow import parquet
     try:
         with parquet.ParquetFile(path) as file:
             first = sum(file.metadata.row_group(k).num_rows for k in range(piece.start))
-            for group in range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop):
-                column = file.read_row_group(group, columns=[field]).column(0)
+            groups = list(range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop))
+            for batch in file.iter_batches(ROWS, row_groups=groups, columns=[field], use_threads=False):
+                column = batch.column(0)
                 for k in range(len(column)):
-                    yield first + k, _value(column[k])
+                    yield first + k, _value(column[k], most)
                 first += len(column)
     except (pyarrow.ArrowException, OSError) as error:
         raise CodecError(f"it can't be read on: {error}", "truncated") from None
 
 
-def _value(scalar: Any) -> str | CodecError:
+def _value(scalar: Any, most: int) -> str | CodecError:
     try:
+        if scalar.is_valid and (size := len(scalar.as_buffer())) > most:
+            return _too_large(size, most)
         return _checked(scalar.as_py())
     except UnicodeDecodeError as error:
         return CodecError(str(error), "not-utf8")

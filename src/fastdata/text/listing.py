@@ -14,7 +14,7 @@ from fastdata.errors import MissingExtraError, PrepError, RemoteError, needs
 from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.inputs import SPLITS, look, splits_error
 from fastdata.sources.walk import Walk, walk_files
-from fastdata.text.documents import Cutting, Head, Piece, documents, format_of
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, documents, format_of
 from fastdata.text.pretokenized import open_tokens
 from fastdata.words import number_of
 
@@ -109,10 +109,16 @@ def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
     raise splits_error(path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False)
 
 
-def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None = None) -> TextList:
+def first_documents(
+    found: TextList, limit: int | None, cutting: Cutting, end: int | None = None, most: int = DOCUMENT_BYTES
+) -> TextList:
     """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
 
-    Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
+    Documents are counted by reading them, and no more of them than needed.
+
+    Args:
+        end: the id after each document of a file of tokens.
+        most: the bytes of a document that is not a reject.
     """
     if limit is None:
         return found
@@ -121,7 +127,7 @@ def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: i
     for piece in found.pieces:
         if not left:
             break
-        sizes = list(islice(_sizes(found.root, piece, cutting, end), left + 1))
+        sizes = list(islice(_sizes(found.root, piece, cutting, end, most), left + 1))
         if len(sizes) > left:
             piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
         pieces.append(piece)
@@ -129,7 +135,7 @@ def first_documents(found: TextList, limit: int | None, cutting: Cutting, end: i
     return replace(found, pieces=pieces)
 
 
-def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None) -> Iterator[int]:
+def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None, most: int) -> Iterator[int]:
     """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
     if piece.problem:
         yield 0
@@ -139,7 +145,7 @@ def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None) -> It
             file = open_tokens(root / piece.name)
             yield from (file.documents(end) * file.tokens.itemsize).tolist()
         else:
-            for _, text in documents(root, piece, cutting):
+            for _, text in documents(root, piece, cutting, most=most):
                 yield len(text.encode()) if isinstance(text, str) else 0
     except (MissingExtraError, RemoteError):
         raise

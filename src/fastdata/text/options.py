@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.options import option
-from fastdata.sources.options import StrPath
+from fastdata.sources.options import SizeOptions, StrPath
 
 __all__ = ["TokenOptions"]
 
 
 @dataclass(frozen=True)
-class TokenOptions:
+class TokenOptions(SizeOptions):
     """Text"""
 
     tokenizer: StrPath | None = option(
@@ -33,6 +33,7 @@ class TokenOptions:
     field: str = option("Field of .jsonl files, or column of .parquet files, that holds the text.", "text")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.split_lines and self.split_on is not None) or self.split_on == "":
             raise ValueError("give --split-lines, or --split-on with some text, or neither")
 

@@ -15,7 +15,7 @@ from fastdata.prepare.plan import freeze
 from fastdata.prepare.plan_files import plan_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.format import Labels, read_manifest
-from fastdata.text.documents import Cutting, documents, format_of
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, documents, format_of
 from fastdata.text.listing import TextList, first_documents, list_text, shard_bounds
 from fastdata.text.options import TokenOptions
 from fastdata.text.pretokenized import tokens_dtype
@@ -42,6 +42,7 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     """
     tokenizer = None if options.tokenizer is None else os.fspath(options.tokenizer)
     train_bpe, cutting, end_token = options.train_bpe, options.cutting, options.end_token
+    most = DOCUMENT_BYTES if options.max_bytes is None else options.max_bytes
     if tokenizer is not None and train_bpe is not None:
         raise ValueError("give --tokenizer or --train-bpe, not both")
     if train_bpe is not None and train_bpe < 257:
@@ -53,13 +54,14 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     if not are_tokens:
         if tokenizer is None and train_bpe is None:
             raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
-        found = first_documents(found, limit, cutting)
+        found = first_documents(found, limit, cutting, most=most)
     if tokenizer is None and train_bpe is None:
         recipe, files = _without_tokenizer(found, end_token), dict[str, bytes]()
     else:
         if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
-            trained_on = _trained_on(found, cutting, train_bpe, end_token)
-            spec, data = _make_tokenizer(found, cutting, train_bpe, end_token, out, trained_on)
+            trained_on = _trained_on(found, cutting, train_bpe, end_token, most)
+            texts = _texts(found, cutting, most)
+            spec, data = _make_tokenizer(texts, train_bpe, end_token, out, trained_on)
             one_document = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
             if train_bpe is None and end_token is None and one_document:
                 end_token = "none"
@@ -68,7 +70,7 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
             _refuse_other_store(str(tokenizer))
             spec, data = find_tokenizer(str(tokenizer))
         engine = load(spec, data)
-        recipe = TokenRecipe(spec, engine.vocab_size, _end_id(engine, spec, end_token), cutting, trained_on)
+        recipe = TokenRecipe(spec, engine.vocab_size, _end_id(engine, spec, end_token), cutting, trained_on, most)
         files = {spec.file: data} if spec.file else {}
     if are_tokens:
         found = first_documents(found, limit, cutting, recipe.end)
@@ -77,15 +79,15 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
 
 
 def _make_tokenizer(
-    found: TextList, cutting: Cutting, train_bpe: int | None, end_token: str | None, out: Path, trained_on: str
+    texts: Iterator[str], train_bpe: int | None, end_token: str | None, out: Path, trained_on: str
 ) -> tuple[Spec, bytes]:
     """Make a tokenizer of the text, or reuse the one that an earlier run made of the same."""
     if train_bpe is None:
         name = engine = "chars"
-        data = _kept(out, trained_on, engine) or character_file(_characters(found, cutting, end_token))
+        data = _kept(out, trained_on, engine) or character_file(_characters(texts, end_token))
     else:
         name, engine = f"bpe-{train_bpe}", "tokenizers"
-        data = _kept(out, trained_on, engine) or _train(found, cutting, train_bpe)
+        data = _kept(out, trained_on, engine) or _train(texts, train_bpe)
     return Spec(engine, name, hashlib.sha256(data).hexdigest()), data
 
 
@@ -129,7 +131,7 @@ def _end_id(engine: Engine, spec: Spec, end_token: str | None) -> int | None:
     return number
 
 
-def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token: str | None) -> str:
+def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token: str | None, most: int) -> str:
     """Hash all that a tokenizer made of the text depends on. vocab: size of a BPE; None: a tokenizer of characters."""
     files = [tuple(vars(piece).values()) for piece in found.pieces]
     whole: list[Any] = ["chars", end_token, vars(cutting), files]
@@ -137,6 +139,8 @@ def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token:
         with needs("tokenizers"):
             import tokenizers
         whole = [vocab, vars(cutting), tokenizers.__version__, files]
+    if most != DOCUMENT_BYTES:  # without it, the hash is that of earlier versions
+        whole.append(most)
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
@@ -153,7 +157,7 @@ def _kept(out: Path, trained_on: str, engine: str) -> bytes:
     return b""
 
 
-def _train(found: TextList, cutting: Cutting, vocab: int) -> bytes:
+def _train(texts: Iterator[str], vocab: int) -> bytes:
     """Train a byte-level BPE like GPT-2's on all documents that can be read, and return its tokenizer.json."""
     with needs("tokenizers"):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -162,23 +166,23 @@ def _train(found: TextList, cutting: Cutting, vocab: int) -> bytes:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_texts(found, cutting), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer.to_str(pretty=False).encode()
 
 
-def _characters(found: TextList, cutting: Cutting, end_token: str | None) -> set[str]:
+def _characters(texts: Iterator[str], end_token: str | None) -> set[str]:
     """Return the characters of all documents that can be read, and the end token if it is one character."""
     characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
-    for text in _texts(found, cutting):
+    for text in texts:
         characters.update(text)
     return characters
 
 
-def _texts(found: TextList, cutting: Cutting) -> Iterator[str]:
+def _texts(found: TextList, cutting: Cutting, most: int) -> Iterator[str]:
     for piece in found.pieces:
         if piece.problem:
             continue
         try:
-            yield from (text for _, text in documents(found.root, piece, cutting) if isinstance(text, str))
-        except (CodecError, OSError):  # tokenizing rejects it, with its name
+            yield from (text for _, text in documents(found.root, piece, cutting, most=most) if isinstance(text, str))
+        except (CodecError, OSError, MemoryError):  # tokenizing rejects it, with its name
             continue

@@ -19,7 +19,7 @@ from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.remote.path import AnyPath, fetched, to_path
 from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
-from fastdata.text.documents import Cutting, Found, Head, Piece, cutting_notes, documents
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, cutting_notes, documents
 from fastdata.text.packer import Packer
 from fastdata.text.pretokenized import open_tokens
 from fastdata.text.sections import SAMPLES_DTYPE, Tokens
@@ -38,14 +38,20 @@ SLOWEST = 100_000  # characters a second that any tokenizer manages: a large doc
 
 @dataclass(frozen=True)
 class TokenRecipe:
-    """How text is stored. end: the id after each document, or None. trained_on: if the tokenizer was made of this text, a hash of
-    what it depends on."""
+    """How text is stored.
+
+    Attributes:
+        end: the id after each document, or None.
+        trained_on: if the tokenizer was made of this text, a hash of what it depends on.
+        max_bytes: larger documents are rejected before they are in memory.
+    """
 
     tokenizer: Spec
     vocab_size: int
     end: int | None
     cutting: Cutting = field(default_factory=Cutting)
     trained_on: str = ""
+    max_bytes: int = field(default=DOCUMENT_BYTES, metadata={"newer": True})
 
     kind: ClassVar[str] = "tokens"
     unit: ClassVar[str] = "B"
@@ -108,7 +114,7 @@ class _Shard:
             return
         spec = self._job.options.tokenizer
         engine = _engine(spec, self._job.files.get(spec.file, b""))
-        batches = _batches(to_path(self._job.root), piece, self._job.options.cutting, self.seen)
+        batches = _batches(to_path(self._job.root), piece, self._job.options, self.seen)
         size = max(piece.size, 0)
         done = 0
         while True:
@@ -171,7 +177,7 @@ def _check(tokens: Array, options: TokenRecipe) -> None:
             raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
 
 
-def _batches(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
+def _batches(root: AnyPath, piece: Piece, options: TokenRecipe, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
     """Yield the documents of a piece in batches of a size that suits tokenizers. Raise an error after what was read before it."""
     batch: list[Found] = []
     chars = 0
@@ -179,7 +185,7 @@ def _batches(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] |
     if piece.problem:
         raise CodecError(detail_of(piece.problem), piece.problem)
     try:
-        for at, text in documents(root, piece, cutting, seen):
+        for at, text in documents(root, piece, options.cutting, seen, options.max_bytes):
             batch.append((at, text))
             chars += len(text) if isinstance(text, str) else 0
             if chars >= BATCH_CHARS or len(batch) == BATCH_DOCUMENTS:
@@ -240,7 +246,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     rejected: Counter[str] = Counter()
     for k in range(min(PROBES, count)):
         piece = plan.sources[k * count // min(PROBES, count)]
-        batch = _next(_batches(roots[0], piece, options.cutting))
+        batch = _next(_batches(roots[0], piece, options))
         if not isinstance(batch, list):
             rejected.update([batch[0]] if batch else [])
             continue

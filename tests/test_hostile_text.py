@@ -1,0 +1,184 @@
+"""Text that is too large, expands without measure, or is no UTF-8: what can be used is, in bounded memory, and the rest is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+import fastdata
+from corpora import documents
+from fastdata import PrepError
+from support import run
+
+GIB = 1 << 30
+PEAK = """
+import json, resource, sys
+import fastdata
+made = fastdata.prep(sys.argv[1], sys.argv[2], tokenizer="bytes", end_token="none", workers=1, **json.loads(sys.argv[3]))
+print(json.dumps([made.kept, made.rejected, made.first_reject]))
+print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10)
+"""
+
+READ = """
+import resource, sys
+from pathlib import Path
+from fastdata.text.documents import Cutting, Piece, documents
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+for _, text in documents(Path(sys.argv[1]), Piece("x.jsonl", 0, -1, 0), Cutting()):
+    print(text)
+"""
+
+
+def texts(store: Path | str) -> list[str]:
+    """The documents of a store of bytes without ends."""
+    return [bytes(ids.tolist()).decode() for ids in documents(Path(store))]
+
+
+def made(source: Path, **options: Any) -> Any:
+    out = source.with_suffix(".fds")
+    return fastdata.prep(source, out, tokenizer="bytes", end_token="none", workers=1, **options)
+
+
+def measured(source: Path, **options: Any) -> tuple[int, dict[str, int], str, int]:
+    """Documents kept, rejects, the first of them, and the largest memory of the run and its workers in MiB."""
+    done = run(sys.executable, "-c", PEAK, source, source.with_suffix(".fds"), json.dumps(options))
+    assert done.returncode == 0, done.stderr
+    (kept, rejected, first), peak = map(json.loads, done.stdout.splitlines())
+    return kept, rejected, first, peak
+
+
+# Size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".txt.zst", ".jsonl.zst", ".txt.gz"])
+def test_a_line_that_expands_without_measure_is_a_reject_and_never_in_memory(tmp_path: Path, ending: str) -> None:
+    around = (b"one", b"two") if "txt" in ending else (b'{"text": "one"}', b'{"text": "two"}')
+    path = tmp_path / f"x{ending}"
+    if ending.endswith("zst"):
+        with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as writer:
+            writer.write(around[0] + b"\n")
+            for _ in range(64):
+                writer.write(bytes(GIB // 64))
+            writer.write(b"\n" + around[1])
+    else:
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            file.write(around[0] + b"\n")
+            for _ in range(64):
+                file.write(bytes(GIB // 64))
+            file.write(b"\n" + around[1])
+    kept, rejected, first, peak = measured(path, split_lines=True, max_bytes=1 << 20)
+    assert (kept, rejected) == (2, {"too-large": 1})
+    start = len(around[0]) + 1
+    assert f"byte {start}: the document has at least {GIB} bytes, more than the 1048576 of --max-bytes" in first
+    assert texts(path.with_suffix(".fds")) == ["one", "two"]
+    assert peak < 450
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_many_lines_that_expand_are_what_was_asked_for(tmp_path: Path, split: bool) -> None:
+    """Only documents are limited: text that compresses well is text."""
+    lines = ["the same line\n"] * 100_000
+    (tmp_path / "x.txt.zst").write_bytes(zstandard.compress("".join(lines).encode()))
+    summary = made(tmp_path / "x.txt.zst", split_lines=split)
+    assert summary.rejected == {} and summary.kept == (100_000 if split else 1)
+    assert summary.tokens == sum(map(len, lines)) - 100_000 * split
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "whole", "double"])
+def test_a_document_may_have_so_many_bytes_and_no_more(tmp_path: Path, kind: str, packed: str) -> None:
+    parts = ["x" * 10, "y" * 50, "é" * 25, "w" * 51, "z"]
+    lines = [json.dumps({"text": part}, ensure_ascii=False) for part in parts] if kind == "jsonl" else parts
+    data = ("\n\n" if kind == "double" else "\n").join(lines).encode()
+    path = tmp_path / f"x.{'jsonl' if kind == 'jsonl' else 'txt'}{packed}"
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[packed](data))
+    if kind == "whole":
+        assert made(path, max_bytes=len(data)).kept == 1
+        with pytest.raises(PrepError, match=rf"x.txt{packed}: too-large: .*more than the {len(data) - 1} of max_bytes"):
+            made(path, max_bytes=len(data) - 1, overwrite=True)
+        return
+    options = {"txt": {"split_lines": True}, "double": {"split_on": "\n\n"}, "jsonl": {}}[kind]
+    summary = made(path, max_bytes=50 + (len(lines[0]) - 10), **options)
+    assert summary.rejected == {"too-large": 1} and texts(summary.out) == [part for part in parts if "w" not in part]
+    assert f"byte {data.index(lines[3].encode())}: the document has at least {len(lines[3])} bytes" in summary.first_reject
+
+
+def test_lines_are_the_same_however_their_file_is_cut_into_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastdata.text import documents as module
+
+    parts = [b"a" * k for k in range(1, 40)] + [b"b" * 100, b"c"]
+    (tmp_path / "x.txt").write_bytes(b"--".join(parts))
+    wanted = [(sum(map(len, parts[:k])) + 2 * k, part.decode()) for k, part in enumerate(parts) if len(part) <= 39]
+    for block in (1, 2, 3, 7, 39, 64):
+        monkeypatch.setattr(module, "BLOCK", block)
+        piece = module.Piece("x.txt", 0, -1, 0)
+        found = list(module.documents(tmp_path, piece, module.Cutting("--"), most=39))
+        assert [(at, text) for at, text in found if isinstance(text, str)] == wanted
+        assert [str(text) for _, text in found if not isinstance(text, str)] == [
+            "the document has at least 100 bytes, more than the 39 of --max-bytes"
+        ]
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_the_limit_is_positive(tmp_path: Path, most: int) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(ValueError, match=f"max_bytes is {most}, but must be positive"):
+        made(tmp_path / "x.txt", max_bytes=most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [600, 1300, 2200])
+def test_a_line_that_memory_cannot_hold_is_a_reject_and_the_others_are_read(tmp_path: Path, room: int) -> None:
+    """Also where the limit lets it pass: it may be too much as bytes, as a copy of them, or as text."""
+    with (tmp_path / "x.jsonl").open("wb") as file:
+        file.write(b'{"text": "one"}\n{"text": "')
+        for _ in range(20):
+            file.write(b"x" * (50 << 20))
+        file.write(b'"}\n{"text": "two"}\n')
+    done = run(sys.executable, "-c", READ, tmp_path, room << 20)
+    assert done.returncode == 0, done.stderr
+    one, large, two = done.stdout.splitlines()
+    assert (one, two) == ("one", "two") and re.fullmatch(r"the document has at least 1048\d+ bytes, more than .* memory for", large)
+
+
+# Encodings
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".txt.gz", ".txt.zst"])
+@pytest.mark.parametrize("split", [True, False])
+def test_utf_16_is_a_reject_that_says_so(tmp_path: Path, encoding: str, ending: str, split: bool) -> None:
+    lines = ["first line", "second line"] if "txt" in ending else ['{"text": "first"}', '{"text": "second"}']
+    data = "\n".join(lines).encode(encoding)
+    if ending.endswith("gz"):
+        data = gzip.compress(data)
+    if ending.endswith("zst"):
+        data = zstandard.compress(data)
+    (tmp_path / f"x{ending}").write_bytes(data)
+    name = "UTF-32" if "32" in encoding else "UTF-16" + encoding[6:].replace("-", "").upper()
+    with pytest.raises(PrepError, match=rf"not-utf8: it is {name}, not UTF-8: convert it with iconv -f {name} -t UTF-8"):
+        made(tmp_path / f"x{ending}", split_lines=split)
+
+
+def test_each_part_of_a_large_file_of_utf_16_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes("a line of some length\n".encode("utf-16") * 220_000)
+    (tmp_path / "y.txt").write_text("good")
+    summary = made(tmp_path, split_lines=True)
+    assert summary.kept == 1 and set(summary.rejected) == {"not-utf8"} and summary.rejected["not-utf8"] == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\ufeffmark", "a\0b", "zeros \0\0\0\0 in the middle", "\0\0\0\0\0\0\0\0", "漢字\n仮名", "a\0", "ab\0\0cd\0\0"]
+)
+def test_plain_utf_8_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.txt").write_bytes(text.encode() + b"\nend")
+    summary = made(tmp_path / "x.txt")
+    assert texts(summary.out) == [text.removeprefix("\ufeff") + "\nend"]
