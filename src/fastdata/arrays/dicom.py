@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import warnings
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +23,9 @@ TAGS = (
     "SeriesInstanceUID Rows Columns NumberOfFrames SamplesPerPixel BitsAllocated PixelRepresentation RescaleSlope RescaleIntercept "
     "ModalityLUTSequence SharedFunctionalGroupsSequence ImagePositionPatient ImageOrientationPatient InstanceNumber"
 ).split()
+HEADER_BYTES = 64 << 20  # of all that is not pixels
+LARGEST_PIXEL = 4  # bytes
+BLOCK = 1 << 20
 UNEVEN = 1.5  # largest ratio of two gaps between slices; at 2, one slice is missing
 
 
@@ -62,8 +67,9 @@ def open_array(paths: list[AnyPath]) -> Opened:
 def _read(paths: list[AnyPath], shape: tuple[int, ...], dtype: np.dtype[Any], scales: list[tuple[float, float]]) -> Array:
     scaled = set(scales) != {(1.0, 0.0)}
     out = np.empty(shape, np.int64 if scaled and dtype.kind == "i" else dtype)
+    most = HEADER_BYTES + LARGEST_PIXEL * out.size // len(paths)
     for place, (path, (slope, intercept)) in enumerate(zip(paths, scales, strict=True)):
-        values = _pixels(path)
+        values = _pixels(path, most)
         if scaled:
             values = values.astype(np.float64) * slope + intercept
         target = out[place] if len(paths) > 1 else out.reshape(values.shape)
@@ -73,12 +79,40 @@ def _read(paths: list[AnyPath], shape: tuple[int, ...], dtype: np.dtype[Any], sc
     return out
 
 
+def _inflated(path: AnyPath, most: int) -> tuple[Any, bool]:
+    """Return what to give to pydicom, and whether there is more.
+
+    pydicom inflates a deflated file as a whole, however much that becomes. So no more than `most` bytes of it are inflated here.
+
+    Raises:
+        CodecError: the deflated part ends early.
+    """
+    pydicom: Any = importlib.import_module("pydicom")
+    with path.open("rb") as file:
+        if file.read(132)[128:] != b"DICM":
+            return path, False  # pydicom reports it
+        meta = pydicom.filereader.read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
+        if meta.get("TransferSyntaxUID") != pydicom.uid.DeflatedExplicitVRLittleEndian:
+            return path, False
+        plain, inflate = io.BytesIO(), zlib.decompressobj(-zlib.MAX_WBITS)
+        meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        plain.write(bytes(128) + b"DICM")
+        pydicom.filewriter.write_file_meta_info(plain, pydicom.dataset.FileMetaDataset(meta), enforce_standard=False)
+        while most > 0 and (data := inflate.unconsumed_tail or file.read(BLOCK)):
+            most -= plain.write(inflate.decompress(data, min(most, BLOCK)))
+    if not inflate.eof and most > 0:
+        raise CodecError("its deflated part ends early", "truncated")
+    plain.seek(0)
+    return plain, not inflate.eof
+
+
 def _header(path: AnyPath) -> Any:
     pydicom: Any = importlib.import_module("pydicom")  # optional; the listing has checked that it is installed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
+            plain, _ = _inflated(path, HEADER_BYTES)
+            header = pydicom.dcmread(plain, stop_before_pixels=True, specific_tags=TAGS)
             if not all(name in header for name in ("SeriesInstanceUID", "Rows", "Columns", "BitsAllocated")):
                 raise CodecError("a DICOM file without an image", "no-image")
             _layout(header), _scale(header)
@@ -135,13 +169,17 @@ def _sorted(headers: list[tuple[AnyPath, Any]]) -> Sequence[tuple[AnyPath, Any]]
     return [headers[k] for k in order]
 
 
-def _pixels(path: AnyPath) -> Array:
+def _pixels(path: AnyPath, most: int) -> Array:
+    """Decode the pixels of a file. most: the bytes that it may have when it is inflated."""
     pydicom: Any = importlib.import_module("pydicom")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # for example on padding after the pixels
-            values: Array = pydicom.dcmread(path).pixel_array
-    except OSError:
+            plain, has_more = _inflated(path, most)
+            if has_more:
+                raise CodecError(f"{path.name}: inflated, it has more than {most} bytes, which its pixels do not take", "too-large")
+            values: Array = pydicom.dcmread(plain).pixel_array
+    except (CodecError, OSError):
         raise
     except Exception as error:  # noqa: BLE001  pydicom's decoders may raise anything
         short = "expected" in str(error) or "end of" in str(error).lower() or isinstance(error, EOFError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import struct
 import zlib
 from contextlib import closing
 from typing import Any
@@ -15,6 +16,9 @@ from fastdata.errors import CodecError
 from fastdata.remote.path import AnyPath
 
 __all__ = ["open_array"]
+
+HEAD = 176  # bytes in which both versions say where the values begin
+MOST_BEFORE = 64 << 20  # bytes of the header and its extensions
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,9 +62,15 @@ def _stream(path: AnyPath) -> Any:
 
 def _image(file: Any) -> Any:
     nibabel: Any = importlib.import_module("nibabel")  # optional; the listing has checked that it is installed
-    kind = nibabel.Nifti2Image if file.read(4) in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else nibabel.Nifti1Image
+    head = file.read(HEAD)
+    is_second = head[:4] in (b"\x1c\x02\0\0", b"\0\0\x02\x1c")
+    if len(head) == HEAD:  # nibabel reports a shorter file
+        at, form = (168, "q") if is_second else (108, "f")
+        (start,) = struct.unpack_from(f"{'<' if head[0] else '>'}{form}", head, at)
+        if not start <= MOST_BEFORE:  # nibabel would read all of it
+            raise CodecError(f"its values begin at byte {start:g}, behind more than {MOST_BEFORE} bytes of extensions", "header")
     file.seek(0)
-    return kind.from_stream(file)
+    return (nibabel.Nifti2Image if is_second else nibabel.Nifti1Image).from_stream(file)
 
 
 def _damaged(error: Exception) -> CodecError:

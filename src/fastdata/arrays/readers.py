@@ -21,6 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MODULES = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom", ".tif": "stack", ".tiff": "stack", ".png": "stack"}
 BLOCK = 1 << 24
+LONGEST_HEADER = 1 << 20
 
 
 class Opened(NamedTuple):
@@ -78,6 +79,11 @@ def _read_header(file: IO[bytes]) -> _Header:
     """Read a .npy header of any version, and leave the file at its values."""
     try:
         version = np.lib.format.read_magic(file)
+        at = file.tell()
+        length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+        if length > LONGEST_HEADER:  # numpy would read all of it first
+            raise CodecError(f"its .npy header claims {length} bytes", "header")
+        file.seek(at)
         read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         if version > (2, 0):  # 3.0 differs only in names of fields in UTF-8, and structured dtypes are not supported
             raise CodecError(f"a .npy file of version {version}: save plain numbers, not structured ones", "unsupported")

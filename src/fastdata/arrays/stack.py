@@ -13,7 +13,8 @@ from fastdata.arrays.readers import Opened
 from fastdata.errors import CodecError
 from fastdata.images.header import Tags, directories
 from fastdata.images.image_file import SourceImage
-from fastdata.images.opencv_files import PngHeader
+from fastdata.images.opencv_files import GRAY, INDEXED, PngHeader
+from fastdata.images.opencv_files import RGB as PNG_RGB
 from fastdata.images.pillow_files import open_image, strict
 from fastdata.images.tiff_file import BLACK_IS_0, RGB, Tag, check_pieces, first_of, values_of
 from fastdata.remote.path import AnyPath
@@ -33,15 +34,17 @@ def open_array(paths: list[AnyPath]) -> Opened:
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         return _open_tiff(data)
     image = SourceImage(data)
-    if not isinstance(image.header, PngHeader):
+    header = image.header
+    if not isinstance(header, PngHeader):
         raise CodecError(f"it is {image.format}, and neither TIFF nor PNG", "unsupported")
-    values = image.header.values(data)
-    if values.ndim == 3:
-        pixels = image.header.pixels(data)
-        if pixels.alpha is not None:
-            raise CodecError("it has an alpha channel: save grey, or red, green and blue", "unsupported")
-        values = pixels.color
-    return Opened(values.shape, values.dtype, lambda: values)
+    if header.color_type in (GRAY, INDEXED):
+        read, sides = header.values, [header.height, header.width]
+    elif header.color_type == PNG_RGB and not header.transparency:
+        read, sides = lambda data: header.pixels(data).color, [header.height, header.width, 3]
+    else:
+        raise CodecError("it has an alpha channel: save grey, or red, green and blue", "unsupported")
+    dtype = np.dtype(np.uint16 if header.depth == 16 else np.uint8)
+    return Opened(tuple(sides), dtype, lambda: read(data))
 
 
 def _open_tiff(data: bytes) -> Opened:
