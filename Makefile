@@ -17,13 +17,15 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-peers gpu
+.PHONY: help demo test test-all test-faults campaign test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-peers gpu
 .PHONY: test-slow versions torches # parts of test-all and of test-torch
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
 	@echo "make test    all tests except the slow ones"
 	@echo "make test-all   the slow ones too: trainings, many kills, ranks, an install in a clean environment"
+	@echo "make test-faults   damaged bytes through every reader, and kills"
+	@echo "make campaign HOURS=2   the same for hours; a later run goes on where it stopped"
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray and Slurm, and object storage, run on this machine; installs them, also by npm and (as root) apt-get"
@@ -44,9 +46,16 @@ test: $(INSTALLED)
 	$(RUN) $(PYTEST) -m "not slow"
 
 test-slow: $(INSTALLED)
-	$(RUN) $(PYTEST) -m slow
+	$(RUN) $(PYTEST) -m slow --ignore=tests/faults
 
-test-all: test test-slow
+test-faults: $(INSTALLED)
+	$(RUN) $(PYTEST) tests/faults
+
+test-all: test test-slow test-faults
+
+HOURS ?= 2
+campaign: $(INSTALLED)
+	nice -n 19 $(RUN) tests/faults/campaign.py --hours $(HOURS)
 
 test-dali: $(DALI)
 	$(RUN) $(PYTEST) tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py tests/test_properties_loader.py

@@ -1,0 +1,108 @@
+"""Targets: damaged files of a store, with a manifest that fits their sizes, as a hostile one does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastdata
+import stores
+from fastdata.store.files import NAMES
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from target import TARGETS, Case, Target
+
+LARGEST = 200_000  # bytes of a file that is damaged
+STORES: dict[str, Callable[[], Path]] = {
+    "rgb": partial(stores.store, "rgb", size=16, resize="crop"),
+    "jpeg": partial(stores.store, "jpeg", size=48),
+    "yuv420": partial(stores.store, "yuv420", size=16),
+    "original": partial(stores.store, "original", size=None),
+    "masks": stores.masked,
+    "several": stores.several,
+    "tokens": stores.tokens,
+    "arrays": stores.masked_arrays,
+    "table": stores.table,
+}
+
+
+def files_of(build: Callable[[], Path]) -> dict[str, bytes]:
+    """The files of a store by their names in it."""
+    root = build()
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size < LARGEST]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def damaged_store(build: Callable[[], Path], case: Case, *, fitting: bool) -> Path:
+    """A store in which one file is that of the case. fitting: the manifest has its size."""
+    root, out = build(), case.folder / "damaged.fds"
+    for path in root.rglob("*") if not out.exists() else ():
+        if path.is_file():
+            (out / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+            (out / path.relative_to(root)).symlink_to(path)
+    manifest, changed = out / "manifest.json", out / case.name
+    for path in {manifest, changed}:
+        path.unlink()
+    if changed != manifest:
+        manifest.write_bytes(_fitting(root, case) if fitting else (root / "manifest.json").read_bytes())
+    changed.write_bytes(case.data)
+    return out
+
+
+def restore(build: Callable[[], Path], out: Path, name: str) -> None:
+    """Put the file of a case back to what it was."""
+    for part in {name, "manifest.json"}:
+        (out / part).unlink()
+        (out / part).symlink_to(build() / part)
+
+
+def _fitting(root: Path, case: Case) -> bytes:
+    body = json.loads((root / "manifest.json").read_bytes())
+    if case.name in body["files"]:
+        body["files"][case.name]["bytes"] = len(case.data)
+    variant, _, shard = case.name.partition("/shard-")
+    for one in [*body["variants"], *body.get("images", {}).get("variants", [])] if shard else ():
+        if one["name"] == variant:
+            one["shards"][int(shard.removesuffix(".mdb"))]["bytes"] = len(case.data)
+    return json.dumps(body).encode()
+
+
+def read_store(build: Callable[[], Path], case: Case) -> Any:
+    """Open a store and read what it says of itself, its first and last samples, and a batch."""
+    path = damaged_store(build, case, fitting=True)
+    try:
+        store = Store(path, kind=None)
+        more: dict[str, Any] = {"block_size": 8} if store.manifest.kind == "tokens" else {}
+        dataset = fastdata.open(path, **more)
+        count = len(dataset)
+        found = [count, store.rejects(), *([store.names()[-1:]] if NAMES in store.manifest.files else [])]
+        found += [dataset[k] for k in sorted({0, count // 2, count - 1}) if 0 <= k < count]
+        if store.manifest.kind == "table" and count:
+            found.append(dataset.read_batch(np.arange(min(count, 4)), seed=0, epoch=0))
+        for column in getattr(dataset, "columns", None) or ():
+            found.append(column)
+    finally:
+        restore(build, path, case.name)
+    return found
+
+
+def verify_store(build: Callable[[], Path], case: Case) -> None:
+    """Any change of any file but the manifest is found."""
+    if case.name == "manifest.json" or case.data == case.original:
+        return
+    path = damaged_store(build, case, fitting=False)
+    try:
+        problem = next(verify(path), None)
+    finally:
+        restore(build, path, case.name)
+    assert problem is not None, "verify finds nothing"
+
+
+for name, build in STORES.items():
+    TARGETS[f"store_{name}"] = Target(partial(read_store, build), partial(files_of, build), cases=800)
+    TARGETS[f"verify_{name}"] = Target(partial(verify_store, build), partial(files_of, build), cases=300, allowed=())
