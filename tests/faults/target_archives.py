@@ -1,0 +1,144 @@
+"""Targets: archives and tables of inputs: tar, Parquet, Arrow, HDF5, idx, CIFAR, LMDB, and labels in CSV, JSONL and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc, parquet
+
+from archives import png, write_tar
+from fastdata.errors import PrepError
+from fastdata.images.image_file import SourceImage
+from fastdata.sources.archive import release
+from fastdata.sources.catalog import read_source
+from fastdata.sources.inputs import SourceList
+from fastdata.sources.listing import list_sources
+from fastdata.sources.options import LabelOptions
+from target import TARGETS, Case, Target, as_json, each, target
+from test_archives_cifar import batch, python2
+from test_archives_idx import mnist
+from test_archives_lmdb import write as write_lmdb
+from test_archives_tables import h5, rows, table
+
+MOST = 20  # inputs that are read: a hostile archive may list millions
+
+
+def read_inputs(case: Case, path: Path | None = None) -> Any:
+    """List an archive, and decode its first inputs."""
+    try:
+        found = list_sources(path or case.write())
+        return described(found), each(found.sources[:MOST], lambda source: decoded(found, source))
+    finally:
+        release()
+
+
+def decoded(found: SourceList, source: Any) -> Any:
+    if source.problem:
+        return source.problem
+    return SourceImage(read_source(found.root, source), max_pixels=1 << 20).decode()
+
+
+def described(found: SourceList) -> Any:
+    return found.labels, [(source.name, source.label, source.problem) for source in found.sources[:MOST]]
+
+
+def made(make: Callable[[Path], Any]) -> dict[str, bytes]:
+    """The files that a function writes into a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder))
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths if "lock" not in path.name}
+
+
+def tars() -> dict[str, bytes]:
+    members = [
+        member for k in range(3) for member in ((f"{k}.png", png(k)[1]), (f"{k}.cls", b"%d" % k), (f"{k}.json", b'{"a": 1}'))
+    ]
+
+    def make(folder: Path) -> None:
+        write_tar(folder / "ustar.tar", members)
+        write_tar(folder / "pax.tar", [("é" * 70 + name, data) for name, data in members], format=1 + 1)
+        write_tar(folder / "gnu.tar", [("d/" * 60 + name, data) for name, data in members], format=1)
+
+    return made(make)
+
+
+def tables() -> dict[str, bytes]:
+    body = table(rows(0, 6), [k % 3 for k in range(6)], ["a", "b", "c"])
+
+    def make(folder: Path) -> None:
+        parquet.write_table(body, folder / "a.parquet", row_group_size=4)
+        parquet.write_table(body, folder / "plain.parquet", compression="none", write_page_checksum=True)
+        for name, writer in (("file", ipc.new_file), ("stream", ipc.new_stream)):
+            with writer(folder / f"{name}.arrow", body.schema) as out:
+                out.write_table(body, max_chunksize=4)
+
+    return made(make)
+
+
+def hdf5() -> dict[str, bytes]:
+    pixels = batch(4)[1]
+    return made(lambda folder: (h5(folder / "a.h5", images=pixels, labels=list(range(4))), h5(folder / "b.h5", g__x=pixels[:2])))
+
+
+def cifar() -> dict[str, bytes]:
+    value, _ = batch(4)
+    return {"data_batch_1": python2(value), "data_batch_2": pickle.dumps(value, 2), "data_batch_3": pickle.dumps(value, 4)}
+
+
+def labels() -> dict[str, bytes]:
+    body = [{"path": f"{k}.png", "label": f"class {k % 2}", "score": k / 3, "text": 'a "b", c'} for k in range(6)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(body[0]))
+    writer.writeheader()
+    writer.writerows(body)
+    buffer = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(body), buffer)
+    lines = b"".join(as_json(row) + b"\n" for row in body)
+    return {"a.csv": out.getvalue().encode(), "a.tsv": out.getvalue().replace(",", "\t").encode(), "a.jsonl": lines} | {
+        "labels.parquet": buffer.getvalue()
+    }
+
+
+ARCHIVES: dict[str, tuple[Callable[[], Mapping[str, bytes]], int]] = {
+    "tar": (tars, 2000),
+    "parquet": (tables, 1000),
+    "hdf5": (hdf5, 1000),
+    "cifar": (cifar, 2000),
+    "lmdb": (lambda: made(lambda folder: write_lmdb(folder / "a.mdb", {b"%d" % k: png(k)[1] for k in range(9)}, subdir=False)), 10),
+}
+for _name, (_files, _cases) in ARCHIVES.items():
+    TARGETS[f"archive_{_name}"] = Target(read_inputs, _files, cases=_cases)
+
+
+def digits() -> dict[str, bytes]:
+    return made(lambda folder: (mnist(folder, count=3), mnist(folder, "t10k", 2, packed=True)))
+
+
+@target(digits, cases=2000)
+def archive_idx(case: Case) -> Any:
+    """Images and their labels, of which one is damaged."""
+    path = case.write()
+    for name, data in digits_once().items():
+        if name != case.name:
+            (path.parent / name).write_bytes(data)
+    return read_inputs(case, path.with_name(path.name.replace("labels-idx1", "images-idx3")))
+
+
+digits_once = cache(digits)
+
+
+@target(labels, cases=1500, allowed=(PrepError, ValueError))
+def label_tables(case: Case) -> Any:
+    """A table of paths and labels, whose images may all be missing."""
+    for options in (None, LabelOptions(label_column=("score",))):
+        found = list_sources(case.write(), options, fields=["text"])
+    return described(found)

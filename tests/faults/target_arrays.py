@@ -1,0 +1,82 @@
+"""Targets: files of arrays: .npy, .npz, NIfTI, DICOM, and stacks of images."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import image_files
+from fastdata.arrays.readers import checked, npz_names, open_array
+from fastdata.arrays.source import ArraySource, ending_of
+from target import TARGETS, Case, Target
+from target_archives import made
+from test_arrays_prepare import slices
+
+VALUES = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
+MOST = 1 << 20  # bytes of an array
+
+
+def read_array(case: Case) -> Any:
+    path = case.write()
+    names = npz_names(path) if path.suffix == ".npz" else [""]
+    found = []
+    for name in names[:4]:
+        source = ArraySource(case.name, -1, -1, key=name, ending=ending_of(case.name))
+        opened = checked(open_array(path.parent, source), MOST)
+        found.append(np.array(opened.read()))
+    return found
+
+
+def npy() -> dict[str, bytes]:
+    def saved(values: Any) -> bytes:
+        buffer = io.BytesIO()
+        np.save(buffer, values)
+        return buffer.getvalue()
+
+    return {"a.npy": saved(VALUES), "fortran.npy": saved(np.asfortranarray(VALUES)), "empty.npy": saved(VALUES[:0])}
+
+
+def npz() -> dict[str, bytes]:
+    files = {}
+    for name, save in (("plain.npz", np.savez), ("packed.npz", np.savez_compressed)):
+        buffer = io.BytesIO()
+        save(buffer, a=VALUES, b=VALUES[0].astype(np.float32))
+        files[name] = buffer.getvalue()
+    return files
+
+
+def nifti() -> dict[str, bytes]:
+    import nibabel
+
+    def make(folder: Path) -> None:
+        image = nibabel.Nifti1Image(VALUES, np.eye(4))
+        scaled = nibabel.Nifti1Image(VALUES.astype(np.float32) / 7, np.eye(4))
+        scaled.header.set_data_dtype(np.int16)
+        nibabel.save(image, folder / "a.nii")
+        nibabel.save(scaled, folder / "scaled.nii")
+        nibabel.save(nibabel.Nifti2Image(VALUES, np.eye(4)), folder / "two.nii")
+
+    return made(make)
+
+
+def packed_nifti() -> dict[str, bytes]:
+    import gzip
+
+    return {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in nifti().items()}
+
+
+FORMATS: dict[str, tuple[Callable[[], Mapping[str, bytes]], str, int]] = {
+    "npy": (npy, "truncated", 3000),
+    "npz": (npz, "always", 2000),
+    "nifti": (nifti, "truncated", 500),
+    "nifti_gz": (packed_nifti, "always", 500),
+    "dicom": (lambda: made(lambda folder: slices(folder, VALUES[:2])), "truncated", 500),
+    "stack": (lambda: {"a.tif": image_files.tiff(VALUES[0][..., None].astype(np.uint16), 1)}, "truncated", 500),
+}
+for _name, (_files, _exact, _cases) in FORMATS.items():
+    _options: dict[str, Any] = {"exact": _exact, "cases": _cases}
+    TARGETS[f"array_{_name}"] = Target(read_array, _files, **_options)

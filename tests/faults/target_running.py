@@ -1,0 +1,143 @@
+"""Targets: what a run reads back: checkpoints, states of a Loader, messages of the fetcher, stores from a bucket; and commands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+import stores
+from fastdata import LMDBDataset, Loader, RandomCrop
+from fastdata.checkpoint.files import Checkpoints
+from fastdata.cli import cli
+from fastdata.errors import FastDataError
+from fastdata.parallel.world import World
+from fastdata.remote.stores import mirror
+from fastdata.remote.wire import Message, receive, send
+from fastdata.store.files import sum_of
+from target import TARGETS, Case, Target, target
+from target_stores import STORES, damaged_store, files_of, restore
+
+
+def checkpoints() -> dict[str, bytes]:
+    buffer = io.BytesIO()
+    state = {"model": {"weight": torch.arange(12.0).reshape(3, 4)}, "update": 7, "loader": {"epoch": 1, "consumed": 3}, "s": "abc"}
+    torch.save(state, buffer)
+    return {"update-00000007.pt": buffer.getvalue()}
+
+
+@target(checkpoints, exact="always", cases=2000)
+def checkpoint(case: Case) -> Any:
+    folder = case.write().parent
+    return Checkpoints(folder, World(), keep_last=1).newest()
+
+
+@cache
+def loader() -> Loader:
+    return Loader(LMDBDataset(stores.square(), crop=RandomCrop(16)), 5, shuffle=True, num_workers=0, seed=3)
+
+
+@target(
+    lambda: {"state.json": json.dumps(loader().state_dict()).encode()}, cases=2000, allowed=(FastDataError, ValueError, TypeError)
+)
+def loader_state(case: Case) -> Any:
+    """A state is JSON, so it may come from anywhere. After it is refused, the Loader goes on; after it is taken, it delivers."""
+    try:
+        state = json.loads(case.data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(state, dict):
+        return None
+    loader().load_state_dict(state)
+    batch = next(iter(loader()))
+    return batch.ids
+
+
+def message() -> dict[str, bytes]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, Message({"do": "get", "shard": 7, "names": ["a", "b"]}, b"some bytes"))
+        return {"message.json": theirs.recv(1000)}
+
+
+@target(message, cases=3000, allowed=(EOFError, ValueError, FastDataError))
+def wire(case: Case) -> Any:
+    """What another process of this user says, and then it ends."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(case.data)
+        theirs.shutdown(socket.SHUT_WR)
+        found = receive(ours)
+    return found.body, bytes(found.data)
+
+
+class Bytes:
+    """A bucket of a store in which one object has other bytes."""
+
+    url = "s3://bucket/store"
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self._objects = objects
+
+    def read_twice(self, name: str, pool: Any) -> bytes:
+        return self._objects[name]
+
+    def size(self, name: str) -> int:
+        return len(self._objects.get(name, b""))
+
+    def download(self, name: str, size: int, descriptor: int, pool: Any) -> str:
+        data = self._objects.get(name, b"")
+        os.pwrite(descriptor, data, 0)
+        return sum_of(data).xxh3_128
+
+    mend = download
+
+
+POOLS = cache(lambda _pid: (ThreadPoolExecutor(1), ThreadPoolExecutor(1)))
+
+
+@target(partial(files_of, STORES["masks"]), cases=500)
+def mirrored(case: Case) -> Any:
+    """The tables of a store in a bucket come with the checksums that its manifest has, or not at all, and into the cache only."""
+    objects = {**files_of(STORES["masks"]), case.name: case.data}
+    folder = case.folder / "cache"
+    try:
+        root = mirror(Bytes(objects), folder, *POOLS(os.getpid()))  # type: ignore[arg-type]
+        body = json.loads((root / "manifest.json").read_bytes())
+        for name, total in body["files"].items():
+            assert sum_of((root / name).read_bytes()).xxh3_128 == total["xxh3_128"], "another checksum"
+        assert {path.name for path in case.folder.iterdir()} <= {"cache"}, "a file outside of the cache"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_commands(name: str, case: Case) -> Any:
+    """`fastdata info` and `fastdata export`: whatever goes wrong is one line, as `_guard` in cli.py makes it, and no traceback."""
+    path = damaged_store(STORES[name], case, fitting=True)
+    out = Path(tempfile.mkdtemp(dir=case.folder))
+    stream = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = io.TextIOWrapper(io.BytesIO(), errors="surrogateescape")
+    try:
+        for arguments in (["info", path], ["info", path, "--json"], ["export", path, out / "out"]):
+            with contextlib.suppress(FastDataError, ValueError, OSError, click.ClickException, SystemExit):
+                cli([str(part) for part in arguments], prog_name="fastdata", standalone_mode=False)
+    finally:
+        sys.stdout, sys.stderr = stream
+        restore(STORES[name], path, case.name)
+        shutil.rmtree(out)
+
+
+for _name in ("jpeg", "several", "tokens", "arrays", "table"):
+    TARGETS[f"command_{_name}"] = Target(partial(run_commands, _name), partial(files_of, STORES[_name]), cases=150)

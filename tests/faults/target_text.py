@@ -1,0 +1,109 @@
+"""Targets: text, tokens and tokenizers, and tables."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import zstandard
+
+import corpora
+from fastdata.errors import CodecError, PrepError
+from fastdata.tables.options import TableOptions
+from fastdata.tables.planning import plan_table
+from fastdata.text.documents import Cutting, Piece, documents
+from fastdata.text.pretokenized import MEGATRON_MAGIC, open_tokens
+from fastdata.tokenizer import Spec, character_file, load
+from target import Case, target
+from target_archives import made
+
+TEXTS = corpora.sentences(12)
+FRAME = pd.DataFrame(
+    {"x": range(9), "f": [k / 7 for k in range(9)], "name": list("abcabcabc"), "day": pd.date_range("2026-01-01", periods=9)}
+)
+
+
+def plain_texts() -> dict[str, bytes]:
+    lines = "".join(json.dumps({"id": k, "text": text}) + "\n" for k, text in enumerate(TEXTS)).encode()
+    buffer = io.BytesIO()
+    pd.DataFrame({"text": TEXTS}).to_parquet(buffer)
+    return {"a.txt": "\n".join(TEXTS).encode(), "a.jsonl": lines, "texts.parquet": buffer.getvalue()}
+
+
+def packed_texts() -> dict[str, bytes]:
+    lines = plain_texts()["a.jsonl"]
+    packer = zstandard.ZstdCompressor(write_checksum=True)
+    return {"a.jsonl.gz": gzip.compress(lines, mtime=0), "b.jsonl.zst": packer.compress(lines)}
+
+
+def read_documents(case: Case) -> list[Any]:
+    path = case.write()
+    found = []
+    for separator in ("", "\n"):
+        for _, text in documents(path.parent, Piece(case.name, 0, -1, len(case.data)), Cutting(separator)):
+            found.append(text if isinstance(text, str) else text.reason)
+    return found
+
+
+@target(plain_texts, cases=2000)
+def text(case: Case) -> Any:
+    return read_documents(case)
+
+
+@target(packed_texts, exact="always", cases=2000)
+def packed_text(case: Case) -> Any:
+    return read_documents(case)
+
+
+def token_files() -> dict[str, bytes]:
+    tokens = np.arange(40, dtype="<u2").tobytes()
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, 40
+    return {"nanogpt.bin": tokens, "llmc.bin": header.tobytes() + tokens}
+
+
+@target(token_files, cases=2000)
+def tokens(case: Case) -> Any:
+    found = open_tokens(case.write())
+    return np.array(found.tokens), found.documents(3)
+
+
+def megatron_index() -> dict[str, bytes]:
+    sizes, bounds = np.array([10, 30], "<i4"), np.array([0, 1, 2], "<i8")
+    head = MEGATRON_MAGIC + (1).to_bytes(8, "little") + bytes([8]) + (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
+    return {"a.idx": head + sizes.tobytes() + np.array([0, 20], "<i8").tobytes() + bounds.tobytes()}
+
+
+@target(megatron_index, cases=2000)
+def megatron(case: Case) -> Any:
+    path = case.write().with_suffix(".bin")
+    path.write_bytes(np.arange(40, dtype="<u2").tobytes())
+    found = open_tokens(path)
+    return np.array(found.tokens), found.documents(None)
+
+
+@target(lambda: {"characters.json": character_file("abcdefgh "), "tokenizer.json": corpora.tokenizer().read_bytes()}, cases=600)
+def tokenizers(case: Case) -> Any:
+    engine = load(Spec("chars" if case.name[0] == "c" else "tokenizers", case.name, ""), case.data)
+    ids = engine.encode(["abc de"])[0]
+    return ids, engine.decode(ids.tolist()), engine.encode_row("abc de", 3)[0]
+
+
+def data_tables() -> dict[str, bytes]:
+    buffer = io.BytesIO()
+    FRAME.to_parquet(buffer)
+    text = FRAME.to_csv(index=False)
+    return {"a.csv": text.encode(), "b.tsv": text.replace(",", "\t").encode(), "c.parquet": buffer.getvalue()} | made(
+        lambda folder: FRAME.drop(columns="day").to_feather(folder / "d.arrow", compression="uncompressed")
+    )
+
+
+@target(data_tables, cases=1500, allowed=(PrepError, CodecError))
+def table_plan(case: Case) -> Any:
+    """The pass over a table that finds its columns."""
+    planned = plan_table(case.write(), TableOptions(target=("name",)))
+    return repr(planned.plan)
