@@ -42,7 +42,9 @@ def packed_texts() -> dict[str, bytes]:
 
 def read_documents(case: Case) -> list[Any]:
     path = case.write()
-    found = []
+    if not case.data:
+        raise CodecError("a file of no bytes has no documents")
+    found: list[Any] = []
     for separator in ("", "\n"):
         for _, text in documents(path.parent, Piece(case.name, 0, -1, len(case.data)), Cutting(separator)):
             found.append(text if isinstance(text, str) else text.reason)
