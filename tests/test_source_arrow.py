@@ -102,3 +102,25 @@ def test_a_table_with_a_target(tmp_path: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr
     dataset = TableDataset(tmp_path / "o.fds")
     assert dataset.classes == ["a", "b"] and np.array_equal([int(dataset[k][0]["x"]) for k in range(10)], range(10))
+
+
+def with_far_offsets(path: Path, lengths: list[int]) -> Path:
+    """The values of these lengths, of which the last is said to end a gigabyte later."""
+    data, offsets = path.read_bytes(), np.cumsum([0, *lengths]).astype("<i4")
+    assert data.count(offsets.tobytes()) == 1
+    far = offsets.copy()
+    far[-1] += 1 << 30
+    path.write_bytes(data.replace(offsets.tobytes(), far.tobytes()))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_offsets_that_lead_out_of_a_file_are_errors(tmp_path: Path, kind: str) -> None:
+    """pyarrow follows them: in a process of its own, since it would end by SIGSEGV or SIGBUS."""
+    far = with_far_offsets(write(tmp_path / "i.arrow", images(), kind), [len(encode(image, ".png")) for image in IMAGES[:3]])
+    done = run(*PREP, far, tmp_path / "i.fds", "--workers", 1)
+    assert done.returncode == 2 and "cannot read" in done.stderr and "i.arrow" in done.stderr
+    names = pa.table({"x": [1, 2, 3], "y": ["cat", "mouse", "ox"]})
+    far = with_far_offsets(write(tmp_path / "t.arrow", names, kind), [3, 5, 2])
+    done = run(*PREP, far, tmp_path / "t.fds", "--target", "y", "--workers", 1)
+    assert done.returncode == 2 and "cannot be read as a table" in done.stderr and "Traceback" not in done.stderr

@@ -49,18 +49,31 @@ class _File:
         except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
             self._map.seek(0)
             self.rows = pyarrow.ipc.open_stream(self._map).read_all()
+        self._columns = dict[str, Any]()
+
+    def column(self, name: str) -> Any:
+        """Return a column, checked at first: pyarrow follows offsets unchecked, and damaged ones would kill the process.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        if name not in self._columns:
+            self.rows[name].validate(full=True)
+            self._columns[name] = self.rows[name]
+        return self._columns[name]
 
     def close(self) -> None:
         self._map.close()
 
 
 def _table(path: AnyPath, name: str, selection: Selection) -> Table:
-    rows = open_once(path, _File).rows
+    file = open_once(path, _File)
+    rows = file.rows
     columns = columns_of(rows.schema, path, selection)
     sizes = even_sizes(path, len(rows))
-    paths = _paths(rows[columns.image]) if columns.has_path else [None] * len(rows)
+    paths = _paths(file.column(columns.image)) if columns.has_path else [None] * len(rows)
     items: list[Item] = [(row_name(name, k, paths[k]), sizes[k], "", ("arrow", name, columns.image, k)) for k in range(len(rows))]
-    return columns, items, rows[columns.label].to_pylist() if columns.label else [None] * len(rows)
+    return columns, items, file.column(columns.label).to_pylist() if columns.label else [None] * len(rows)
 
 
 def _paths(images: Any) -> list[Any]:
@@ -75,7 +88,7 @@ def _read(path: AnyPath, column: str, row: int) -> bytes:
 
 def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
     try:
-        return open_once(path, _File).rows[name][row].as_py()
+        return open_once(path, _File).column(name)[row].as_py()
     except (ValueError, IndexError, KeyError) as error:
         raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
 

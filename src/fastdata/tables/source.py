@@ -138,7 +138,9 @@ class TableFile:
                 yield from self._parse(file.read(stop - start), first).to_batches()
         elif self._ending == ".arrow":
             for k in range(start, stop):
-                yield self._file.get_batch(k).select(self.columns)
+                batch = self._file.get_batch(k).select(self.columns)
+                batch.validate(full=True)  # pyarrow follows offsets and codes unchecked, and damaged ones would kill the process
+                yield batch
         else:
             yield from self._file.iter_batches(
                 BATCH_ROWS, row_groups=list(range(start, stop)), columns=self.columns, use_threads=False
