@@ -283,6 +283,9 @@ def keep(body: Any, images: Any) -> Any:
             {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, 1], "category_id": 3, "keypoints": [1]}]},
             'annotation 5: "keypoints" must be 12 numbers, for 4 keypoints',
         ),
+        ({"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]}, "lists the category id 3 more than once"),
+        ({"categories": [{"id": 3, "name": "a", "keypoints": 4}]}, 'category 3: "keypoints" must be a list of names, but is 4'),
+        ({"categories": [{"id": 3, "name": "a", "keypoints": [{}]}]}, 'category 3: "keypoints" must be a list of names'),
     ],
 )
 def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change: Any, message: str) -> None:

@@ -93,13 +93,15 @@ def _read(path: AnyPath) -> _Coco:
         raise PrepError(f"--coco {path} lists {repeated[0]} more than once")
     categories = sorted(_entries(path, body, "categories", {"id": int, "name": str}), key=lambda one: int(one["id"]))
     numbers = {one["id"]: k for k, one in enumerate(categories)}
+    if repeated := [k for k, count in Counter(one["id"] for one in categories).items() if count > 1]:
+        raise PrepError(f"--coco {path} lists the category id {repeated[0]} more than once")
     known = {image["id"] for image in images}
     annotations = defaultdict[int, list[Entry]](list)
     for one in _entries(path, body, "annotations", {"image_id": int}):
         if one["image_id"] not in known:
             raise PrepError(f"--coco {path}: annotation {one.get('id')} is of the image {one['image_id']}, which is not listed")
         annotations[one["image_id"]].append(one)
-    points = {tuple(one["keypoints"]) for one in categories if one.get("keypoints")}
+    points = {_point_names(path, one) for one in categories if one.get("keypoints")}
     if len(points) > 1:
         raise PrepError(f"--coco {path}: {len(points)} categories have different keypoints; prepare each by itself")
     return _Coco(path, images, annotations, numbers, tuple(one["name"] for one in categories), next(iter(points), ()))
@@ -117,6 +119,13 @@ def _entries(path: AnyPath, body: Entry, key: str, needed: Mapping[str, type]) -
                     f'--coco {path}: {key}[{place}] has no "{name}" that is {"text" if kind is str else "a whole number"}'
                 )
         yield one
+
+
+def _point_names(path: AnyPath, category: Entry) -> tuple[str, ...]:
+    names = category["keypoints"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PrepError(f'--coco {path}: category {category["id"]}: "keypoints" must be a list of names, but is {names!r:.60}')
+    return tuple(names)
 
 
 def _columns(coco: _Coco) -> tuple[Column, ...]:
