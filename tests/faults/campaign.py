@@ -1,8 +1,8 @@
-"""Attack the targets for hours: python tests/faults/campaign.py [--hours H] [--target NAME ...] [--cases N] [--seed S].
+"""Attack for hours: python tests/faults/campaign.py [--hours H] [--target NAME ...] [--cases N] [--seed S].
 
-Cases run in a child process, which publishes the number of each before it runs. So whatever ends it, or makes it hang or grow, has
-a number, and the case can be made again: --target NAME --seed S --case NUMBER. Counts and finds are kept in build/campaign and
-added to by later runs.
+The names are those of targets, of kills (kills.py), and of loads (load.py). Cases of targets run in a child process, which publishes
+the number of each before it runs. So whatever ends it, or makes it hang or grow, has a number, and the case can be made again:
+--target NAME --seed S --case NUMBER. Counts and finds are kept in build/campaign and added to by later runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ if __name__ == "__main__":
 import cv2  # noqa: E402
 import torch  # noqa: E402
 
+from rounds import NAMES, apart, one_round, rounds  # noqa: E402
 from target import TARGETS, Problem, Target  # noqa: E402
 
 __all__ = ["Outcome", "State", "attack", "load_targets"]
@@ -80,7 +82,7 @@ def attack(target: Target, name: str, seed: int, first: int, count: int | None, 
     began = time.monotonic()
     number, last = first, sys.maxsize if count is None else first + count
     target.inputs  # noqa: B018  made once, before the fork
-    with tempfile.TemporaryDirectory(prefix="fastdata-fault-", dir=MEMORY) as folder:
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=MEMORY) as folder:
         while number < last:
             left = None if seconds is None else seconds - (time.monotonic() - began)
             if left is not None and left <= 0:
@@ -226,11 +228,43 @@ class State:
             kept["cases"] = (kept["cases"] + found["cases"])[:KEPT]
         self.save()
 
+    def add_round(self, name: str, seed: int, found: dict[str, Any], seconds: float) -> None:
+        """Add a round of kills, or a load."""
+        part = self.body.setdefault("rounds", {}).setdefault(
+            name, {"rounds": 0, "count": 0, "seconds": 0.0, "signals": {}, "finds": []}
+        )
+        part["rounds"] += 1
+        part["count"] += found.get("count", 0)
+        part["seconds"] = round(part["seconds"] + seconds, 1)
+        for one, count in found.get("signals", {}).items():
+            part["signals"][one] = part["signals"].get(one, 0) + count
+        if "find" in found:
+            part["finds"].append([seed, found["number"], found["find"]])
+        self.save()
+
     def save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self.body, indent=1, sort_keys=True) + "\n")
         temporary.replace(self._path)
+
+
+def _run_rounds(name: str, arguments: argparse.Namespace, state: State, seconds: float) -> int:
+    """Run rounds of kills, or a load, and print and keep what they did. Returns the number of finds."""
+    before = 0 if arguments.fresh else state.body.get("rounds", {}).get(name, {}).get("rounds", 0)
+    began, wrong, signals = time.monotonic(), 0, Counter[str]()
+    number = before
+    for found in rounds(name, arguments.seed, before, arguments.cases, seconds, arguments.size):
+        number = found["number"] + 1
+        signals.update(found.get("signals", {}))
+        if not arguments.fresh:
+            state.add_round(name, arguments.seed, found, time.monotonic() - began)
+        if "find" in found:
+            wrong += 1
+            print(f"    {name} [{arguments.seed}, {found['number']}] {found['find']}\n{found['detail']}")
+        began = time.monotonic()
+    print(f"{name:24} {number - before:9,} rounds, {dict(signals)}, {wrong} finds", flush=True)
+    return wrong
 
 
 def _report(name: str, outcome: Outcome) -> Iterator[str]:
@@ -245,6 +279,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=None, help="how long")
     parser.add_argument("--target", action="append", help="only these; a * stands for anything")
     parser.add_argument("--cases", type=int, help="of each target, in place of time")
+    parser.add_argument("--size", type=float, default=1.0, help="of the loads")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fresh", action="store_true", help="begin with number 0, and keep no counts")
     parser.add_argument("--case", type=int, help="run this one in this process, and raise what it raises")
@@ -252,9 +287,12 @@ def main() -> int:
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     targets = load_targets()
-    names = [n for n in targets if not arguments.target or any(Path(n).match(pattern) for pattern in arguments.target)]
+    names = [n for n in (*targets, *NAMES) if not arguments.target or any(Path(n).match(pattern) for pattern in arguments.target)]
     if arguments.case is not None:
-        case = targets[names[0]].case(arguments.seed, arguments.case, Path(tempfile.mkdtemp(prefix="fastdata-fault-")))
+        if names[0] in NAMES:
+            print(apart(lambda: one_round(names[0], arguments.seed, arguments.case, arguments.size)))
+            return 0
+        case = targets[names[0]].case(arguments.seed, arguments.case, Path(tempfile.mkdtemp(prefix="faults-")))
         print(f"{case.name}: {len(case.original)} bytes became {len(case.data)}, in {case.folder}")
         (case.folder / "case").write_bytes(case.data)
         print(targets[names[0]].attempt(case) or "nothing wrong")
@@ -263,16 +301,20 @@ def main() -> int:
     end = time.monotonic() + 3600 * (arguments.hours or 0)
     while True:
         for name in names:
-            first = 0 if arguments.fresh else state.next(name, arguments.seed)
-            seconds = None if arguments.cases else min(SLICE, end - time.monotonic())
-            outcome = attack(targets[name], name, arguments.seed, first, arguments.cases, seconds)
-            if not arguments.fresh:
-                state.add(name, arguments.seed, outcome)
-            worst += len(outcome.finds)
-            print("\n".join(_report(name, outcome)), flush=True)
-            if arguments.cases is None and time.monotonic() > end:
+            seconds = SLICE if arguments.hours is None else min(SLICE, end - time.monotonic())
+            if name in NAMES:
+                worst += _run_rounds(name, arguments, state, seconds)
+            else:
+                first = 0 if arguments.fresh else state.next(name, arguments.seed)
+                limit = None if arguments.cases else seconds
+                outcome = attack(targets[name], name, arguments.seed, first, arguments.cases, limit)
+                if not arguments.fresh:
+                    state.add(name, arguments.seed, outcome)
+                worst += len(outcome.finds)
+                print("\n".join(_report(name, outcome)), flush=True)
+            if arguments.hours and time.monotonic() > end:
                 return int(worst > 0)
-        if arguments.cases:
+        if not arguments.hours:
             return int(worst > 0)
 
 

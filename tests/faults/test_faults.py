@@ -8,19 +8,37 @@ from pathlib import Path
 import pytest
 
 from campaign import load_targets
+from kills import KILLS
+from load import LOADS
 from support import run
 
 HERE = Path(__file__).parent
 TARGETS = load_targets()
+QUICK = ("saving", "loading", "loading_from_memory")
 pytestmark = pytest.mark.slow
+
+
+def campaign(name: str, cases: int, *options: str | float) -> None:
+    """In another process, which may fork: this one has threads of pytest's."""
+    found = run(
+        sys.executable, HERE / "campaign.py", "--target", name, "--cases", cases, "--seed", 0, "--fresh", *options, seconds=600
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_bytes_do_no_harm(name: str) -> None:
-    """In another process, which may fork: this one has threads of pytest's."""
-    cases = TARGETS[name].cases
-    found = run(sys.executable, HERE / "campaign.py", "--target", name, "--cases", cases, "--seed", 0, "--fresh", seconds=600)
-    assert found.returncode == 0, found.stdout + found.stderr
+    campaign(name, TARGETS[name].cases)
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_a_signal_at_any_moment_does_no_harm(name: str) -> None:
+    campaign(name, 10 if name in QUICK else 2)
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_a_load_leaves_nothing(name: str) -> None:
+    campaign(name, 1, "--size", 0.04)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -1,0 +1,311 @@
+"""Signals at random moments, and what has to hold after each: rounds that `make campaign` repeats with other numbers.
+
+A round begins something, sends a signal to one of its processes or to all, waits until nothing of it lives, and lets another
+process go on. It raises an AssertionError if that ends otherwise than a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+import fastdata
+import runs
+import stores
+import test_node_memory
+from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
+from fastdata.checkpoint.files import Checkpoints
+from fastdata.parallel.world import World
+from fastdata.store.files import sum_of
+from fastdata.store.verify import verify
+from support import PREP, children, members, run, start, tree, until, write_pictures
+
+__all__ = ["KILLS", "Round", "one"]
+
+KILL, STOP, SEGV = signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENT = 60.0  # seconds for what takes a tenth of one: six tests may share two cores
+ORPHANS = 20.0  # seconds until the children of a killed process are gone
+
+Round = Callable[[Random, Path, Counter[str]], None]
+KILLS: dict[str, Round] = {}
+
+
+def killed(round: Round) -> Round:
+    KILLS[round.__name__] = round
+    return round
+
+
+def send(pid: int, number: int, sent: Counter[str]) -> None:
+    """Send a signal to a process that may have ended; after a STOP, let it go on."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        sent[signal.Signals(number).name] += 1
+        if number == STOP:
+            time.sleep(0.05)
+            os.kill(pid, signal.SIGCONT)
+
+
+def left_by(pids: Iterable[int]) -> list[str]:
+    """What lies in shared memory under the names that torch gives it for these processes."""
+    return [path.name for path in Path("/dev/shm").iterdir() if any(f"_{pid}_" in path.name for pid in pids)]
+
+
+# Preparing, and appending
+
+
+@cache
+def photos() -> Path:
+    root = stores.folder() / "photos"
+    for k, name in enumerate("ab"):
+        write_pictures(root / name, 20, height=30 + k, seed=100 * k, ending=".jpg")
+    return root
+
+
+OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2", "--progress", "off")
+
+
+@cache
+def prepared() -> tuple[dict[str, bytes | None], float]:
+    """The store that nobody disturbed, and its seconds."""
+    out, began = stores.folder() / "o.fds", time.monotonic()
+    done = run(*PREP, photos(), out, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    return tree(out), time.monotonic() - began
+
+
+def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float, sent: Counter[str]) -> None:
+    """Wait, and send a signal to a worker, to the parent, or to all. Wait until all have ended, or let those that go on end."""
+    end = time.monotonic() + rng.uniform(0, seconds)
+    while time.monotonic() < end and process.poll() is None:
+        time.sleep(0.005)
+    what = rng.random()
+    if what < 0.3:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, KILL)
+            sent["SIGKILL"] += 1
+    elif what < 0.6:
+        for child in children(process.pid)[:1]:
+            send(child, rng.choice((KILL, SEGV, STOP)), sent)
+    else:
+        send(process.pid, rng.choice((KILL, KILL, STOP, *ASKING)), sent)
+    process.wait(PATIENT)
+    until(lambda: not members(process.pid), ORPHANS)
+
+
+@killed
+def preparing(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    expected, seconds = prepared()
+    out = folder / "o.fds"
+    for _ in range(rng.choice((1, 1, 3))):
+        disturb(start(*PREP, photos(), out, *OPTIONS), rng, seconds, sent)
+    done = run(*PREP, photos(), out, *OPTIONS)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert tree(out) == expected, "another store"
+
+
+@cache
+def appended() -> tuple[Path, Path, dict[str, bytes | None], float]:
+    """A store, what is added to it, the store that has both, and the seconds of adding."""
+    root = stores.folder()
+    first = fastdata.prep(photos() / "a", root / "first.fds", size=24, workers=1).out
+    want, began = shutil.copytree(first, root / "want.fds"), time.monotonic()
+    assert run(*PREP, photos() / "b", "--append", want, "--workers", 2).returncode == 0
+    return first, photos() / "b", tree(want), time.monotonic() - began
+
+
+@killed
+def appending(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    first, more, expected, seconds = appended()
+    out = shutil.copytree(first, folder / "o.fds")
+    disturb(start(*PREP, more, "--append", out, "--workers", "2"), rng, seconds, sent)
+    assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []
+    assert run(*PREP, more, "--append", out, "--workers", 2).returncode == 0
+    assert tree(out) == expected, "another store"
+    assert not list(folder.glob("*.append")), "the part that was added is left"
+
+
+# Loading, saving and training: forks of this process, which has imported everything
+
+
+@contextmanager
+def forked(work: Callable[[Callable[[Any], None]], None]) -> Iterator[tuple[int, Any]]:
+    """Run a function in a process group of its own. It is given what writes a line to the file that this yields, with the pid."""
+    ours, theirs = os.pipe()
+    sys.stdout.flush()
+    if not (pid := os.fork()):
+        try:
+            os.close(ours)
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            work(lambda line: os.write(theirs, f"{line}\n".encode()) and None)
+        except BaseException:  # noqa: BLE001  whatever it is, this copy of the parent has to end here
+            os.write(theirs, f"error {traceback.format_exc()!r}\n".encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as lines:
+        yield pid, lines
+
+
+def end_of(pid: int) -> None:
+    """Wait for a process, and until its children are gone."""
+    until(lambda: os.waitpid(pid, os.WNOHANG)[0], PATIENT)
+    until(lambda: not members(pid), ORPHANS)
+
+
+def loader(*, ram: bool) -> Loader:
+    dataset = RAMDataset if ram else LMDBDataset
+    return Loader(dataset(stores.store("jpeg", size=48), crop=RandomResizedCrop(16)), 4, shuffle=True, num_workers=2, seed=5)
+
+
+def batches(made: Loader, epoch: int) -> Iterator[str]:
+    made.set_epoch(epoch)
+    for batch in made:
+        yield f"{batch.ids.tolist()} {hash_of(batch)}"
+
+
+def hash_of(batch: Any) -> str:
+    return sum_of(b"".join(part.contiguous().numpy().tobytes() for part in batch)).xxh3_128
+
+
+@cache
+def epochs() -> list[list[str]]:
+    """The batches of two epochs, made without workers."""
+    made = Loader(LMDBDataset(stores.store("jpeg", size=48), crop=RandomResizedCrop(16)), 4, shuffle=True, num_workers=0, seed=5)
+    return [list(batches(made, epoch)) for epoch in range(2)]
+
+
+def _load(rng: Random, sent: Counter[str], *, ram: bool) -> None:
+    """A worker that is lost is an error, and the next pass is whole; one that was stopped only makes it later."""
+    expected = epochs()
+
+    def work(say: Callable[[Any], None]) -> None:
+        made = loader(ram=ram)
+        for epoch in (0, 1):
+            say("epoch")
+            try:
+                for line in batches(made, epoch):
+                    say(line)
+            except (LoaderError, RuntimeError) as error:
+                say(f"lost {type(error).__name__}")
+                for line in batches(made, epoch):  # the next pass
+                    say(f"again {line}")
+        with suppress(RuntimeError):  # torch raises in its handler of signals, wherever the program is
+            made.close()
+        say("done")
+
+    with forked(work) as (pid, lines):
+        seen = [lines.readline() for _ in range(rng.randrange(1, 14))]
+        time.sleep(rng.uniform(0, 0.02))
+        workers = children(pid)
+        to_parent = rng.random() < 0.4 or not workers
+        victim = pid if to_parent else rng.choice(workers)
+        send(victim, rng.choice((KILL, STOP, *ASKING)) if to_parent else rng.choice((KILL, SEGV, STOP)), sent)
+        seen += list(lines)
+        end_of(pid)
+    found = [line.rstrip("\n") for line in seen]
+    lines_of = [line.removeprefix("again ") for line in found if line.startswith(("[", "again"))]
+    flat = expected[0] + expected[1]
+    assert all(line in flat for line in lines_of), "another batch"
+    if found and found[-1] == "done":
+        assert set(flat) <= set(lines_of), "batches are missing"
+    elif not to_parent:
+        raise AssertionError(f"the pass did not end: {found[-1:]}")
+    until(lambda: not left_by([pid, *workers]), ORPHANS)
+
+
+@killed
+def loading(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    _load(rng, sent, ram=False)
+
+
+@killed
+def loading_from_memory(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    _load(rng, sent, ram=True)
+
+
+@killed
+def memory_of_ranks(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    """Of three ranks that load one memory, one is killed."""
+    copy = test_node_memory.fresh(folder)
+    want = test_node_memory.stored_sum(copy)
+    with test_node_memory.ranks() as begin:
+        alive = [begin(copy, slow=rng.random() / 4) for _ in range(3)]
+        time.sleep(rng.uniform(0, 1.5))
+        alive.pop(rng.randrange(3)).kill()
+        sent["SIGKILL"] += 1
+        assert {rank.sum() for rank in alive} == {want}, "other bytes"
+
+
+@killed
+def saving(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    """A run that saves all the time is killed; what was said to be written is there."""
+    last = -1
+    for _ in range(4):
+
+        def work(say: Callable[[Any], None], first: int = last + 1) -> None:
+            kept = Checkpoints(folder / "checkpoints", World(), keep_last=2)
+            for number in range(first, first + 10_000):
+                state = {"update": number, "weight": torch.full((30_000,), float(number))}
+                kept.save(number, state, best=number % 3 == 0, then=lambda path, number=number: say(number))
+                kept.wait()
+
+        with forked(work) as (pid, lines):
+            first = lines.readline()
+            time.sleep(rng.uniform(0, 0.03))
+            send(pid, KILL, sent)
+            said = [int(line) for line in (first, *lines)]
+            end_of(pid)
+        state = Checkpoints(folder / "checkpoints", World(), keep_last=2).newest()
+        assert state is not None and said[-1] <= state["update"] <= said[-1] + 1, "a checkpoint is lost"
+        assert bool((state["weight"] == state["update"]).all()), "another state"
+        assert not list((folder / "checkpoints").glob("*.part")), "a part is left"
+        last = state["update"]
+
+
+JOB: dict[str, Any] = {"data": "loader", "workers": 0, "plateau": 1, "eval_every": 2}
+
+
+@cache
+def trained() -> tuple[Path, float]:
+    """The last checkpoint of a run that nobody killed, and its seconds."""
+    job = {**JOB, "store": str(stores.square()), "dir": str(stores.folder() / "straight")}
+    began = time.monotonic()
+    assert runs.forked(job) == 0
+    return runs.newest(job), time.monotonic() - began
+
+
+@killed
+def training(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    newest, seconds = trained()
+    job = {**JOB, "store": str(stores.square()), "dir": str(folder / "run")}
+    for _ in range(rng.choice((1, 2))):
+        with forked(lambda say: say(runs.fit(job))) as (pid, lines):
+            time.sleep(rng.uniform(0, seconds * 0.8))
+            send(pid, rng.choice((KILL, KILL, STOP, signal.SIGTERM)), sent)
+            list(lines)
+            end_of(pid)
+    assert runs.forked(job) == 0
+    assert runs.same_files(runs.newest(job), newest), "other weights"
+
+
+def one(name: str, seed: int, number: int, sent: Counter[str]) -> None:
+    """Run a round again from its numbers."""
+    with tempfile.TemporaryDirectory(prefix="fastdata-kill-") as folder:
+        KILLS[name](Random(f"{name} {seed} {number}"), Path(folder), sent)
