@@ -17,6 +17,7 @@ from fastdata.errors import CodecError
 from fastdata.images.form import PixelFormat
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.images.pixels import Window, decode_record, decode_window, encode_record
+from stores import script
 from support import Array, encode, index_of, picture
 
 PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
@@ -262,3 +263,28 @@ def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
     if codec == "rgb":
         with pytest.raises(CodecError):
             decode_record(gray, form, 20, 30)
+
+
+HUGE = """
+import json, resource, sys
+from fastdata.errors import CodecError
+from fastdata.images.form import PixelFormat
+from fastdata.images.pixels import decode_record
+from support import encode, picture
+
+resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+said = []
+for codec, ending, mark in (("jpeg", ".jpg", b"\\xff\\xc0"), ("png", ".png", b"IHDR")):
+    data = bytearray(encode(picture(0, 20, 30), ending))
+    at = data.index(mark) + (5 if codec == "jpeg" else 4)
+    data[at : at + (4 if codec == "jpeg" else 8)] = (65_000).to_bytes(2 if codec == "jpeg" else 4, "big") * 2
+    try:
+        decode_record(bytes(data), PixelFormat(codec, 3, "uint8"), 20, 30)
+    except CodecError as error:
+        said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+def test_a_header_that_asks_for_gigabytes_is_refused_before_it_is_decoded() -> None:
+    assert script(HUGE) == [f"a {codec} record holds (65000, 65000) pixels, the index says (20, 30)" for codec in ("jpeg", "png")]

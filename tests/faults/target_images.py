@@ -11,12 +11,13 @@ import numpy as np
 from PIL import Image
 
 import image_files
-from fastdata.errors import CodecError
+from fastdata.images.form import PixelFormat
 from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg import decode_jpeg, encode_jpeg
+from fastdata.images.jpeg import encode_jpeg
 from fastdata.images.jpeg_cut import cut_jpeg
+from fastdata.images.pixels import decode_record
 from fastdata.images.planes import encode_planes, planes_to_rgb, split_planes
-from support import Array, encode, picture
+from support import encode, picture
 from target import TARGETS, Case, Target, target
 
 MOST = 1 << 20  # pixels: a header may claim more than memory holds
@@ -113,20 +114,13 @@ def records() -> dict[str, bytes]:
 @target(records, cases=3000)
 def jpeg_cells(case: Case) -> Any:
     """Cut boxes out of a JPEG, and decode them: a cut that is made must decode, or be an error."""
+    form = PixelFormat("jpeg", 3 if case.name == "rgb.jpg" else 1, "uint8")
     sides = (70, 90) if case.name == "rgb.jpg" else (40, 64)
     for box in ((0, 0, 8, 8), (20, 30, 17, 25), (0, 0, 40, 64)):
         for exact in (True, False):
             if (cut := cut_jpeg(case.data, *box, of=sides, exact=exact)) is not None:
-                decode_small(cut.data, cut.height, cut.width)
-    return decode_small(case.data, *sides)
-
-
-def decode_small(data: Any, height: int, width: int) -> Array:
-    """Decode a JPEG as a dataset does, which knows the sides from the store."""
-    pixels = decode_jpeg(data)
-    if pixels.shape[:2] != (height, width):
-        raise CodecError("other sides")
-    return pixels
+                decode_record(cut.data, form, cut.height, cut.width)
+    return decode_record(case.data, form, *sides)
 
 
 @target(lambda: {"a.bin": encode_planes(picture(0, 10, 12))})

@@ -92,6 +92,9 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
         if len(data) != height * width * form.channels * dtype.itemsize:
             raise CodecError(f"a raw record of {len(data)} bytes does not hold {shape} {form.dtype}")
         return np.frombuffer(data, dtype).reshape(shape)
+    found = jpeg_size(data) if form.jpegs else _png_size(data)
+    if found != (height, width):  # before decoding: damage may ask for gigabytes
+        raise CodecError(f"a {form.codec} record holds {found} pixels, the index says {(height, width)}")
     image = decode_jpeg(data, gray=form.channels == 1) if form.jpegs else _decode_png(data, form)
     if image.shape != shape or image.dtype != form.dtype:
         raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, the index says {shape} {form.dtype}")
@@ -139,6 +142,11 @@ def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Windo
     if found is None and jpeg_size(data) != (height, width):
         raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
     return found or Cut(np.frombuffer(data, np.uint8), 0, 0, height, width)
+
+
+def _png_size(data: bytes | memoryview) -> tuple[int, int]:
+    """Return (height, width) from the header."""
+    return int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big")
 
 
 def _decode_png(data: bytes | memoryview, form: PixelFormat) -> Array:
