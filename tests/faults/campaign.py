@@ -1,6 +1,6 @@
 """Attack for hours: python tests/faults/campaign.py [--hours H] [--target NAME ...] [--cases N] [--seed S].
 
-The names are those of targets, of kills (kills.py), and of loads (load.py). Cases of targets run in a child process, which publishes
+The names are those of targets, of kills (kills.py), and of loads (load.py). Cases run in a child process, which publishes
 the number of each before it runs. So whatever ends it, or makes it hang or grow, has a number, and the case can be made again:
 --target NAME --seed S --case NUMBER. Counts and finds are kept in build/campaign and added to by later runs.
 """
