@@ -24,7 +24,7 @@ import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
-from faults import FaultServer
+from faults import FaultServer, serving
 from support import tree, until, write_pictures
 
 KINDS = {
@@ -274,8 +274,6 @@ def test_faults_that_pass(fault: str, many: Path, server: FaultServer, tmp_path:
 @pytest.mark.parametrize("seed", range(3))
 def test_chaos(seed: int, many: Path, published: Path, tmp_path: Path) -> None:
     expected = hashes(LMDBDataset(many), shuffle=True)
-    from faults import serving
-
     with serving(published, seed) as server:
         server.chance = 0.03
         started = time.monotonic()
@@ -334,6 +332,25 @@ def test_no_store_no_server_no_cache(server: FaultServer, moto: str, tmp_path: P
 def test_no_server(tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match=r"http://127.0.0.1:9/x.fds/manifest.json: no server answers there"):
         LMDBDataset("http://127.0.0.1:9/x.fds", cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("end", ["close", "drop the iterator"])
+def test_nothing_is_fetched_for_a_pass_that_has_ended(end: str, many: Path, published: Path, tmp_path: Path) -> None:
+    with serving(published) as server:
+        server.delay_s = 0.2  # before each answer, so that few shards have come when the pass ends
+        loader = Loader(LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache"), 4, num_workers=0)
+        batches = iter(loader)
+        next(batches)
+        if end == "close":
+            loader.close()
+        del batches
+        assert len(RAMDataset(server.url + "/many.fds")) == 120  # takes longer than the other shards would, and leaves no file
+        assert len([*(tmp_path / "cache").glob("*/*/shard-*.mdb")]) < 23
+        server.delay_s = 0.0
+        local = Loader(LMDBDataset(many), 4, num_workers=0)
+        local.set_epoch(1)
+        assert stores.sha(loader) == stores.sha(local)
+        loader.close()
 
 
 def test_a_cache_that_is_too_small_is_refused_with_a_size_that_works(many: Path, server: FaultServer, tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ class Loader:
         self._pass += 1
         if self._engine is not None and not self._engine.alive():
             self.close()  # a worker died since the last batch: start new ones
-        return self._deliver(self._pass)
+        return self._requests.during(self._deliver(self._pass))
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self.backend == "auto":
@@ -390,7 +390,7 @@ class Loader:
         """Forget the engine and return it; the next batch starts another."""
         engine, self._engine = self._engine, None
         if self._plan is not None:
-            self._plan.requests.slots = None
+            self._plan.requests.end()
         return engine
 
     def __enter__(self) -> Loader:

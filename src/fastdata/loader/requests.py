@@ -121,6 +121,16 @@ class Requests:
         stop = start + full * self._batch if full else self._stop
         return self._order.at(epoch, self._part.places(start, stop, self._batch)[0]), epoch, stop
 
+    def during(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return the batches of a pass. Where a remote dataset comes from learns when the pass begins and ends."""
+        return batches if self._ahead is None else self._ahead.during(batches)
+
+    def end(self) -> None:
+        """Give the slots up, and expect nothing more. A restart follows before the next batch."""
+        self.slots = None
+        if self._ahead is not None:
+            self._ahead.end()
+
     def _handed_out(self, request: Request) -> Request:
         if self._ahead is not None:
             self._ahead.draw(len(request.indices), self._in_flight * len(request.indices))

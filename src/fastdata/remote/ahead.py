@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,12 @@ class Ahead:
     def __init__(self, uses: Callable[[int, Array], Sequence[Use]], chunk: Chunks) -> None:
         self._uses = uses
         self._chunk = chunk
-        self._read = SharedArray(1, np.int64)  # samples that workers have read, for the fetcher
+        self._clock = _new_clock()
         self._at = 0, 0
         self._scheduled = 0
         self._drawn = 0
         self._fresh = True
+        self._pass: object = None
 
     def restart(self, epoch: int, start: int) -> None:
         """Begin a new schedule at a place of an epoch; `begin` sends it."""
@@ -53,7 +54,7 @@ class Ahead:
             StoreError: the cache is too small for this order.
         """
         if self._fresh:
-            self._read.array[0] = 0
+            self._clock.array[:] = 0, 1
             self._extend(AT_START, at_once)
 
     def draw(self, samples: int, in_flight: int) -> None:
@@ -61,7 +62,21 @@ class Ahead:
         if self._scheduled - self._drawn < MOST and self._drawn // CHUNK != (self._drawn + samples) // CHUNK:
             self._extend(MORE, 0)
         self._drawn += samples
-        self._read.array[0] = max(self._drawn - in_flight - samples, 0)
+        self._clock.array[0] = max(self._drawn - in_flight - samples, 0)
+
+    def during(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of a pass. When it ends, or is dropped, nothing more is fetched until the next one."""
+        self._clock.array[1] = 1
+        this_pass = self._pass = object()
+        try:
+            yield from batches
+        finally:
+            if self._pass is this_pass:
+                self._clock.array[1] = 0
+
+    def end(self) -> None:
+        """End the schedule: the fetcher sees that its clock is gone."""
+        self._clock = _new_clock()
 
     def _extend(self, chunks: int, window: int) -> None:
         for _ in range(chunks):
@@ -77,7 +92,7 @@ class Ahead:
         shards, first = np.unique(use.shards, return_index=True)
         last = len(use.shards) - 1 - np.unique(use.shards[::-1], return_index=True)[1]
         found = np.stack([shards, self._scheduled + use.samples[first], self._scheduled + use.samples[last]], axis=1)
-        creator, descriptor, inode, *_ = self._read.__getstate__()
+        creator, descriptor, inode, *_ = self._clock.__getstate__()
         mirror.ask(
             "schedule",
             variant=use.variant,
@@ -86,6 +101,11 @@ class Ahead:
             clock=[creator, descriptor, inode],
             restart=self._fresh,
         )
+
+
+def _new_clock() -> SharedArray:
+    """Return what the fetcher sees of a Loader: how many samples its workers have read, and whether a pass is under way."""
+    return SharedArray(2, np.int64)
 
 
 def _most_at_once(use: Use, window: int) -> int:

@@ -159,7 +159,7 @@ class Downloads:
             key = self._coming.popleft()
             if not self._coming:
                 self._look = 0.0
-            if self._missing(key):
+            if self._missing(key) and self._schedules.wants(key.name[0]):
                 return key, Future(), False
         return None
 

@@ -25,7 +25,7 @@ class _Reader:
     """What one reader will use.
 
     Attributes:
-        clock: how many samples it has read, in shared memory.
+        clock: how many samples it has read, and whether a pass is under way, in shared memory.
         uses: for each shard, the first and the last sample of each stretch in which it is used, in order.
         shards: the shards by their files.
         most: for each store and variant, the bytes that it needs at once.
@@ -71,7 +71,7 @@ class Schedules:
         with self._lock:
             if name not in self._readers:
                 shared = SharedArray.__new__(SharedArray)
-                shared.__setstate__((*clock, np.dtype(np.int64), (1,)))
+                shared.__setstate__((*clock, np.dtype(np.int64), (2,)))
                 self._readers[name] = _Reader(shared)
             self._owners[name] = owner
             found = self._readers[name]
@@ -136,13 +136,18 @@ class Schedules:
         with self._lock:
             return min((reader.next_use(path) for reader in self._alive()), default=float("inf"))
 
+    def wants(self, path: Path) -> bool:
+        """Return whether a pass under way will use a shard."""
+        with self._lock:
+            return any(reader.clock.array[1] and reader.next_use(path) != float("inf") for reader in self._alive())
+
     def coming(self) -> Iterator[tuple[RemoteStore, str, int]]:
-        """Yield all shards that are scheduled, the next ones first."""
+        """Yield all shards that are scheduled for passes under way, the next ones first."""
         with self._lock:
             now = time.monotonic()
             found = []
             for reader in self._alive():
-                for path, shard in reader.shards.items():
+                for path, shard in reader.shards.items() if reader.clock.array[1] else ():
                     use = reader.next_use(path)
                     if use != float("inf") and self._failed.get(path, 0.0) <= now:
                         found.append((use, shard))
