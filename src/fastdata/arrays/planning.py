@@ -60,7 +60,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         libraries=needed_packages([*files, *(s.mask for s in found.sources if s.mask)]),
     )
     plan = make_plan(found, recipe, limit, least=LEAST)
-    notes = label_notes(replace(found, sources=list(plan.sources)), masks=masks is not None, meant=options.no_labels)
+    notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)
     return Planned(plan, dict(found.skipped), (*notes, *found.notes), None if masks is None else to_path(masks))
 
 

@@ -72,7 +72,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     plan = make_plan(found, recipe, limit, columns=columns, files=files)
     refuse_unusable(plan.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
     meant = options.no_labels or bool(columns)
-    notes = [*label_notes(replace(found, sources=list(plan.sources)), masks=options.masks is not None, meant=meant), *found.notes]
+    notes = [*label_notes(replace(found, sources=plan.sources), masks=options.masks is not None, meant=meant), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import xxhash
 
 from fastdata import kinds
@@ -18,6 +19,7 @@ from fastdata.prepare.remote_out import RemoteOut
 from fastdata.remote.path import AnyPath, RemotePath
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part, Source, SourceList
+from fastdata.sources.packed import packed_inputs
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
 from fastdata.store.format import Form, Labels, parse_column
@@ -32,6 +34,7 @@ LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the over
 HASHED = 10_000  # sources whose JSON is in memory at a time
 
 
+Checksums = np.ndarray[Any, np.dtype[np.uint64]]
 Roots = tuple[AnyPath, ...]  # of the inputs, of their masks, and of each further image of an input
 
 
@@ -164,6 +167,12 @@ def _as_row(source: Any) -> tuple[Any, ...]:
     return tuple(row.values())
 
 
+def _checksums(sources: Sequence[Any]) -> Checksums:
+    """Return a checksum of each source's row: of 10^8 the rows themselves would fill the memory."""
+    rows = (repr(tuple(map(str, row))).encode("utf-8", "surrogatepass") for row in rows_of(sources))
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(sources))
+
+
 def make_plan(
     found: SourceList,
     options: Options,
@@ -183,9 +192,9 @@ def make_plan(
         columns: what to store of the list's columns and parts, in their order.
         files: other files of the store by name.
     """
-    sources = tuple(found.sources)
+    sources = packed_inputs(found.sources)
     if limit is not None and limit < len(sources):
-        sources = tuple(sources[k * len(sources) // limit] for k in range(limit))
+        sources = sources.taken(np.arange(limit, dtype=np.int64) * len(sources) // limit)
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
     bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
@@ -195,7 +204,7 @@ def make_plan(
 def freeze(
     options: Options,
     labels: Labels,
-    sources: tuple[Any, ...],
+    sources: Sequence[Any],
     bounds: tuple[int, ...],
     files: dict[str, bytes] | None = None,
     shared: Any = None,
@@ -229,7 +238,7 @@ def version_of(library: str) -> str:
     return __version__ if library == "fastdata" else metadata.version(library)
 
 
-def _bounds(sources: tuple[Source, ...], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
+def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
     """Divide the sources into equal shards, none of them empty, whatever sizes the sources claim.
 
     Their number depends on the sources and on `most`, not on the machine.
@@ -292,8 +301,8 @@ def describe_difference(
     others = [*_changed(old["libraries"], new["libraries"]), *_changed(old.get("machine", {}), new.get("machine", {}))]
     lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in others]
     if sources is not None:
-        earlier_rows, later_rows = ({tuple(map(str, row)) for row in rows_of(some)} for some in sources)
-        if earlier_rows != later_rows:
-            gone, new_ones = len(earlier_rows - later_rows), len(later_rows - earlier_rows)
+        earlier_rows, later_rows = map(_checksums, sources)
+        gone, new_ones = (len(np.setdiff1d(*pair)) for pair in ((earlier_rows, later_rows), (later_rows, earlier_rows)))
+        if gone or new_ones:
             lines.append(f"  sources: {gone} gone or changed, {new_ones} new or changed")
     return "\n".join(lines) or "  the list of sources or their labels"

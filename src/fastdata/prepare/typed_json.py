@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import importlib
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
+
+from fastdata.sources.packed import trimmed
 
 __all__ = ["decode", "decode_rows", "encode", "encode_rows"]
 
@@ -67,11 +69,7 @@ def encode_rows(values: Sequence[Any]) -> dict[str, Any]:
     rows = []
     for value in values:
         kind: Any = type(value)
-        row = list(vars(value).values())
-        defaults = _defaults(kind)
-        while row and row[-1] == defaults[len(row) - 1] and type(row[-1]) is type(defaults[len(row) - 1]):
-            row.pop()
-        rows.append([classes.setdefault(kind, len(classes)), *(v if type(v) in PLAIN else encode(v) for v in row)])
+        rows.append([classes.setdefault(kind, len(classes)), *(v if type(v) in PLAIN else encode(v) for v in trimmed(value))])
     return {"classes": [_name_of(kind) for kind in classes], "rows": rows}
 
 
@@ -94,11 +92,3 @@ def _class(name: str) -> type[Any]:
     if not isinstance(found, type) or not is_dataclass(found):
         raise TypeError(f"{name} is no dataclass")
     return found
-
-
-@cache
-def _defaults(kind: type[Any]) -> tuple[Any, ...]:
-    return tuple(
-        one.default if one.default_factory is MISSING else one.default_factory()  # MISSING equals nothing
-        for one in fields(kind)
-    )

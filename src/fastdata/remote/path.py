@@ -255,7 +255,7 @@ def join(root: AnyPath, name: str) -> AnyPath:
     return to_path(name) if "://" in name and scheme(name) in SCHEMES else root / name
 
 
-def look_at_all(root: AnyPath, names: Sequence[str]) -> None:
+def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
     """Find out about many inputs at once, so that looking at each takes no request. Their names may be URLs."""
     if isinstance(root, RemotePath):
         root.session.look([str(join(root, name)) for name in names], root.url)

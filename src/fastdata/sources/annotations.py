@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.store.column import INSTANCES, Column
 from fastdata.store.format import Labels
@@ -102,7 +103,7 @@ def finished(
     return replace(
         inputs,
         labels=Labels("none"),
-        sources=list(sources),
+        sources=PackedInputs(sources),
         notes=(*inputs.notes, *notes),
         columns=(*inputs.columns, *columns),
         labelled_by="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
 from fastdata.sources.labels import Value, number_labels
 from fastdata.sources.notes import refuse_captions
+from fastdata.sources.packed import PackedInputs
 from fastdata.store.column import Column
 
 __all__ = [
@@ -167,7 +168,7 @@ def even_sizes(path: AnyPath, count: int) -> list[int]:
 
 def make_list(
     root: AnyPath,
-    items: Sequence[Item],
+    items: Iterable[Item],
     labels: Sequence[Value],
     names: Sequence[str] = (),
     skipped: Counter[str] | None = None,
@@ -175,7 +176,7 @@ def make_list(
     by: str,
     sure: bool = False,
     notes: tuple[str, ...] = (),
-    parts: Sequence[tuple[tuple[int, int] | None, ...]] = (),
+    parts: Iterable[tuple[tuple[int, int] | None, ...]] | None = None,
 ) -> SourceList:
     """Make the list of inputs from items and their labels.
 
@@ -191,12 +192,12 @@ def make_list(
     if not names and not sure:
         refuse_captions([label for label in labels if isinstance(label, str)], by)
     meaning, numbers, problems = number_labels(labels, names)
-    sources = [
+    sources = PackedInputs(
         Source(name, label, size, problem or unlabelled, place=place, parts=own)
         for (name, size, problem, place), label, unlabelled, own in zip(
-            items, numbers, problems, parts or repeat((), len(items)), strict=True
+            items, numbers, problems, repeat((), len(labels)) if parts is None else parts, strict=True
         )
-    ]
+    )
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import stat
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +88,7 @@ class SourceList:
 
     root: AnyPath
     labels: Labels
-    sources: list[Source]
+    sources: Sequence[Source]
     skipped: Counter[str] = field(default_factory=Counter)
     labelled_by: str = ""
     notes: tuple[str, ...] = ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import SourceList
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.path_table import class_names, relabelled
 from fastdata.store.format import Labels, read_manifest
 from fastdata.store.versions import current
@@ -31,22 +33,22 @@ def with_pattern(inputs: SourceList, pattern: str) -> SourceList:
             f"{option} has {regex.groups} groups, but needs one pair of parentheses around what the class is, such as '(n\\d+)_'; "
             "others can be written (?:...)"
         )
-    matches = [regex.search(source.name) for source in inputs.sources]
-    classes = [(match[1] or "") if match else "" for match in matches]
+    matches = (regex.search(source.name) for source in inputs.sources)
+    classes = [sys.intern((match[1] or "") if match else "") for match in matches]
     if not any(classes):
         example = f", such as {inputs.sources[0].name}" if inputs.sources else ""
         raise PrepError(f"{option} finds a class in none of {len(classes)} paths{example}")
     names = class_names(option, {name for name in classes if name})
     number = {name: k for k, name in enumerate(names)}
-    sources = [
+    sources = PackedInputs(
         relabelled(source, number.get(name, -1), has_label=bool(name)) for source, name in zip(inputs.sources, classes, strict=True)
-    ]
+    )
     return replace(inputs, labels=Labels("class", names), sources=sources, labelled_by=option)
 
 
 def without_labels(inputs: SourceList) -> SourceList:
     """Remove the labels, so that no input needs one."""
-    sources = [relabelled(source, -1, has_label=True) for source in inputs.sources]
+    sources = PackedInputs(relabelled(source, -1, has_label=True) for source in inputs.sources)
     return replace(inputs, labels=Labels("none"), sources=sources, labelled_by="")
 
 
@@ -67,7 +69,7 @@ def with_classes(inputs: SourceList, store: Path) -> SourceList:
         raise PrepError(
             f"SOURCE has classes that {store} does not have: {', '.join(unknown[:5])}; it has {len(labels.names)} classes"
         )
-    sources = [
+    sources = PackedInputs(
         replace(source, label=-1 if name is None else number[name]) for source, name in zip(inputs.sources, classes, strict=True)
-    ]
+    )
     return replace(inputs, labels=labels, sources=sources)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from fastdata.errors import PrepError
@@ -15,6 +17,7 @@ from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceL
 from fastdata.sources.labelling import with_classes, with_pattern, without_labels
 from fastdata.sources.mask_folders import refuse_mask_folders
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
 from fastdata.sources.table_file import is_path_table
@@ -117,15 +120,19 @@ def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceLi
     if len(splits) > 1:
         raise splits_error(root, splits)
     skipped: Counter[str] = Counter()
-    top = list(_images(walk, "", skipped, endings))
-    inner = [(name, [i for f in sorted(below) for i in _images(walk, f, skipped, endings)]) for name, below in folders]
+    top = PackedInputs(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
+    inner = (
+        Source(n, label, s, p)
+        for label, (_, below) in enumerate(folders)
+        for folder in sorted(below)
+        for n, s, p in _images(walk, folder, skipped, endings)
+    )
+    sources = PackedInputs(chain(inner, (replace(stray, problem="no-label") for stray in top)))
     notes = walk.notes()
-    if not any(files for _, files in inner):
-        return SourceList(root, Labels("none"), [Source(n, -1, s, p) for n, s, p in top], skipped, FOLDERS, notes)
-    names = tuple(name for name, _ in inner)
-    sources = [Source(n, label, s, p) for label, (_, files) in enumerate(inner) for n, s, p in files]
-    stray = [Source(n, -1, s, "no-label") for n, s, _ in top]
-    return SourceList(root, Labels("class", names), sources + stray, skipped, FOLDERS, notes)
+    if len(sources) == len(top):
+        return SourceList(root, Labels("none"), top, skipped, FOLDERS, notes)
+    names = tuple(name for name, _ in folders)
+    return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, notes)
 
 
 def _ending(name: str) -> str:

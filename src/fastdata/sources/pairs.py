@@ -6,10 +6,12 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.walk import walk_images
 
 __all__ = ["stem_of", "with_masks"]
@@ -45,7 +47,6 @@ def with_masks(
         by_stem[mask_stem.removesuffix(suffix) if mask_stem.endswith(suffix) else f"{mask_stem}\0"].append((name, size, problem))
     if not any(s.place for s in inputs.sources) and is_inside(masks, inputs.root):
         raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
-    sources = [_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources]
     stems = {stem(source.name) for source in inputs.sources}
     if not stems & set(by_stem):
         image, mask = inputs.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
@@ -54,7 +55,9 @@ def with_masks(
             "for the extension and --mask-suffix, such as --mask-suffix _mask"
         )
     unpaired = sorted(file for of, files in by_stem.items() if of not in stems for file in files)
-    return replace(inputs, sources=sources + [Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in unpaired])
+    sources = (_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources)
+    alone = (Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in unpaired)
+    return replace(inputs, sources=PackedInputs(chain(sources, alone)))
 
 
 def _with_mask(source: Source, masks: list[tuple[str, int, str]]) -> Source:

@@ -20,6 +20,7 @@ from fastdata.sources.catalog import kind_of
 from fastdata.sources.fields import Field, field_error, make_column
 from fastdata.sources.inputs import Part, Source, SourceList, look
 from fastdata.sources.options import StrPath
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.values import JSON_ENDINGS, fit, infer_text, parse_file
 from fastdata.store.column import Column
 from fastdata.words import number_of
@@ -83,15 +84,19 @@ def _cells(inputs: SourceList, field: Field) -> Part:
 
 def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
     """Add the sizes of the files next to the images, and do not count these as skipped."""
-    sources, skipped = list[Source](), inputs.skipped.copy()
-    look_at_all(inputs.root, [_file_name(source.name, field.ending) for source in inputs.sources for field in fields])
-    for source in inputs.sources:
-        size = source.size
-        for field in fields:
-            found, problem = look(join(inputs.root, _file_name(source.name, field.ending)))
-            size += 0 if problem or size < 0 else found
-            skipped[os.path.splitext(f"x.{field.ending}")[1].lower()] -= not problem
-        sources.append(replace(source, size=size))
+    skipped = inputs.skipped.copy()
+    look_at_all(inputs.root, (_file_name(source.name, field.ending) for source in inputs.sources for field in fields))
+
+    def with_sizes() -> Iterator[Source]:
+        for source in inputs.sources:
+            size = source.size
+            for field in fields:
+                found, problem = look(join(inputs.root, _file_name(source.name, field.ending)))
+                size += 0 if problem or size < 0 else found
+                skipped[os.path.splitext(f"x.{field.ending}")[1].lower()] -= not problem
+            yield replace(source, size=size)
+
+    sources = PackedInputs(with_sizes())
     return replace(inputs, sources=sources, skipped=+skipped)
 
 

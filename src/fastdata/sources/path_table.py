@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, join, look_at_all, to_path
@@ -15,6 +19,7 @@ from fastdata.sources.fields import Field
 from fastdata.sources.inputs import Label, Source, SourceList, fits_float, is_number, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
 from fastdata.sources.options import LabelOptions
+from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.reasons import lacks_ending
 from fastdata.sources.table_file import PathTable, read_table
 from fastdata.store.format import Labels
@@ -48,12 +53,12 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
         meaning, labels = _classes(table, columns[0], sure=bool(options.label_column))
     else:
         meaning, labels = _vectors(table, columns)
-    names = [row[table.paths] for row in table.rows]
-    values = list(zip(*(values for _, values in typed), strict=True)) or [()] * len(names)
-    look_at_all(root, names)
-    sources = [
-        Source(name, label, *look(join(root, name)), values=own) for name, label, own in zip(names, labels, values, strict=True)
-    ]
+    values = zip(*(values for _, values in typed), strict=True) if typed else repeat((), len(table.rows))
+    look_at_all(root, table.names())
+    sources = PackedInputs(
+        Source(name, label, *look(join(root, name)), values=own)
+        for name, label, own in zip(table.names(), labels, values, strict=True)
+    )
     notes = (*_left_out(table, columns, others), *_repeated(table, columns, labels))
     found = tuple(column for column, _ in typed)
     return SourceList(root, meaning, sources, labelled_by=table.describe(columns), notes=notes, columns=found)
@@ -67,19 +72,30 @@ def _repeated(table: PathTable, columns: Sequence[int], labels: Sequence[Label])
     """
     first: dict[str, int] = {}
     again = []
-    for k, row in enumerate(table.rows):
-        before = first.setdefault(os.path.normpath(row[table.paths]), k)
+    for k in _rows_of_equal_checksums(map(os.path.normpath, table.names()), len(table.rows)):
+        name = table.rows[k][table.paths]
+        before = first.setdefault(os.path.normpath(name), k)
         if labels[k] != labels[before]:
             one, other = (", ".join(table.rows[at][column].strip() for column in columns) for at in (before, k))
             raise PrepError(
-                f"{table.path} names {row[table.paths]!r} more than once, with different labels: {one!r} and {other!r}; keep the "
+                f"{table.path} names {name!r} more than once, with different labels: {one!r} and {other!r}; keep the "
                 "row that is right"
             )
         if before != k:
-            again.append(row[table.paths])
+            again.append(name)
     label = " with the same label" if columns else ""
     rows = f"{len(again)} rows of {table.path.name} repeat" if len(again) > 1 else f"1 row of {table.path.name} repeats"
     return (f"{rows} a path{label}, such as {again[0]}; each row is a sample",) if again else ()
+
+
+def _rows_of_equal_checksums(names: Iterable[str], count: int) -> list[int]:
+    """Return the places of all names that may be equal to another one, in order."""
+    encoded = (name.encode("utf-8", "surrogatepass") for name in names)
+    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, count)
+    order = np.argsort(sums, kind="stable")
+    same = sums[order[1:]] == sums[order[:-1]]
+    found: list[int] = np.union1d(order[1:][same], order[:-1][same]).tolist()
+    return found
 
 
 def _left_out(table: PathTable, labels: Sequence[int], others: Sequence[int]) -> tuple[str, ...]:
@@ -98,7 +114,7 @@ def _select_split(table: PathTable, column: int, wanted: str | None) -> PathTabl
         return table
     if wanted not in names:
         raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(names)}")
-    return replace(table, rows=[row for row, split in zip(table.rows, splits, strict=True) if split == wanted])
+    return replace(table, rows=Packed(row for row, split in zip(table.rows, splits, strict=True) if split == wanted))
 
 
 def _label_columns(table: PathTable, others: Sequence[int], options: LabelOptions) -> list[int]:
@@ -205,7 +221,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     if fields:
         inputs = replace(
             inputs,
-            sources=[_with_values(source, rows.get(os.path.normpath(source.name))) for source in inputs.sources],
+            sources=PackedInputs(_with_values(source, rows.get(os.path.normpath(source.name))) for source in inputs.sources),
             columns=tuple(column for column, _ in typed),
         )
     if not columns:
@@ -216,10 +232,8 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
         meaning, labels = _vectors(table, columns)
     unlabelled = -1 if meaning.kind == "class" else (float("nan"),) * len(columns)
     by_name = dict(zip(names, labels, strict=True))
-    sources = []
-    for source in inputs.sources:
-        name = os.path.normpath(source.name)
-        sources.append(relabelled(source, by_name.get(name, unlabelled), has_label=name in by_name))
+    normal = ((source, os.path.normpath(source.name)) for source in inputs.sources)
+    sources = PackedInputs(relabelled(source, by_name.get(name, unlabelled), has_label=name in by_name) for source, name in normal)
     return replace(inputs, labels=meaning, sources=sources, labelled_by=table.describe(columns), notes=notes)
 
 

@@ -6,12 +6,14 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside, to_path
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions, StrPath
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.pairs import stem_of
 from fastdata.sources.walk import Walk, walk_files
 
@@ -54,7 +56,7 @@ def list_several(
     for (name, _), folder in zip(images[1:], paths[1:], strict=True):
         found, unpaired = _with_images(found, folder, name)
         alone += unpaired
-    return replace(found, sources=found.sources + alone), tuple(paths[1:])
+    return replace(found, sources=PackedInputs(chain(found.sources, alone)) if alone else found.sources), tuple(paths[1:])
 
 
 def _folder(source: StrPath, where: str) -> AnyPath | None:
@@ -85,7 +87,7 @@ def _with_images(inputs: SourceList, folder: AnyPath, called: str) -> tuple[Sour
             f"--images: no image of {called} in {folder} belongs to one in {inputs.root}: the first there is "
             f"{inputs.sources[0].name}, the first of {called} {other}; names must be equal but for the extension"
         )
-    sources = [_with_image(source, by_stem.get(stem_of(source.name), [])) for source in inputs.sources]
+    sources = PackedInputs(_with_image(source, by_stem.get(stem_of(source.name), [])) for source in inputs.sources)
     alone = sorted((file for stem, files in by_stem.items() if stem not in stems for file in files), key=lambda file: file.name)
     notes = tuple(f"{called}: {note}" for note in walk.notes())
     found = replace(inputs, sources=sources, skipped=skipped, notes=inputs.notes + notes)

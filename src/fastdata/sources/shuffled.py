@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source
+from fastdata.sources.packed import PackedInputs
 
 __all__ = ["UnpackedWholeError", "shuffled"]
 
@@ -26,7 +28,7 @@ class UnpackedWholeError(PrepError):
         self.why = why
 
 
-def shuffled(sources: tuple[Any, ...], *, remote: bool = False) -> tuple[Any, ...]:
+def shuffled(sources: PackedInputs[Any], *, remote: bool = False) -> PackedInputs[Any]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
@@ -37,8 +39,8 @@ def shuffled(sources: tuple[Any, ...], *, remote: bool = False) -> tuple[Any, ..
             raise UnpackedWholeError(f"{source.place[1]} is in object storage, and would be fetched whole for each input")
         if isinstance(source, Source) and source.place and _is_unpacked(source):
             raise UnpackedWholeError(f"{source.place[1]} is unpacked in large pieces, and would be so once for each input")
-    keys = [xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources))]
-    return tuple(sources[k] for k in sorted(range(len(sources)), key=keys.__getitem__))
+    keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources)))
+    return sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable"))
 
 
 def _is_unpacked(source: Source) -> bool:

@@ -6,9 +6,12 @@ import csv
 import json
 import os
 import shlex
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
+
+import numpy as np
 
 from fastdata.errors import PrepError, needs
 from fastdata.remote.path import AnyPath
@@ -16,6 +19,7 @@ from fastdata.sources.arrow_types import column_of
 from fastdata.sources.delimiters import delimiter_of
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import is_image
+from fastdata.sources.packed import Packed
 from fastdata.sources.parquet import holds_images
 from fastdata.store.column import Column
 from fastdata.words import number_of
@@ -45,7 +49,7 @@ class PathTable:
     root: AnyPath
     columns: tuple[str, ...]
     named: bool
-    rows: list[list[Any]]
+    rows: Sequence[list[Any]]
     texts: bool = True
     schema: dict[str, Any] = field(default_factory=dict)
 
@@ -61,7 +65,11 @@ class PathTable:
 
     def column(self, index: int) -> list[str]:
         """Return the cells of a column as text."""
-        return [_checked(self.path, self._text(row, index).strip()) for row in self.rows]
+        return [sys.intern(_checked(self.path, self._text(row, index).strip())) for row in self.rows]
+
+    def names(self) -> Iterator[str]:
+        """Yield the path of each row."""
+        return (row[self.paths] for row in self.rows)
 
     def _text(self, row: Sequence[Any], index: int) -> str:
         cell = row[index]
@@ -158,9 +166,8 @@ def read_table(path: AnyPath, root: AnyPath, known: Collection[str] = (), fields
 def _read_csv(path: AnyPath, root: AnyPath, known: Collection[str]) -> PathTable:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            lines = file.readlines()
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lambda: lines)
-        rows = list(filter(None, csv.reader(lines, delimiter=delimiter)))
+            delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lambda: _from_start(file))
+            rows = Packed(filter(None, csv.reader(_from_start(file), delimiter=delimiter)))
     except (OSError, csv.Error) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
     if not rows:
@@ -169,11 +176,16 @@ def _read_csv(path: AnyPath, root: AnyPath, known: Collection[str]) -> PathTable
         if len(row) != len(rows[0]):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
     if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
-        return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, list(rows))
+        return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
     columns = tuple(_checked(path, cell.strip()) for cell in rows[0])
     if len(rows) == 1:
         raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
-    return PathTable(path, root, columns, True, list(rows[1:]))
+    return PathTable(path, root, columns, True, rows.taken(np.arange(1, len(rows))))
+
+
+def _from_start(file: TextIO) -> TextIO:
+    file.seek(0)
+    return file
 
 
 def _checked(path: AnyPath, cell: str) -> str:
@@ -196,11 +208,11 @@ def _is_header(rows: Sequence[Sequence[str]], root: AnyPath) -> bool:
 
 def _read_jsonl(path: AnyPath, root: AnyPath) -> PathTable:
     """Read a file with an object in each line. A key that a line lacks is null there."""
-    found = list(_objects(path))
+    found = Packed(_objects(path))
     if not found:
         raise PrepError(f"{path} is empty; it needs lines such as {_EXAMPLE}")
     columns = tuple(dict.fromkeys(key for row in found for key in row))
-    return PathTable(path, root, columns, True, [[row.get(name) for name in columns] for row in found], texts=False)
+    return PathTable(path, root, columns, True, Packed([row.get(name) for name in columns] for row in found), texts=False)
 
 
 _EXAMPLE = '{"path": "a.jpg", "label": "cat"}'
@@ -234,16 +246,20 @@ def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> Path
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
             nested = {name for name in schema.names if schema.field(name).type.num_fields and name not in wanted}
-            table = file.read([name for name in schema.names if name not in nested], use_threads=False)
-            read = {name: table[name].to_pylist() for name in table.column_names}
+            batches = file.iter_batches(columns=[name for name in schema.names if name not in nested], use_threads=False)
+            rows = Packed(row for batch in batches for row in _rows(batch, schema.names))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
-    cells = [read.get(name, [[]] * table.num_rows) for name in schema.names]
-    if not table.num_rows:
+    if not rows:
         raise PrepError(f"{path} has no rows")
     types = {name: schema.field(name).type for name in schema.names}
-    rows = [list(row) for row in zip(*cells, strict=True)]
     return PathTable(path, root, tuple(schema.names), True, rows, texts=False, schema=types)
+
+
+def _rows(batch: Any, names: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield the rows of a batch of a Parquet. Columns that were not read have empty lists."""
+    read = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    return map(list, zip(*(read.get(name, [[]] * batch.num_rows) for name in names), strict=True))
 
 
 def _checked_paths(table: PathTable) -> PathTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.labels import Value, text_label
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.tar_members import Member, members
 
 __all__ = ["CLASSES", "KIND", "MASK"]
@@ -54,24 +56,43 @@ def _inside(folder: Folder) -> list[AnyPath]:
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    samples, skipped = list[Sample](), Counter[str]()
-    for path in files:
-        if COMPRESSED.search(path.name):
-            raise PrepError(
-                f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
-            )
-        try:
-            samples += _samples(path, str(path.relative_to(root)), skipped, selection)
-        except OSError as error:
-            raise unreadable(path, error) from error
-    labels = [sample.label for sample in samples]
-    names = next((sample.names for sample in samples if sample.names), []) or _class_names(files[0].parent, labels)
+    labels, names, skipped = list[Value](), list[str](), Counter[str]()
+
+    def unlabelled() -> Iterator[Source]:
+        for path in files:
+            if COMPRESSED.search(path.name):
+                raise PrepError(
+                    f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar "
+                    "(gunzip, unxz, zstd -d)"
+                )
+            try:
+                for (name, size, problem, place), label, own, parts, others in _samples(
+                    path, str(path.relative_to(root)), skipped, selection
+                ):
+                    labels.append(sys.intern(label) if isinstance(label, str) else label)
+                    if not names:
+                        names.extend(own)
+                    yield Source(name, -1, size, problem, place=place, parts=parts, others=others)
+            except OSError as error:
+                raise unreadable(path, error) from error
+
+    found = PackedInputs(unlabelled())
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    items, parts = [sample.item for sample in samples], [sample.parts for sample in samples]
-    inputs = make_list(root, items, labels, names, skipped, by=by, sure=bool(selection.label), notes=notes, parts=parts)
+    inputs = make_list(
+        root,
+        ((one.name, one.size, one.problem, one.place) for one in found),
+        labels,
+        names or _class_names(files[0].parent, labels),
+        skipped,
+        by=by,
+        sure=bool(selection.label),
+        notes=notes,
+        parts=(one.parts for one in found),
+    )
     if not selection.images:
         return inputs
-    return replace(inputs, sources=[_with_others(source, one.others) for source, one in zip(inputs.sources, samples, strict=True)])
+    pairs = zip(inputs.sources, found, strict=True)
+    return replace(inputs, sources=PackedInputs(_with_others(source, one.others) for source, one in pairs))
 
 
 def _with_others(source: Source, others: tuple[Source, ...]) -> Source:
