@@ -22,7 +22,9 @@ import pytest
 
 import fastdata
 from fastdata import LMDBDataset, PrepError, RemoteError, StoreError
+from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.remote_out import RemoteOut
+from fastdata.prepare.tasks import lay_plan
 from fastdata.prepare.worker import Made
 from fastdata.remote.agent import Agent
 from fastdata.store.files import file_sum
@@ -303,6 +305,51 @@ def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tre
         fastdata.prep_run("s3://bucket/none.fds")
     with pytest.raises(PrepError, match=r"OUT s3://bucket/none.fds has no plan"):
         fastdata.prep_finish("s3://bucket/none.fds")
+
+
+def test_a_plan_that_comes_late_leaves_another_one_alone(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
+    with RemoteOut(URL, None, tmp_path / "scratch") as late:  # it has seen that nothing is there
+        fastdata.prep_plan(photos, URL, size=128)
+        fastdata.prep_run(URL, task=0, of=2, workers=1, progress="off")
+        before = objects(server)
+        with pytest.raises(PrepError, match=r"(?s)s3://bucket/photos.fds was made, or begun, with other .*size 128, now 64"):
+            lay_plan(build_plan(photos, URL, late, size=64), overwrite=False)
+        assert objects(server) == before
+        fastdata.prep(photos, URL, size=128, workers=2)
+        with pytest.raises(PrepError, match=r"(?s)s3://bucket/photos.fds was made, or begun, with other .*size 128, now 64"):
+            lay_plan(build_plan(photos, URL, late, size=64), overwrite=False)
+        same(objects(server), expected)
+
+
+def test_a_planner_that_was_killed_is_taken_over_by_name_only(
+    photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
+) -> None:
+    with RemoteOut(URL, None, tmp_path / "scratch") as killed:
+        assert killed.claim(fastdata.prep_plan(photos, "s3://bucket/other.fds", size=64).fingerprint)
+    for prepare in (fastdata.prep, fastdata.prep_plan):
+        with pytest.raises(
+            PrepError, match=r"another fastdata-prep is making a store at s3://bucket/photos.fds, with other options"
+        ):
+            prepare(photos, URL, size=128)
+    assert [*objects(server)] == ["work/lock"]
+    fastdata.prep_plan(photos, URL, size=64)  # the same options go on
+    fastdata.prep(photos, URL, size=128, workers=2, overwrite=True)
+    same(objects(server), expected)
+
+
+def test_of_two_plans_at_the_same_time_one_makes_the_store(photos: Path, server: FaultStore, tmp_path: Path) -> None:
+    sizes = {size: published(photos, tmp_path / str(size), size=size, order="shuffled") for size in (64, 96)}
+    for turn in range(3):
+        server.delay_s = 0.03 * turn  # other moments in which they meet
+        commands = {size: (*PREP, photos, f"s3://bucket/{turn}.fds", "--size", str(size), "--workers", "1") for size in sizes}
+        racers = {size: start(*command, stderr=subprocess.PIPE) for size, command in commands.items()}
+        texts = {size: racer.communicate()[1].decode() for size, racer in racers.items()}
+        codes = {size: racer.returncode for size, racer in racers.items()}
+        assert sorted(codes.values()) == [0, 2], texts
+        (winner,) = (size for size in codes if codes[size] == 0)
+        refusal = next(texts[size] for size in codes if size != winner)
+        assert re.search(r"another fastdata-prep is making a store at|was made, or begun, with other options", refusal), refusal
+        same(objects(server, f"{turn}.fds"), sizes[winner])
 
 
 def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_path
+from fastdata.prepare.remote_out import ANOTHER
 from fastdata.remote.path import AnyPath
 from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
 from fastdata.store.format import read_manifest
@@ -147,12 +148,13 @@ def is_finished(work: Work, overwrite: bool) -> bool:
     """Return whether the store of this plan is finished. Clear the folder if `overwrite` is set and it cannot be resumed.
 
     Raises:
-        PrepError: the folder belongs to another plan, or was begun on another machine, and `overwrite` is not set.
+        PrepError: the folder or the URL belongs to another plan, or was begun on another machine, and `overwrite` is not set.
     """
     out, plan, changed = work.out, work.plan, ""
     if overwrite and not _is_resumable(work):
         clear_all(work)
-    elif (out / MANIFEST).exists():
+    claimed = work.remote is None or work.remote.claim(plan.fingerprint)
+    if (out / MANIFEST).exists():
         old = read_manifest(out)
         if old.fingerprint == plan.fingerprint:
             clear_work(work)  # a run that is killed at its very end leaves it
@@ -162,7 +164,11 @@ def is_finished(work: Work, overwrite: bool) -> bool:
         changed = describe_difference(before, plan.body(), work.kind, kinds.find(old.kind))
     elif plan_path(out).exists():
         changed = difference(work)
+    elif not claimed:
+        raise PrepError(ANOTHER.format(work.place))
     if changed:
+        if work.remote is not None and claimed:
+            work.remote.give_up()
         raise PrepError(
             f"{work.place} was made, or begun, with other options or inputs:\n{changed}\n"
             "Give the same options and inputs, another OUT, or --overwrite."

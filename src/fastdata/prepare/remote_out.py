@@ -31,14 +31,20 @@ from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own,
 from fastdata.store.format import Manifest, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["RemoteOut", "check_storage", "opened", "place_of", "strikes_path"]
+__all__ = ["ANOTHER", "RemoteOut", "check_storage", "opened", "place_of", "strikes_path"]
 
 StrPath = str | os.PathLike[str]
+
+ANOTHER = (
+    "another fastdata-prep is making a store at {}, with other options or inputs, or was killed while it planned it: give another "
+    "OUT, or, if it is not running any more, --overwrite"
+)
 
 FEW = 16  # shards, whose tables are asked for one by one; of more, all objects are listed
 FIRST = 1000  # objects to look at before a whole folder is taken for one of ours
 SCRATCH = "fastdata-out-"
-LOCK = "lock"
+LOCK = "lock"  # of the folder; and in `work` an object that has the fingerprint of the plan whose URL it is
+OURS = f"{WORK}/{PLAN}", MANIFEST
 
 
 def place_of(out: Any) -> Any:
@@ -141,6 +147,7 @@ class RemoteOut:
         """Copy the manifest and the plan of the store into the folder, if there are any, and what an equal plan would reuse."""
         self.find_manifest()
         plan = self.folder / WORK / PLAN
+        plan.unlink(missing_ok=True)
         self.pull([plan])
         try:
             files = json.loads(plan.read_bytes())["files"]
@@ -209,14 +216,34 @@ class RemoteOut:
             PrepError: the URL holds what is not ours; or another plan has just been written there.
         """
         if first:
-            self.clear()
+            found = self._listed()
+            if not any(name in found for name in OURS):  # else another process with the same plan was faster
+                self._delete([name for name in found if name != f"{WORK}/{LOCK}"])
         for name, data in files.items():
             if not self._agent.put(name, data):
                 raise PrepError(f"{self.url}/{name} has other contents than this plan: give another OUT, or --overwrite")
         plan = self.folder / WORK / PLAN
         self._all(self.push, sorted(plan.parent.glob("sources-*.json")))
         if not self._agent.put_sealed(self._name(plan), plan.read_bytes(), replace=not first):
-            raise PrepError(f"another fastdata-prep has just planned another store at {self.url}: give another OUT")
+            raise PrepError(ANOTHER.format(self.url))
+
+    def claim(self, fingerprint: str) -> bool:
+        """Claim the URL for a plan, until the store is finished or overwritten. Then look at what is there anew.
+
+        Returns:
+            Whether it is this plan's; False: another one's, whose process may be at work, or was killed.
+
+        Raises:
+            PrepError: the URL holds what is not ours.
+        """
+        self._refuse_foreign(self._agent.list(most=FIRST))
+        claimed = self._agent.put_sealed(f"{WORK}/{LOCK}", fingerprint.encode())
+        self.refresh()
+        return claimed
+
+    def give_up(self) -> None:
+        """Take back a claim on a URL that turned out to have another plan, or store."""
+        self._delete([f"{WORK}/{LOCK}"])
 
     def clear(self) -> None:
         """Remove all objects that prep writes, the manifest first, so that an interruption leaves no store.
@@ -224,15 +251,22 @@ class RemoteOut:
         Raises:
             PrepError: there are other objects, but neither a store nor a plan.
         """
-        ours = [f"{WORK}/{PLAN}", MANIFEST]
+        found = self._listed()
+        for name in reversed(OURS):
+            self._delete([name] if name in found else [])
+        self._delete([name for name in found if name not in OURS])
+
+    def _listed(self) -> list[str]:
+        """Return the objects that prep writes."""
         found = self._agent.list(most=FIRST)
-        if not any(name in found for name in ours) and (foreign := next((name for name in found if not is_own(name)), "")):
-            raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
+        self._refuse_foreign(found)
         if len(found) == FIRST:
             found = self._agent.list()
-        for name in reversed(ours):
-            self._delete([name] if name in found else [])
-        self._delete([name for name in found if is_own(name) and name not in ours])
+        return list(filter(is_own, found))
+
+    def _refuse_foreign(self, found: Mapping[str, int]) -> None:
+        if not any(name in found for name in OURS) and (foreign := next((name for name in found if not is_own(name)), "")):
+            raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
 
     def clear_work(self) -> None:
         """Remove what only an unfinished store needs."""
