@@ -222,6 +222,12 @@ def make_shard_here(job: Any, task: Any) -> None:
     worker.publish_shard(Path(job.out), made)
 
 
+def handed_out(pool: Any, shard: int, later: list[int]) -> tuple[Any, Any]:
+    """The job of a pool's workers, and the task that one gets while other shards are to be made later."""
+    pool._todo.extend(later)
+    return pool._job, pool._task(shard)
+
+
 def with_index(jpeg: Any) -> Any:
     """A JPEG of the test's own, which OpenCV wrote on a grid, with the index that fastdata adds to its own ones."""
     from fastdata.images import jpeg as module

@@ -24,8 +24,11 @@ import zstandard
 import corpora
 import fastdata
 from fastdata import PrepError, RemoteError, StoreError
+from fastdata.prepare.plan_files import load_plan
+from fastdata.prepare.run import Pool
+from fastdata.remote.session import looking_anew
 from faults import FaultStore, storing
-from support import PREP, encode, picture, run, tree, write_pictures
+from support import PREP, encode, handed_out, make_shard_here, picture, run, tree, until, write_pictures
 
 
 @pytest.fixture
@@ -308,6 +311,31 @@ def test_archives_stay_within_the_cache(root: Path, bucket: FaultStore, tmp_path
     monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size // 2))
     with pytest.raises(StoreError, match=r"cache_size is \d+, but one file takes \d+ bytes"):
         prepared("s3://bucket", source, options, tmp_path / "b.fds")
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_the_next_archive_is_fetched_while_one_is_prepared(
+    room: bool, root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, options = tars(root)
+    size = (root / "in/s-0.tar").stat().st_size
+    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size * (3 if room else 2)))
+    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", shard_samples=4, **options).out
+
+    def copies() -> set[str]:
+        return {path.name for path in (tmp_path / "cache").glob("inputs/*/*/*.tar")}
+
+    assert not copies()
+    with looking_anew(), Pool(load_plan(Path(out)), workers=1, timeout_s=60) as pool:
+        make_shard_here(*handed_out(pool, 0, later=[1]))
+        if room:
+            until(lambda: copies() == {"s-0.tar", "s-1.tar"})
+            before = bucket.requests["bucket/in/s-1.tar"]
+            make_shard_here(*handed_out(pool, 1, later=[]))
+            assert before and bucket.requests["bucket/in/s-1.tar"] == before  # it was here
+        else:
+            assert copies() == {"s-0.tar"}
 
 
 def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_path: Path) -> None:

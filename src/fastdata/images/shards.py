@@ -22,7 +22,7 @@ from fastdata.kinds import Probed, Tables
 from fastdata.machine import room
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, fetched, join, read_ahead, to_path
+from fastdata.remote.path import AnyPath, fetch_ahead, fetched, join, read_ahead, to_path
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
@@ -95,10 +95,14 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
     def waiting() -> None:
         progress.at(-1)  # waiting for a server is no decoder that hangs
 
+    following = task.following(lambda source: str(source.place[1]) if source.place else "") if job.ahead else {}
+
     def sources() -> Iterator[Source]:
         for place, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0), waiting):
             if source.place and not source.problem and place not in task.skip:
                 fetched(roots[0] / str(source.place[1]), waiting)
+                if later := following.pop(str(source.place[1]), ""):
+                    fetch_ahead(roots[0] / later)
             yield source
 
     return sources()

@@ -12,9 +12,10 @@ import mmap
 import os
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -87,16 +88,27 @@ class Job:
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
     share: int = 1 << 62
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Task:
-    """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason."""
+    """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason.
+
+    Attributes:
+        then: the first input of a shard that is probably made next; None: there is none.
+    """
 
     shard: int
     first: int
     sources: tuple[Any, ...]
     skip: dict[int, tuple[str, str]]
+    then: Any = None
+
+    def following(self, file_of: Callable[[Any], str]) -> dict[str, str]:
+        """Return which file is read after each of those that hold the inputs. file_of: returns an input's, or ""."""
+        sources = (*self.sources, *(() if self.then is None else (self.then,)))
+        return dict(pairwise(dict.fromkeys(filter(None, map(file_of, sources)))))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ __all__ = [
     "RemoteEntry",
     "RemotePath",
     "dropping_copies",
+    "fetch_ahead",
     "fetched",
     "is_inside",
     "join",
@@ -299,6 +300,12 @@ def _when_here(item: T, paths: Sequence[RemotePath], waiting: Callable[[], None]
     yield item
     for path in paths:
         path.session.done(path.url)
+
+
+def fetch_ahead(path: AnyPath) -> None:
+    """Begin to make a copy of an object that is read later."""
+    if isinstance(path, RemotePath):
+        path.session.fetch_ahead(path.url)
 
 
 def versions_of(roots: Iterable[AnyPath]) -> dict[str, tuple[int, str]]:

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from fastdata.errors import PrepError
+from fastdata.errors import FastDataError, PrepError
 from fastdata.remote.bucket import NO_OBJECT
 from fastdata.remote.cache import Cache
 from fastdata.remote.objects import REQUESTS, Apart, Objects, Place, ReadsObjects, Version
@@ -32,6 +32,7 @@ __all__ = [
     "Tree",
     "carry_out",
     "drop_copies",
+    "has_room",
     "here",
     "looking_anew",
 ]
@@ -242,6 +243,17 @@ class Session:
             self._held[url] = file, descriptor
             return file
 
+    def fetch_ahead(self, url: str) -> None:
+        """Begin to make a copy of an object that is read later. Errors are those of whoever reads it."""
+
+        def fetch() -> None:
+            with suppress(FastDataError, OSError):
+                folder, limit = self._cache
+                version = self._version(url)
+                self._objects.fetch(url, version, Place(folder / _copy_name(url, version, self._storage), folder, limit))
+
+        threading.Thread(target=fetch, daemon=True).start()  # a worker that ends does not wait for it
+
     def _let_go(self, left: int) -> None:
         while len(self._held) > left:
             os.close(self._held.popitem(last=False)[1][1])
@@ -306,6 +318,12 @@ def _cache_place() -> tuple[Path, int | None]:
         return folder, parse_bytes(size, "FASTDATA_CACHE_SIZE")
     cache = Cache(folder, kept="*/*/*")
     return folder, (shutil.disk_usage(folder).free + cache.used()) // 2
+
+
+def has_room(size: int) -> bool:
+    """Return whether the cache may take so many bytes."""
+    limit = _cache_place()[1]
+    return limit is None or size <= limit
 
 
 def carry_out(versions: Mapping[str, tuple[int, str]], storage: Storage | None = None) -> None:

@@ -16,7 +16,7 @@ from fastdata.errors import CodecError, MissingExtraError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, fetched, to_path
+from fastdata.remote.path import AnyPath, fetch_ahead, fetched, to_path
 from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, cutting_notes, documents
@@ -98,6 +98,7 @@ class _Shard:
         self._skip = task.skip
         self._progress = progress
         self._place = 0
+        self._following = task.following(lambda piece: piece.name) if job.ahead else {}
         self.packer = Packer(writers, job.options.dtype, job.options.end)
         self.pieces: list[list[int]] = []
         self.rejects: list[dict[str, Any]] = []
@@ -109,6 +110,8 @@ class _Shard:
         self.pieces.append(counts)
         if not piece.problem:
             fetched(to_path(self._job.root) / piece.name, lambda: self._progress.at(-1))
+            if later := self._following.pop(piece.name, ""):
+                fetch_ahead(to_path(self._job.root) / later)
         if piece.name.lower().endswith(".bin"):
             self._add_tokens(number, piece, counts)
             return
