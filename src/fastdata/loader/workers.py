@@ -168,9 +168,7 @@ class Workers(Engine):
         self._raised: BaseException | None = None
         self._dataset = dataset
         if num_workers and multiprocessing.current_process().daemon:
-            raise LoaderError(
-                "this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it"
-            )
+            raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
         method = multiprocessing.get_start_method() if num_workers else ""
         self._forked = method == "fork"
         self._init = WorkerInit(num_workers) if num_workers and SharedArray.possible() else None
