@@ -22,7 +22,7 @@ import xxhash
 
 Array = npt.NDArray[Any]
 
-PREP = [sys.executable, "-c", "from fastdata.cli import prep_main; prep_main()"]
+PREP = [sys.executable, "-c", "from fastdata.entry import prep_main; prep_main()"]
 MAIN = [sys.executable, "-m", "fastdata"]
 
 

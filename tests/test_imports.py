@@ -159,7 +159,8 @@ ARROWS = {
         "words",
     },
     "integrations": {"errors", "loader"},
-    "__main__": {"cli"},
+    "entry": {"cli"},
+    "__main__": {"entry"},
 }
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}

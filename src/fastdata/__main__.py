@@ -1,6 +1,6 @@
 """`python -m fastdata` is the `fastdata` command."""
 
-from fastdata.cli import main
+from fastdata.entry import main
 
 if __name__ == "__main__":
     main()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,7 @@ def build_plan(
         if remote is not None:
             target = remote.folder
         planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
+        _check_encoding(planned.plan.sources)
         folders = planned.root or root, planned.beside or root, *planned.others
         roots = tuple(folder.absolute() for folder in folders)
         return Work(
@@ -93,6 +95,16 @@ def build_plan(
             remote=remote,
             versions=versions_of(roots),
             storage=dict(storage or {}),
+        )
+
+
+def _check_encoding(sources: Sequence[Any]) -> None:
+    """Raise a PrepError if this process decodes names in another way than others: the store would have other names than theirs."""
+    encoding = sys.getfilesystemencoding()
+    names = (getattr(source, "name", "") for source in sources if encoding != "utf-8")
+    if name := next((name for name in names if not name.isascii()), ""):
+        raise PrepError(
+            f"the name {name!a} is not ASCII, and this Python decodes file names as {encoding}: set PYTHONUTF8=1 before it starts"
         )
 
 

@@ -68,7 +68,7 @@ class _Worker:
                 [sys.executable, "-c", CODE, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONUTF8": "1"},
             )
         self.pipe = connection.Connection(ours.detach())
         self.task: Task | None = None
