@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -248,3 +249,42 @@ def test_preparing_in_a_process_that_decodes_names_otherwise_is_refused(foreign_
     assert not (foreign_names / "o.fds").exists()
     write_pictures(foreign_names / "plain", 2)
     assert run(sys.executable, "-c", code, foreign_names / "plain", foreign_names / "p.fds", env=environment).returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- shared memory
+
+FULL = """
+import os, signal, subprocess, sys
+import torch
+import fastdata
+
+class Large(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, k):
+        return torch.full((1 << 18,), k, dtype=torch.uint8)
+
+signal.alarm(120)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", "/dev/shm"], check=True)
+loader = fastdata.Loader(Large(), 8, num_workers=2, collate_fn=torch.stack if sys.argv[1] == "stack" else None)
+try:
+    for batch in loader:
+        pass
+except fastdata.LoaderError as error:
+    print(error)
+loader.close()
+print("left:", os.listdir("/dev/shm"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collate", ["default", "stack"])
+def test_full_shared_memory_is_an_error_and_leaves_no_files(collate: str) -> None:
+    """Where batches are moved there by the queue's own thread, they were lost, and the Loader waited for ever."""
+    alone = ["unshare", "--mount"]
+    if shutil.which("unshare") is None or run(*alone, "mount", "-t", "tmpfs", "none", "/dev/shm").returncode:
+        pytest.skip("this user may not mount a file system")
+    done = run(*alone, sys.executable, "-c", FULL, collate)
+    assert done.returncode == 0, done.stderr
+    assert "/dev/shm is full" in done.stdout and "1048576 bytes" in done.stdout and "--shm-size" in done.stdout
+    assert done.stdout.endswith("left: []\n")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import math
 import pickle
+import re
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
@@ -22,7 +25,7 @@ from fastdata.data.timing import Timing
 from fastdata.errors import LoaderError
 from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
-from fastdata.torch_private import ExceptionWrapper, shared_storage
+from fastdata.torch_private import ExceptionWrapper, pytree, shared_storage
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork", "wrap_error"]
 
@@ -100,6 +103,8 @@ class Fetch(torch.utils.data.Dataset[Any]):
         started = time.perf_counter()
         try:
             reply, data = self._images(request) if isinstance(self._dataset, SlotDataset) else self._items(request)
+            if get_worker_info() is not None:
+                data = pytree.tree_map_only(torch.Tensor, _share, data)
         except Exception as error:
             if get_worker_info() is None:
                 raise
@@ -150,8 +155,28 @@ class Fetch(torch.utils.data.Dataset[Any]):
         return self._sized[size]
 
 
+def _share(tensor: torch.Tensor) -> torch.Tensor:
+    """Move a tensor to shared memory. The queue does it otherwise, whose thread would lose an error, and the parent would wait."""
+    return tensor if tensor.layout != torch.strided or tensor.is_nested else tensor.share_memory_()
+
+
+def _full(error: Exception) -> str:
+    """Return what to say of an error of torch's that no shared memory is left, and remove the file that it has left; else ""."""
+    left = re.search(r"file <(/torch_\w+)>.*No space left on device", str(error))
+    if left is None:
+        return ""
+    Path(f"/dev/shm{left[1]}").unlink(missing_ok=True)
+    size = shutil.disk_usage("/dev/shm").total
+    return (
+        f"/dev/shm is full, through which items travel from the workers: it has {size} bytes. Make it larger (docker run "
+        "--shm-size 8g), or give fewer workers, a smaller batch or prefetch_factor=1"
+    )
+
+
 def wrap_error(error: Exception, where: str = "in a worker of fastdata's Loader") -> ExceptionWrapper:
     """Wrap an error for another process. If its class cannot be pickled, it would be lost, and that process would wait for ever."""
+    if full := _full(error):
+        return ExceptionWrapper((LoaderError, LoaderError(full), None), where)  # type: ignore[no-untyped-call]
     try:
         pickle.dumps(type(error))
     except Exception:  # noqa: BLE001  whatever a user's class does
