@@ -18,7 +18,7 @@ import fastdata
 from fastdata.store.files import file_sum
 from fastdata.store.store import Store
 from stores import store
-from support import MAIN, PREP, kill_group, members, run, start, tree, until, write_pictures
+from support import MAIN, PREP, kill_group, members, run, small_shards, start, tree, until, write_pictures
 
 LOADING = """
 import multiprocessing, sys
@@ -134,6 +134,19 @@ def test_a_store_that_cannot_be_read_for_want_of_open_files_is_not_called_damage
         done
     )
     assert "ulimit -n" in done.stdout and "verify" not in done.stdout
+
+
+def test_a_store_that_is_removed_while_it_is_open(tmp_path: Path) -> None:
+    """What is mapped can still be read; what is not says so."""
+    write_pictures(tmp_path / "in", 6)
+    with small_shards(3):
+        out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1).out
+    dataset = fastdata.open(out)
+    before = dataset[0][0]
+    shutil.rmtree(out)
+    assert dataset[0][0].equal(before)
+    with pytest.raises(fastdata.StoreError, match=r"shard-00001\.mdb cannot be read: No such file"):
+        _ = dataset[5]
 
 
 NO_FILES = """

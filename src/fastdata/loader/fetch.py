@@ -157,7 +157,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
 def _share(tensor: torch.Tensor) -> torch.Tensor:
     """Move a tensor to shared memory. The queue does it otherwise, whose thread would lose an error, and the parent would wait."""
-    return tensor if tensor.layout != torch.strided or tensor.is_nested else tensor.share_memory_()
+    return tensor if tensor.layout != torch.strided or tensor.is_nested else tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
 def _full(error: Exception) -> str:
