@@ -42,7 +42,7 @@ class CheckedRecords:
         """
         record = self._records.get(index)
         if not self._seen[index]:
-            if xxhash.xxh3_64_intdigest(record) != self._sums[index]:
+            if xxhash.xxh3_64_intdigest(record) != int(self._sums[index]):
                 place = self._place
                 raise FormatError(
                     f"sample {index} of {place} is not what was written: its checksum differs; run fastdata verify {place}"
