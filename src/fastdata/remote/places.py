@@ -16,15 +16,20 @@ __all__ = ["record_places"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def record_places(path: str | os.PathLike[str], records: int) -> Array:
+def record_places(path: str | os.PathLike[str], records: int, size: int = 0) -> Array:
     """Return the start and the length of each record in a shard, uint64 [records, 2].
+
+    Args:
+        path: of the file.
+        records: how many there are.
+        size: of the shard, which may be followed by something else; 0: it is the whole file.
 
     Raises:
         FormatError: the file is damaged, or has another number of records.
     """
     try:
         with open(path, "rb") as file:
-            tree = Tree(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+            tree = Tree(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
         places = tree.places()
     except BROKEN as error:
         raise FormatError(f"{path} is damaged: {error}") from None

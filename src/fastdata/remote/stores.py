@@ -143,7 +143,8 @@ class RemoteStore:
         found = self.variants[variant]
         total = found.shards[shard]
         fetch(self.bucket, shard_file(variant, shard), total, descriptor, pool)
-        places = record_places(f"/proc/self/fd/{descriptor}", self.manifest.shard_records(found)[shard]).astype("<u8").tobytes()
+        count = self.manifest.shard_records(found)[shard]
+        places = record_places(f"/proc/self/fd/{descriptor}", count, total.bytes).astype("<u8").tobytes()
         if os.pwrite(descriptor, places, place_bytes(total.bytes, 0)) != len(places):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
