@@ -110,7 +110,7 @@ def test_a_csv_is_cut_where_rows_end(rows: list[tuple[str, str]], block: int) ->
     before, cutting.BLOCK = cutting.BLOCK, block
     try:
         names, begin = cutting.header(path, ",")
-        parts = list(cutting.cut(path, begin, ","))
+        parts = list(cutting.cut(path, begin, ",", 2))
     finally:
         cutting.BLOCK = before
     assert names == ["x", "z"] and b"".join(data for _, _, data in parts) == path.read_bytes()[begin:]
@@ -171,7 +171,11 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no header": (lambda: csv(""), {}, r"has no header"),
     "unnamed": (lambda: csv("a,,y\n1,2,3\n"), {}, r"leaves column 2 without a name"),
     "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"names 'a' twice"),
-    "utf-16": (lambda: csv("a,y\n1,2\n".encode("utf-16")), {}, r"is not a table of text in UTF-8"),
+    "utf-16": (
+        lambda: csv("a,y\n1,2\n".encode("utf-16")),
+        {},
+        r"it is UTF-16, not UTF-8: convert it with iconv",
+    ),
     "latin-1": (lambda: csv("a,y\nn\xe9e,2\n".encode("latin-1")), {}, r"cannot be read as a table: .*UTF8"),
     "no rows": (lambda: csv("a,y\n"), {}, r"has no rows"),
     "empty parquet": (

@@ -17,7 +17,7 @@ import numpy as np
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, was
-from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.inputs import Source, SourceList, read_bytes
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of
 
@@ -75,7 +75,7 @@ def with_coco(inputs: SourceList, path: AnyPath, *, reject_boxes: bool) -> Sourc
 
 def _read(path: AnyPath) -> _Coco:
     try:
-        body = json.loads(path.read_bytes())
+        body = json.loads(read_bytes(path))
     except OSError as error:
         raise PrepError(f"cannot read --coco {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:

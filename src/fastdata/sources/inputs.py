@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
@@ -17,7 +18,7 @@ from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
 __all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Part", "Place", "Source", "SourceList"]
-__all__ += ["fits_float", "is_image", "is_number", "look", "splits_error"]
+__all__ += ["fits_float", "is_image", "is_number", "look", "read_bytes", "splits_error"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
@@ -126,6 +127,13 @@ def look(path: StrPath) -> tuple[int, str]:
     except (OSError, ValueError):  # ValueError: a name in a table with a zero byte
         return -1, "unreadable"
     return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    """Read a file that lies beside the inputs. Raise OSError if it is no ordinary file: reading a pipe might never end."""
+    if look(path)[1] == "not-a-file":
+        raise OSError(errno.EINVAL, "it is no ordinary file")
+    return path.read_bytes()
 
 
 def splits_error(source: AnyPath, splits: dict[str, str], *, column: bool = False, classes: bool = True) -> PrepError:

@@ -18,7 +18,7 @@ import numpy as np
 from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, make_list, read_range, to_png, unreadable
-from fastdata.sources.inputs import SPLITS, SourceList, splits_error
+from fastdata.sources.inputs import SPLITS, SourceList, look, read_bytes, splits_error
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
@@ -54,7 +54,7 @@ class _File:
 def _index(path: AnyPath) -> dict[str, Any]:
     """Read index.json; return {} if it is from neither package."""
     try:
-        index = json.loads((path / INDEX).read_bytes())
+        index = json.loads(read_bytes(path / INDEX))
     except (OSError, ValueError, RecursionError):
         return {}
     known = isinstance(index, dict) and (isinstance(index.get("shards"), list) or {"chunks", "config"} <= index.keys())
@@ -177,6 +177,8 @@ def _samples(file: _File) -> Iterator[list[tuple[int, memoryview]]]:
     Raises:
         ValueError: the file is not as long as it says.
     """
+    if look(file.path)[1] == "not-a-file":
+        raise ValueError("it is no ordinary file")
     data = np.memmap(file.path, np.uint8, "r").data
     offsets = np.frombuffer(data[4 : 8 + 4 * file.samples], "<u4").tolist()
     if int.from_bytes(data[:4], "little") != file.samples or len(offsets) != file.samples + 1 or offsets[-1] > len(data):

@@ -16,7 +16,9 @@ import numpy as np
 from fastdata.errors import PrepError, needs
 from fastdata.remote.path import AnyPath
 from fastdata.sources.arrow_types import column_of
+from fastdata.sources.csv_rows import read_rows
 from fastdata.sources.delimiters import delimiter_of
+from fastdata.sources.encodings import refuse_utf16
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import is_image
 from fastdata.sources.packed import Packed
@@ -165,9 +167,10 @@ def read_table(path: AnyPath, root: AnyPath, known: Collection[str] = (), fields
 
 def _read_csv(path: AnyPath, root: AnyPath, known: Collection[str]) -> PathTable:
     try:
+        refuse_utf16(path)
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lambda: _from_start(file))
-            rows = Packed(filter(None, csv.reader(_from_start(file), delimiter=delimiter)))
+            rows = Packed(filter(None, read_rows(_from_start(file), delimiter, path)))
     except (OSError, csv.Error) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
     if not rows:
@@ -220,6 +223,7 @@ _EXAMPLE = '{"path": "a.jpg", "label": "cat"}'
 
 def _objects(path: AnyPath) -> Iterator[dict[str, Any]]:
     try:
+        refuse_utf16(path)
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
-from fastdata.sources.inputs import Source, SourceList, is_image
+from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.tar_members import Member, members
@@ -197,7 +197,7 @@ def _parse_json(data: bytes) -> tuple[Value, list[str]]:
 def _class_names(folder: AnyPath, labels: list[Value]) -> list[str]:
     """Read the names of the classes from `classes.json` next to the shards, if it fits the labels."""
     try:
-        names = json.loads((folder / CLASSES).read_bytes())
+        names = json.loads(read_bytes(folder / CLASSES))
     except (OSError, ValueError, RecursionError):
         return []
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)

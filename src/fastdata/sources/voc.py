@@ -18,7 +18,7 @@ from xml.parsers import expat
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, pair_files
-from fastdata.sources.inputs import SourceList
+from fastdata.sources.inputs import SourceList, read_bytes
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of
 
@@ -179,7 +179,7 @@ def _parse(path: AnyPath) -> _Element:
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, text
     parser.EntityDeclHandler = entity
     try:
-        parser.Parse(path.read_bytes(), True)
+        parser.Parse(read_bytes(path), True)
     except OSError as error:
         raise PrepError(f"cannot read --voc {path}: {error.strerror}") from None
     except expat.ExpatError as error:

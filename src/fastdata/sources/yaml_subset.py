@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
+from fastdata.sources.inputs import read_bytes
 
 __all__ = ["read_keys"]
 
@@ -36,7 +37,7 @@ def read_keys(path: AnyPath, keys: Collection[str]) -> dict[str, Any]:
         PrepError: the file cannot be read, or such a value is written in a way that is not known here.
     """
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise PrepError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

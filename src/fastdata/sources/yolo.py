@@ -15,7 +15,7 @@ from typing import Any
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, pair_files
-from fastdata.sources.inputs import SourceList
+from fastdata.sources.inputs import SourceList, read_bytes
 from fastdata.sources.yaml_subset import read_keys
 from fastdata.store.column import SOURCE_SIZE, mirror_order
 from fastdata.words import number_of
@@ -124,7 +124,7 @@ def _describes(path: AnyPath) -> bool:
 
 def _lines(path: AnyPath) -> list[str]:
     try:
-        return path.read_text("utf-8-sig").splitlines()
+        return read_bytes(path).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise PrepError(f"--yolo: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

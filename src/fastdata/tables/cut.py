@@ -11,6 +11,8 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
+from fastdata.sources.csv_rows import MANY, read_rows, refuse_joined
+from fastdata.sources.encodings import refuse_utf16
 
 __all__ = ["cut", "header"]
 
@@ -23,11 +25,12 @@ QUOTE, LINE = ord('"'), ord("\n")
 
 def header(path: AnyPath, delimiter: str) -> tuple[list[str], int]:
     """Return the names of the columns, and where the first row after them begins."""
+    refuse_utf16(path)
     with path.open("rb") as file:
         lines = iter(file.readline, b"")
         try:
-            names = next(csv.reader((line.decode("utf-8-sig") for line in lines), delimiter=delimiter), [])
-        except (UnicodeDecodeError, csv.Error) as error:
+            names = next(read_rows((line.decode("utf-8-sig") for line in lines), delimiter, path), [])
+        except UnicodeDecodeError as error:
             raise PrepError(f"{path} is not a table of text in UTF-8: {error}") from None
         names = [name.strip() for name in names]
         at = file.tell()
@@ -40,17 +43,19 @@ def header(path: AnyPath, delimiter: str) -> tuple[list[str], int]:
     return names, at
 
 
-def cut(path: AnyPath, start: int, delimiter: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yield parts of some MB that begin and end where rows do: (begin, end, bytes)."""
+def cut(path: AnyPath, start: int, delimiter: str, columns: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yield parts of some MB that begin and end where rows do: (begin, end, bytes).
+
+    Raises:
+        PrepError: a quote is not closed, something follows a closing quote, or a value seems to have swallowed rows.
+    """
     with path.open("rb") as file:
         file.seek(start)
         data = b""
         while True:
             more = file.read(BLOCK)
             data += more
-            end = len(data) if not more else _end(data, delimiter, path, start)
-            if not more and data:
-                _check_closed(data, delimiter, path, start)
+            end = _end(data, delimiter, columns, path, start, last=not more)
             if end:
                 yield start, start + end, data[:end]
                 start, data = start + end, data[end:]
@@ -62,15 +67,28 @@ def cut(path: AnyPath, start: int, delimiter: str) -> Iterator[tuple[int, int, b
                 )
 
 
-def _end(data: bytes, delimiter: str, path: AnyPath, start: int) -> int:
-    """Return the end of the last whole row in `data`, which begins with a row; 0 if no row ends there."""
+def _end(data: bytes, delimiter: str, columns: int, path: AnyPath, start: int, *, last: bool) -> int:
+    """Return the end of the last whole row in `data`, which begins with a row; 0 if no row ends there.
+
+    Args:
+        columns: of the table.
+        path, start: the file and the place of `data` in it, for messages.
+        last: whether the file ends with `data`.
+    """
     found = np.frombuffer(data, np.uint8)
     ends, quotes = np.flatnonzero(found == LINE), np.flatnonzero(found == QUOTE)
-    if not len(quotes):
-        return int(ends[-1]) + 1 if len(ends) else 0
     if _stray(found, quotes, delimiter):
-        return _slow_end(data, delimiter, path, start)
-    outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
+        return _slow_end(data, delimiter, columns, path, start, last=last)
+    before = np.searchsorted(quotes, ends)  # the quotes before each end of a line
+    inside, counts = np.unique(before[before % 2 == 1], return_counts=True)
+    for quote in inside[counts > MANY].tolist():
+        value = data[quotes[quote - 1] : quotes[quote] if quote < len(quotes) else None].decode("latin-1")
+        refuse_joined([value], columns, delimiter, f"{path}, from byte {start + quotes[quote - 1]}")
+    if last:
+        if len(quotes) % 2:
+            raise PrepError(f"{path} ends inside quotes, after byte {start}: it was cut short, or a quote is not closed")
+        return len(data)
+    outside = ends[before % 2 == 0]
     return int(outside[-1]) + 1 if len(outside) else 0
 
 
@@ -82,7 +100,7 @@ def _stray(found: Array, quotes: Array, delimiter: str) -> bool:
     return not (np.isin(before, around).all() and np.isin(after, around).all())
 
 
-def _slow_end(data: bytes, delimiter: str, path: AnyPath, start: int) -> int:
+def _slow_end(data: bytes, delimiter: str, columns: int, path: AnyPath, start: int, *, last: bool) -> int:
     """Do the same with Python's csv reader."""
     at = end = before = 0
 
@@ -93,15 +111,14 @@ def _slow_end(data: bytes, delimiter: str, path: AnyPath, start: int) -> int:
             yield line
 
     try:
-        for _ in csv.reader(lines(), delimiter=delimiter):
+        for row in csv.reader(lines(), delimiter=delimiter, strict=True):
+            refuse_joined(row, columns, delimiter, f"{path}, the row at byte {start + end}")
             before, end = end, at
     except csv.Error as error:
-        raise PrepError(f"{path}, after byte {start + end}: {error}") from None
-    return before  # the last row may continue after data
-
-
-def _check_closed(data: bytes, delimiter: str, path: AnyPath, start: int) -> None:
-    found = np.frombuffer(data, np.uint8)
-    quotes = np.flatnonzero(found == QUOTE)
-    if len(quotes) % 2 and not _stray(found, quotes, delimiter):
-        raise PrepError(f"{path} ends inside quotes, after byte {start}: it was cut short, or a quote is not closed")
+        if at < len(data) or last:
+            raise PrepError(
+                f"{path}, the row at byte {start + end}: {error}: a quote is missing, or stands inside of a quoted value, "
+                "where it must be doubled"
+            ) from None
+        return end  # the last row goes on after data
+    return len(data) if last else before  # the last row may go on after data

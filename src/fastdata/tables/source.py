@@ -116,7 +116,7 @@ class TableFile:
         """Yield all parts in order, each with its batches of rows."""
         if self.types is None:
             first = 0
-            for start, stop, data in cut(self.path, self._begin, self._delimiter):
+            for start, stop, data in cut(self.path, self._begin, self._delimiter, len(self.names)):
                 table = self._parse(data, first)
                 first += table.num_rows
                 yield Part(start, stop, table.num_rows, stop - start), iter(table.to_batches())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     else:
         if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
             trained_on = _trained_on(found, cutting, train_bpe, end_token, most)
-            texts = _texts(found, cutting, most)
+            texts = partial(_texts, found, cutting, most)
             spec, data = _make_tokenizer(texts, train_bpe, end_token, out, trained_on)
             one_document = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
             if train_bpe is None and end_token is None and one_document:
@@ -79,15 +80,15 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
 
 
 def _make_tokenizer(
-    texts: Iterator[str], train_bpe: int | None, end_token: str | None, out: Path, trained_on: str
+    texts: Callable[[], Iterator[str]], train_bpe: int | None, end_token: str | None, out: Path, trained_on: str
 ) -> tuple[Spec, bytes]:
     """Make a tokenizer of the text, or reuse the one that an earlier run made of the same."""
     if train_bpe is None:
         name = engine = "chars"
-        data = _kept(out, trained_on, engine) or character_file(_characters(texts, end_token))
+        data = _kept(out, trained_on, engine) or character_file(_characters(texts(), end_token))
     else:
         name, engine = f"bpe-{train_bpe}", "tokenizers"
-        data = _kept(out, trained_on, engine) or _train(texts, train_bpe)
+        data = _kept(out, trained_on, engine) or _train(texts(), train_bpe)
     return Spec(engine, name, hashlib.sha256(data).hexdigest()), data
 
 

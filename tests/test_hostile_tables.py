@@ -1,0 +1,79 @@
+"""Tables of text with a quote in a wrong place, or in another encoding: an error that says where, never joined rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+import fastdata
+from fastdata import PrepError, TableDataset
+from fastdata.sources.listing import list_sources
+from support import encode, picture
+
+BROKEN = {  # rows behind a header of three columns, and the lines of the row that is named
+    "the closing quote is missing": ('1,"open,p\n0,"v0",q\n', "lines 2 to 3"),
+    "no quote closes it": ('1,a,p\n0,"v0,q\n2,b,r\n', "lines 3 to 4"),
+    "text behind a closing quote": ('1,"a"b,p\n', "line 2"),
+    "a quote that is not doubled": ('1,"say "hi"",p\n', "line 2"),
+    "far away": ("".join(f"{k},v,q\n" for k in range(20_000)) + '1,"a"b,p\n', "line 20002"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("block", [16, 1 << 23])
+def test_a_quote_in_a_wrong_place_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, block: int) -> None:
+    from fastdata.tables import cut
+
+    rows, _ = BROKEN[case]
+    monkeypatch.setattr(cut, "BLOCK", block * max(1, len(rows) >> 12))
+    (tmp_path / "x.csv").write_text("a,b,y\n" + rows)
+    with pytest.raises(PrepError, match=r"x.csv(, the row at byte \d+: .* a quote is missing| ends inside quotes)"):
+        fastdata.prep(tmp_path / "x.csv", tmp_path / "o.fds", target="y", workers=1)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_quote_in_a_wrong_place_of_a_table_of_paths_is_an_error(tmp_path: Path, case: str) -> None:
+    rows, lines = BROKEN[case]
+    (tmp_path / "x.csv").write_text("path,label,more\n" + rows)
+    with pytest.raises(PrepError, match=rf"x.csv, (the row of )?{lines}: .* a quote is missing"):
+        list_sources(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("block", [64, 1 << 23])
+def test_a_value_that_swallowed_rows_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Its grammar is sound, if a quote far below happens to close it."""
+    from fastdata.tables import cut
+
+    monkeypatch.setattr(cut, "BLOCK", block)
+    text = 'path,label,y\n0,a,1\n1,"open,2\n' + "".join(f"{k},b,3\n" for k in range(2, 200)) + '200,close",4\n201,c,5\n'
+    assert len(list(csv.reader(io.StringIO(text, newline="")))) == 4
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(PrepError, match=r"from byte 21: a quoted value goes on for \d+ lines, which look like rows"):
+        fastdata.prep(tmp_path / "x.csv", tmp_path / "o.fds", target="y", workers=1)
+    with pytest.raises(PrepError, match=r"x.csv, line 3: a quoted value goes on for 200 lines"):
+        list_sources(tmp_path / "x.csv")
+
+
+def test_long_texts_in_quotes_are_values(tmp_path: Path) -> None:
+    poem = "".join(f"line {k}, and {'more, ' * (k % 3)}\n" for k in range(50))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["a", "b", "y"], [1, poem, 2], [3, '5" disk', 4], [5, 'a "quoted" word', 6]])
+    (tmp_path / "x.csv").write_text(text.getvalue() + '7,6" disk,8\n')
+    dataset = TableDataset(fastdata.prep(tmp_path / "x.csv", tmp_path / "o.fds", target="y", workers=1).out)
+    names = [dataset.categories["b"][k] for k in dataset.column("b").tolist()]
+    assert names == [poem, '5" disk', 'a "quoted" word', '6" disk'] and dataset.column("a").tolist() == [1, 3, 5, 7]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_tables_of_paths_in_utf_16_are_errors(tmp_path: Path, encoding: str, ending: str) -> None:
+    (tmp_path / "a.png").write_bytes(encode(picture(0, 8, 8), ".png"))
+    text = {"csv": "path,label\na.png,x\n", "tsv": "path\tlabel\na.png\tx\n", "jsonl": '{"path": "a.png", "label": "x"}\n'}[ending]
+    (tmp_path / f"x.{ending}").write_bytes(text.encode(encoding))
+    with pytest.raises(PrepError, match=rf"x.{ending}: it is UTF-16(LE|BE)?, not UTF-8: convert it with iconv"):
+        list_sources(tmp_path / f"x.{ending}")
+    (tmp_path / f"x.{ending}").write_bytes(text.encode("utf-8-sig"))
+    assert [source.name for source in list_sources(tmp_path / f"x.{ending}").sources] == ["a.png"]
