@@ -129,7 +129,7 @@ def npz_names(path: AnyPath) -> list[str]:
 def _unzipped(path: AnyPath) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:  # a damaged directory raises any of these
         raise CodecError(f"the .npz file is damaged or ends early: {error}", "undecodable") from None
 
 

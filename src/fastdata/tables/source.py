@@ -123,7 +123,7 @@ class TableFile:
             return
         for k in range(self._file.num_record_batches if self._ending == ".arrow" else self._file.num_row_groups):
             if self._ending == ".arrow":
-                batch = self._file.get_batch(k)
+                batch = self._batch(k)
                 rows, size = batch.num_rows, batch.nbytes
             else:
                 group = self._file.metadata.row_group(k)
@@ -138,13 +138,18 @@ class TableFile:
                 yield from self._parse(file.read(stop - start), first).to_batches()
         elif self._ending == ".arrow":
             for k in range(start, stop):
-                batch = self._file.get_batch(k).select(self.columns)
-                batch.validate(full=True)  # pyarrow follows offsets and codes unchecked, and damaged ones would kill the process
-                yield batch
+                yield self._batch(k).select(self.columns)
         else:
             yield from self._file.iter_batches(
                 BATCH_ROWS, row_groups=list(range(start, stop)), columns=self.columns, use_threads=False
             )
+
+    def _batch(self, number: int) -> Any:
+        """Return a batch of an Arrow file. Reading values behind damaged offsets would end the process, so they are checked."""
+        with reading(str(self.path)):
+            batch = self._file.get_batch(number)
+            batch.validate(full=True)
+        return batch
 
     def _parse(self, data: bytes, first: int) -> Any:
         """Parse rows of a CSV as text. Empty cells are null."""
