@@ -341,3 +341,22 @@ def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None
     again.save()
     again.close()
     assert read(tmp_path, "update-00000003.pt")["ranks"][0]["place"]["used"] == 3
+
+
+def test_a_part_that_one_bit_makes_a_folder_is_damage(tmp_path: Path) -> None:
+    """torch.load would leave its tensor as the memory happens to be: its checksum and sizes are right, and nothing is read."""
+    for update in (1, 2):
+        kept = Checkpoints(tmp_path, World(), keep_last=2)
+        kept.save(update, {"update": update, "weight": torch.arange(1000.0)}, best=False, then=lambda path: None)
+        kept.wait()
+    newest = tmp_path / "update-00000002.pt"
+    whole = newest.read_bytes()
+    entries = [match.start() for match in re.finditer(b"PK\x01\x02", whole)]
+    assert len(entries) >= 3
+    for entry in entries:
+        damaged = bytearray(whole)
+        damaged[entry + 38] ^= 0x10  # of the attributes in the zip's list of parts
+        newest.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"is damaged.*resuming from an older one"):
+            state = Checkpoints(tmp_path, World(), keep_last=2).newest()
+        assert state is not None and state["update"] == 1 and torch.equal(state["weight"], torch.arange(1000.0))

@@ -24,6 +24,7 @@ __all__ = ["Checkpoints"]
 
 NAME = re.compile(r"update-(\d{8,})\.pt")
 BEST = "best.pt"
+FOLDER = 0x10  # the bit of a part's attributes for which torch.load leaves its tensor as the memory happens to be, without an error
 RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "train.png", "events.out.tfevents.*")  # that a run writes into its folder
 
 
@@ -126,6 +127,8 @@ class Checkpoints:
                 with zipfile.ZipFile(path) as file:  # torch.load does not compare checksums
                     if (part := file.testzip()) is not None:
                         raise FastDataError(f"{part} is damaged")
+                    if parts := [part.filename for part in file.infolist() if part.is_dir() or part.external_attr & FOLDER]:
+                        raise FastDataError(f"{parts[0]} is damaged")
                 return update, _read(path), None
             except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
                 warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)
