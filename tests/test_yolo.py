@@ -187,6 +187,10 @@ def test_files_next_to_their_images(tmp_path: Path) -> None:
             "kpt_shape must be [number of keypoints, 2 or 3], but is [3]",
         ),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [3, 2]\nflip_idx: [0, 1]"}, "flip_idx must be the numbers 0 to 2"),
+        (
+            {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [99999999999, 2]\nflip_idx: [0]"},
+            "flip_idx must be the numbers 0 to 99999999998",
+        ),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a]"}, "kpt_names must be 2 names"),
         (
             {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"},

@@ -160,7 +160,8 @@ def _point_names(path: AnyPath, count: int, named: Any, flips: Any) -> tuple[str
         named = lists[0] if all(one == lists[0] for one in lists) else None
     if named is not None and (not isinstance(named, list) or len(named) != count):
         raise PrepError(f"{path}: kpt_names must be {count} names, as many as kpt_shape says")
-    if flips is not None and (not isinstance(flips, list) or sorted(flips, key=str) != sorted(range(count), key=str)):
+    order = flips if isinstance(flips, list) and len(flips) == count else None
+    if flips is not None and (order is None or sorted(order, key=str) != sorted(range(count), key=str)):
         raise PrepError(f"{path}: flip_idx must be the numbers 0 to {count - 1} in another order, as many as kpt_shape says")
     if named is None:
         named = [f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(flips or ())]
