@@ -48,7 +48,7 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
         body = json.loads(raw)
         fingerprint = body["fingerprint"] if body["format"] == "fastdata" else ""
         sums = {name: FileSum(found["bytes"], found["xxh3_128"]) for name, found in body["files"].items()}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FormatError(f"{bucket.url}/{MANIFEST} is not the manifest of a store") from None
     if grown.result() or body.get("shards_in"):
         what = "a version or a subset, whose shards lie elsewhere" if body.get("shards_in") else "a copy of a store that has grown"
@@ -56,7 +56,7 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
             f"{bucket.url} is {what}: write what you want to read to a URL of its own, with fastdata publish STORE URL"
         )
     names = r"[\w.-]+(/[\w.-]+)?"
-    if not re.fullmatch(r"[0-9a-f]{8,}", str(fingerprint)) or not all(
+    if not (isinstance(fingerprint, str) and re.fullmatch(r"[0-9a-f]{8,64}", fingerprint)) or not all(
         re.fullmatch(names, name) and ".." not in name for name in sums
     ):
         raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
