@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +59,17 @@ def test_the_checker_sees_a_changed_byte(store: Path) -> None:
     done = _check(store)
     assert done.returncode == 1
     assert "shard-00000.mdb: size or checksum" in done.stdout
+
+
+def test_the_page_of_guarantees_is_what_its_tool_writes() -> None:
+    """So its counts are those of the results, and the tests that it names exist."""
+    spec = importlib.util.spec_from_file_location("guarantees", TOOLS / "guarantees.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.PAGE.read_text() == tool.page(json.loads(tool.RESULTS.read_bytes()))
+    for promise in (one for promises in tool.PROMISES.values() for one in promises):
+        for test in promise.tests:
+            file, _, function = test.partition("::")
+            text = (TOOLS.parent / "tests" / file).read_text()
+            assert f"def {function}(" in text if function else "def test_" in text, test

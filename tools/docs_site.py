@@ -17,7 +17,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "benchmarks/LOG.md", "benchmarks/GPU.md")
+ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "benchmarks/LOG.md", "benchmarks/GPU.md")
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 COMMANDS = {
     "fastdata-prep": ["fastdata-prep", "--help-all"],

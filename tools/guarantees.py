@@ -1,0 +1,187 @@
+"""Write docs/guarantees.md: each promise in a line, with the tests that hold it, and how often a campaign tried it.
+
+python tools/guarantees.py              from benchmarks/results/campaign.json
+python tools/guarantees.py STATE.json   take the counts of a campaign (build/campaign/state.json) into that file first
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results/campaign.json"
+PAGE = ROOT / "docs/guarantees.md"
+
+
+class Promise(NamedTuple):
+    """text: what holds. tests: FILE::FUNCTION below tests/, of which the function may be left out. tried: names in a campaign."""
+
+    text: str
+    tests: tuple[str, ...]
+    tried: tuple[str, ...] = ()
+
+
+FAULTS = "faults/test_faults.py"
+SIGNALS = f"{FAULTS}::test_a_signal_at_any_moment_does_no_harm"
+BYTES = f"{FAULTS}::test_damaged_bytes_do_no_harm"
+LOADS = f"{FAULTS}::test_a_load_leaves_nothing"
+
+PROMISES: dict[str, tuple[Promise, ...]] = {
+    "Nothing is silently wrong": (
+        Promise(
+            "The same inputs and options make the same bytes, with any number of workers, in any place",
+            ("test_prepare.py::test_neither_workers_nor_place_change_a_byte",),
+        ),
+        Promise(
+            "Versions of fastdata write the same bytes",
+            ("test_store.py::test_today_s_code_writes_the_golden_bytes", "test_golden_kinds.py"),
+        ),
+        Promise(
+            "Batches are a function of seed, epoch and position, with any number of workers",
+            (
+                "test_properties_loader.py::test_any_run_with_workers_delivers_the_documented_batches",
+                "test_properties_loader.py::test_any_run_with_any_engine_delivers_the_documented_batches",
+            ),
+        ),
+        Promise(
+            "Global batches are the same on any number of ranks",
+            ("test_elastic.py::test_global_batches_are_the_same_whatever_the_ranks",),
+        ),
+        Promise(
+            "`fastdata verify` finds any change of a table or shard",
+            ("test_store.py::test_every_harmed_shard_is_named", BYTES),
+            ("verify_*",),
+        ),
+        Promise("An image file that ends early is rejected, or has all of its pixels", (BYTES,), ("image_*",)),
+        Promise(
+            "A damaged PNG is rejected, or has all of its pixels: each chunk's checksum is compared",
+            (BYTES,),
+            ("image_png_damaged", "image_bits16"),
+        ),
+        Promise("A checkpoint that is damaged is not loaded: an older one is, with a warning", (BYTES,), ("checkpoint",)),
+    ),
+    "Hostile bytes do no harm: an error, and no crash, hang, traceback or memory without bounds": (
+        Promise(
+            "Stores of all kinds, whose manifest fits what was damaged",
+            (BYTES, "test_store.py::test_any_value_anywhere_in_a_manifest"),
+            ("store_*", "jpeg_cells", "planes"),
+        ),
+        Promise("The commands `info` and `export` on such stores", (BYTES,), ("command_*",)),
+        Promise("Image files", (BYTES, "test_source.py"), ("image_*",)),
+        Promise(
+            "Archives: tar, Parquet, Arrow, HDF5, idx, CIFAR, LMDB",
+            (BYTES, "test_source_arrow.py::test_offsets_that_lead_out_of_a_file_are_errors"),
+            ("archive_*",),
+        ),
+        Promise("Arrays: npy, npz, NIfTI, DICOM, TIFF", (BYTES,), ("array_*",)),
+        Promise(
+            "Text, tokens, tokenizers, tables, labels",
+            (BYTES,),
+            ("text", "packed_text", "tokens", "megatron", "tokenizers", "table_plan", "label_tables"),
+        ),
+        Promise("Annotations: COCO, VOC, YOLO", (BYTES,), ("coco", "voc", "yolo")),
+        Promise("The manifest and tables that a bucket serves; nothing is written outside of the cache", (BYTES,), ("mirrored",)),
+        Promise("States of a Loader, and a fetcher that ends in the middle of a message", (BYTES,), ("loader_state", "wire")),
+        Promise("No code of a pickle runs", ("test_archives_cifar.py::test_code_in_a_pickle_is_refused_by_name_and_not_run",)),
+        Promise(
+            "No name leads out of its folder",
+            ("test_store.py::test_hostile_names_stay_inside", "test_store.py::test_a_variant_cannot_lead_elsewhere"),
+        ),
+    ),
+    "Nothing is lost when processes die": (
+        Promise(
+            "Preparing, killed at any moment, ends with the same bytes",
+            ("test_kill.py::test_kill_9_at_random_moments", SIGNALS),
+            ("preparing",),
+        ),
+        Promise(
+            "A store that grows has its old samples, or all",
+            ("test_growing.py::test_kill_9_at_random_moments_of_an_append", SIGNALS),
+            ("appending",),
+        ),
+        Promise(
+            "A lost worker of a Loader is an error, and the next pass is whole",
+            ("test_loader.py::test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works", SIGNALS),
+            ("loading", "loading_from_memory"),
+        ),
+        Promise(
+            "Memory that ranks share goes with its last user; others read on when one is killed",
+            ("test_node_memory.py::test_kills_at_random_moments", SIGNALS),
+            ("memory_of_ranks",),
+        ),
+        Promise(
+            "What was said to be saved is there",
+            ("test_train_checkpoints.py::test_killed_30_times_while_it_saves", SIGNALS),
+            ("saving",),
+        ),
+        Promise(
+            "A training, killed at any moment, ends with the same weights",
+            ("test_train_resume.py::test_killed_after_any_save_the_last_checkpoint_is_the_same", SIGNALS),
+            ("training",),
+        ),
+        Promise("A killed process leaves no process and no shared memory", (SIGNALS,), ("preparing", "loading*")),
+    ),
+    "Nothing leaks": (
+        Promise("Memory, descriptors, threads and processes stay as they are over batches", (LOADS,), ("batches",)),
+        Promise("The same over epochs from memory", (LOADS,), ("epochs",)),
+        Promise("The same over Loaders, also such as are left in the middle", (LOADS,), ("loaders",)),
+        Promise("Two Loaders in turn, and several threads, get what one gets alone", (LOADS,), ("interleaved", "from_threads")),
+        Promise("After a Ctrl-C at any moment of a pass, the same Loader makes its batches again", (LOADS,), ("interrupts",)),
+    ),
+}
+
+
+def taken(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page needs of a campaign's state."""
+    targets = {name: {key: found[key] for key in ("cases", "slowest", "finds")} for name, found in state["targets"].items()}
+    return {"targets": targets, "rounds": state.get("rounds", {})}
+
+
+def counted(names: tuple[str, ...], campaign: dict[str, Any]) -> str:
+    """Say how often the campaign tried something, and how much of it went wrong."""
+    targets = [found for name, found in campaign["targets"].items() if any(fnmatchcase(name, pattern) for pattern in names)]
+    rounds = [found for name, found in campaign["rounds"].items() if any(fnmatchcase(name, pattern) for pattern in names)]
+    cases = sum(found["cases"] for found in targets)
+    signals = sum(sum(found["signals"].values()) for found in rounds)
+    loads = sum(found["count"] for found in rounds)
+    wrong = sum(sum(one["count"] for one in found["finds"].values()) for found in targets) + sum(
+        len(found["finds"]) for found in rounds
+    )
+    parts = [f"{count:,} {what}" for count, what in ((cases, "cases"), (signals, "signals"), (loads, "times")) if count]
+    return ", ".join(parts) + (f"; {wrong:,} wrong" if wrong else "")
+
+
+def page(campaign: dict[str, Any]) -> str:
+    """Return the text of the page."""
+    return "\n".join(_lines(campaign)) + "\n"
+
+
+def _lines(campaign: dict[str, Any]) -> Iterator[str]:
+    cases = sum(found["cases"] for found in campaign["targets"].values())
+    signals = sum(sum(found["signals"].values()) for found in campaign["rounds"].values())
+    yield "# Guarantees"
+    yield ""
+    yield "Each promise is held by tests that run before every change. The last column counts what campaigns (`make campaign`)"
+    yield f"tried on top: {cases:,} damaged inputs and {signals:,} signals so far."
+    yield "What is meant against strangers is in [SECURITY.md](../SECURITY.md). This page is written by `tools/guarantees.py`."
+    for title, promises in PROMISES.items():
+        yield from ("", f"## {title}", "", "| promise | held by | campaigns |", "|---|---|---|")
+        for promise in promises:
+            tests = ", ".join(f"[`{test.rpartition('::')[2]}`](../tests/{test.partition('::')[0]})" for test in promise.tests)
+            yield f"| {promise.text} | {tests} | {counted(promise.tried, campaign)} |"
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        RESULTS.write_text(json.dumps(taken(json.loads(Path(sys.argv[1]).read_bytes())), indent=1, sort_keys=True) + "\n")
+    PAGE.write_text(page(json.loads(RESULTS.read_bytes())))
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()
