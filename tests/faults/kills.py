@@ -91,7 +91,7 @@ def prepared() -> tuple[dict[str, bytes | None], float]:
 
 def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float, sent: Counter[str]) -> None:
     """Wait, and send a signal to a worker, to the parent, or to all. Wait until all have ended, or let those that go on end."""
-    end = time.monotonic() + rng.uniform(0, seconds)
+    end = time.monotonic() + rng.uniform(0, 0.7 * seconds)
     while time.monotonic() < end and process.poll() is None:
         time.sleep(0.005)
     what = rng.random()
