@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -171,7 +172,8 @@ def _flat(side: int, mode: str) -> Image.Image:
 
 
 def _png16(side: int) -> bytes:
-    return image_files.png(np.broadcast_to(np.arange(side)[:, None, None] * 7, (side, side, 4)), 16, 6)
+    values = np.broadcast_to(np.arange(side, dtype=np.uint16)[:, None, None] * 7, (side, side, 4))
+    return bytes(cv2.imencode(".png", np.ascontiguousarray(values))[1])
 
 
 KINDS: dict[str, tuple[Callable[[int], bytes], int]] = {
