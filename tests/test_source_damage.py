@@ -154,6 +154,30 @@ def test_any_damage_is_refused_or_leaves_pixels_of_the_right_size(name: str) -> 
 
 # Memory
 
+OPEN = """
+import resource, sys
+from fastdata.errors import CodecError
+from fastdata.images.image_file import SourceImage
+SourceImage(open(sys.argv[1], "rb").read())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    SourceImage(sys.stdin.buffer.read())
+except CodecError as error:
+    print(error.reason, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("disposal", range(4))
+def test_a_gif_with_a_huge_frame_is_refused_before_memory_is_taken(disposal: int, tmp_path: Path) -> None:
+    data = bytearray(saved(_photo("P"), "GIF", transparency=3, disposal=disposal))
+    (tmp_path / "small").write_bytes(data)
+    frame = data.index(struct.pack("<BHHHH", 0x2C, 0, 0, W, H))
+    struct.pack_into("<HH", data, frame + 5, 40_000, 40_000)
+    done = run(sys.executable, "-c", OPEN, tmp_path / "small", input=bytes(data), text=False, errors=None)
+    reason, taken = done.stdout.split()
+    assert reason == b"too-large" and int(taken) < 1 << 26
+
+
 PEAK = """
 import resource, sys
 from fastdata.images.image_file import SourceImage

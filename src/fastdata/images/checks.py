@@ -17,6 +17,7 @@ __all__ = ["CHECKS"]
 NUMBER = rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,9})"
 PNM = re.compile(rb"P[1-6]" + 3 * NUMBER)
 SIZ = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 codestream
+LARGEST_GIF = 1 << 28
 SOT, EOC = 0xFF90, 0xFFD9
 JP2_COLORS = re.compile(
     rb"colr(?:\x01..\0\0\0[\x0c\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S
@@ -32,6 +33,19 @@ def check_pnm(data: bytes) -> None:
     found = PNM.match(data)
     if data[1:2] in b"36" and found and int(found[3]) > 255:
         raise unsupported("PNM with colours of more than 8 bits")
+
+
+def check_gif(data: bytes) -> None:
+    """Reject a huge first frame: Pillow allocates one that is to be disposed of before it says its size."""
+    at = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
+    while data[at] == 0x21:  # extensions
+        at += 2
+        while data[at]:
+            at += 1 + data[at]
+        at += 1
+    left, top, width, height = struct.unpack_from("<4H", data, at + 1)
+    if data[at] == 0x2C and (left + width) * (top + height) > LARGEST_GIF:
+        raise CodecError(f"a GIF of {top + height} x {left + width} pixels is more than {LARGEST_GIF}", "too-large")
 
 
 def check_sun(data: bytes) -> None:
@@ -99,4 +113,10 @@ def _check_tiles(stream: bytes, tiles: int) -> None:
         raise CodecError(f"the JPEG 2000 codestream has {len(seen)} of {tiles} tiles", "truncated")
 
 
-CHECKS: dict[str, Callable[[bytes], None]] = {"Ppm": check_pnm, "Sun": check_sun, "Sgi": check_sgi, "Jpeg2K": check_jp2}
+CHECKS: dict[str, Callable[[bytes], None]] = {
+    "Gif": check_gif,
+    "Ppm": check_pnm,
+    "Sun": check_sun,
+    "Sgi": check_sgi,
+    "Jpeg2K": check_jp2,
+}
