@@ -494,7 +494,7 @@ def test_a_manifest_that_can_not_be_is_refused(change: Any) -> None:
 
 def test_records_of_other_lengths_are_refused() -> None:
     store = _with_manifest(make(with_target(x=[1, 2])), lambda m: m["table"]["columns"][0].update(dtype="int32"))
-    with pytest.raises(FormatError, match=r"shard 0, record 0: 2 bytes for 2 rows; run fastdata verify"):
+    with pytest.raises(FormatError, match=r"record 0 has 2 bytes, the store's tables say 8; run fastdata verify"):
         TableDataset(store)
     with pytest.raises((FormatError, ValueError)):
         fastdata.store.export.export(store, stores.folder() / "o")
