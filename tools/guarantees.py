@@ -63,25 +63,86 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             (BYTES,),
             ("image_png_damaged", "image_bits16"),
         ),
-        Promise("A checkpoint that is damaged is not loaded: an older one is, with a warning", (BYTES,), ("checkpoint",)),
+        Promise(
+            "A checkpoint that is damaged is not loaded: an older one is, with a warning",
+            (BYTES, "test_train_checkpoints.py::test_a_part_that_one_bit_makes_a_folder_is_damage"),
+            ("checkpoint",),
+        ),
+        Promise(
+            "What follows a WebP's picture does not hide its damage",
+            ("test_source_damage.py::test_damage_in_a_webp_is_not_hidden_by_what_follows",),
+        ),
+        Promise(
+            "A quote in a wrong place of a CSV never joins rows",
+            ("test_hostile_tables.py::test_a_quote_in_a_wrong_place_is_an_error",),
+        ),
+        Promise(
+            "An open dataset never gives a sample of a store that replaced its own",
+            ("test_damaged_stores.py::test_a_store_that_is_replaced_gives_no_sample_of_the_other",),
+        ),
+        Promise(
+            'With `check="first"`, no changed bit of an image is delivered',
+            ("test_damaged_stores.py::test_a_changed_pixel_is_an_error_when_its_record_is_first_read",),
+        ),
+        Promise(
+            "Each index of a sampler is the sample that it names, or an error",
+            (
+                "test_sampling.py::test_negative_indices_of_samplers_count_from_the_end_as_in_torch",
+                "test_sampling.py::test_indices_beyond_the_dataset_are_named",
+            ),
+        ),
+        Promise(
+            "The bytes of a store depend on neither the locale nor `ulimit -v`",
+            (
+                "test_process_faults.py::test_a_store_has_the_same_bytes_under_every_locale",
+                "test_process_faults.py::test_a_shard_has_the_same_bytes_where_address_space_is_limited",
+            ),
+        ),
+        Promise(
+            "No input is rejected because open files ran out",
+            ("test_process_faults.py::test_inputs_are_not_rejected_because_too_many_files_are_open",),
+        ),
     ),
     "Hostile bytes do no harm: an error, and no crash, hang, traceback or memory without bounds": (
         Promise(
             "Stores of all kinds, whose manifest fits what was damaged",
-            (BYTES, "test_store.py::test_any_value_anywhere_in_a_manifest"),
+            (
+                BYTES,
+                "test_damaged_stores.py::test_any_bit_flipped_and_any_file_cut_gives_the_samples_or_an_error",
+                "test_store.py::test_any_value_anywhere_in_a_manifest",
+            ),
             ("store_*", "jpeg_cells", "planes"),
         ),
         Promise("The commands `info` and `export` on such stores", (BYTES,), ("command_*",)),
-        Promise("Image files", (BYTES, "test_source.py"), ("image_*",)),
+        Promise(
+            "Image files",
+            (BYTES, "test_source_damage.py::test_any_damage_is_refused_or_leaves_pixels_of_the_right_size"),
+            ("image_*",),
+        ),
+        Promise(
+            "Decoding an image takes no more memory than its header says; where the machine has less, the run ends",
+            (
+                "test_source_damage.py::test_decoding_takes_no_more_memory_than_the_header_says",
+                "test_room.py::test_an_image_that_exceeds_this_machine_ends_the_run_and_is_no_reject",
+            ),
+        ),
         Promise(
             "Archives: tar, Parquet, Arrow, HDF5, idx, CIFAR, LMDB",
             (BYTES, "test_source_arrow.py::test_offsets_that_lead_out_of_a_file_are_errors"),
             ("archive_*",),
         ),
-        Promise("Arrays: npy, npz, NIfTI, DICOM, TIFF", (BYTES,), ("array_*",)),
+        Promise(
+            "There are no more shards than inputs, whatever sizes these claim",
+            ("test_hostile_archives.py::test_there_are_never_more_shards_than_inputs",),
+        ),
+        Promise(
+            "Arrays: npy, npz, NIfTI, DICOM, TIFF",
+            (BYTES, "test_hostile_arrays.py::test_a_deflated_dicom_takes_no_more_memory_than_allowed"),
+            ("array_*",),
+        ),
         Promise(
             "Text, tokens, tokenizers, tables, labels",
-            (BYTES,),
+            (BYTES, "test_hostile_text.py::test_a_line_that_expands_without_measure_is_a_reject_and_never_in_memory"),
             ("text", "packed_text", "tokens", "megatron", "tokenizers", "table_plan", "label_tables"),
         ),
         Promise("Annotations: COCO, VOC, YOLO", (BYTES,), ("coco", "voc", "yolo")),
@@ -124,7 +185,19 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("test_train_resume.py::test_killed_after_any_save_the_last_checkpoint_is_the_same", SIGNALS),
             ("training",),
         ),
-        Promise("A killed process leaves no process and no shared memory", (SIGNALS,), ("preparing", "loading*")),
+        Promise(
+            "A killed process leaves no process and no shared memory, under any start method",
+            (
+                "test_process_faults.py::test_nothing_is_left_when_the_process_of_a_loader_is_killed",
+                "test_kill.py::test_a_worker_whose_decoder_hangs_ends_with_its_parent",
+                SIGNALS,
+            ),
+            ("preparing", "loading*"),
+        ),
+        Promise(
+            "A full `/dev/shm` is an error, never a wait",
+            ("test_process_faults.py::test_full_shared_memory_is_an_error_and_leaves_no_files",),
+        ),
     ),
     "Nothing leaks": (
         Promise("Memory, descriptors, threads and processes stay as they are over batches", (LOADS,), ("batches",)),
