@@ -563,6 +563,5 @@ def test_a_damaged_manifest_is_refused(store, tmp_path):
         with pytest.raises(fastdata.FormatError, match="damaged"):
             ArrayDataset(copy)
     (copy / "manifest.json").write_text(json.dumps({**body, "arrays": {"chunk": [31, 32, 32], "channels": False}}))
-    with pytest.raises(fastdata.FormatError, match="run fastdata verify"):
-        for k in range(24):
-            _ = ArrayDataset(copy)[k]
+    with pytest.raises(fastdata.FormatError, match="shapes that do not fit the chunks"):
+        ArrayDataset(copy)

@@ -59,7 +59,8 @@ def _position(title: str) -> int:
 class HelpInGroups(click.Command):
     """A command whose help shows a few options, those of a kind, or all options in groups."""
 
-    shown: ClassVar[dict[str, tuple[str, bool, tuple[str, ...]]]] = {}  # option -> its group, whether short help has it, its kinds
+    # option -> its group, whether short help has it, its kinds and its group in the help of each
+    shown: ClassVar[dict[str, tuple[str, bool, dict[str, str]]]] = {}
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -73,9 +74,10 @@ class HelpInGroups(click.Command):
         groups = dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
-            group, common, owners = self.shown.get(param.name or "", (RUN, False, ()))
+            group, common, owners = self.shown.get(param.name or "", (RUN, False, {}))
             if record is None or (not common if wanted is None else wanted != "all" and wanted not in owners and group != RUN):
                 continue
+            group = owners.get(wanted or "", group)
             if wanted is None:
                 group = "Options"
                 record = record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + "."  # the first sentence
@@ -122,7 +124,7 @@ METAVARS = {"color": "R,G,B", "sides": "N,N,N"}
 
 def run_option(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
     """Make an option of the run itself."""
-    HelpInGroups.shown[name.removeprefix("--").replace("-", "_")] = RUN, common, ()
+    HelpInGroups.shown[name.removeprefix("--").replace("-", "_")] = RUN, common, {}
     return click.option(name, **options)
 
 
@@ -132,8 +134,9 @@ def options_of_kinds(command: Any) -> Any:
     for kind in KINDS:
         for key, field in options_of(kind.options).items():
             info: OptionInfo = field.metadata["said"]
-            group, common, owners = HelpInGroups.shown.get(key, (info.group or kind.options.__doc__ or kind.name, info.common, ()))
-            HelpInGroups.shown[key] = group, common, (*owners, kind.name)
+            own = info.group or kind.options.__doc__ or kind.name
+            group, common, owners = HelpInGroups.shown.get(key, (own, info.common, {}))
+            HelpInGroups.shown[key] = group, common, {**owners, kind.name: own}
             options.setdefault(key, _click_option(key, info, field.default))
     for add in reversed([options[key] for key in sorted(options, key=lambda key: _position(HelpInGroups.shown[key][0]))]):
         command = add(command)

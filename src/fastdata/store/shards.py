@@ -142,7 +142,8 @@ def _open(path: Path, size: int) -> Tree:
                     tree = _trees[info.st_dev, info.st_ino] = Tree(mapped)
                 return tree
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {lacking(error) or error.strerror}") from None
+            why = lacking(error)
+            raise StoreError(f"{path} cannot be opened: {why}" if why else f"{path} cannot be read: {error.strerror}") from None
         except BROKEN as error:
             raise _damaged(path, error) from None
 
