@@ -24,6 +24,11 @@ Array = npt.NDArray[Any]
 
 PREP = [sys.executable, "-c", "from fastdata.entry import prep_main; prep_main()"]
 MAIN = [sys.executable, "-m", "fastdata"]
+PEAK_MEMORY = """
+def peak_memory():
+    # the most bytes that this program has had in memory; ru_maxrss begins with what the program that started it had
+    return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) << 10
+"""
 
 
 def picture(seed: int, height: int, width: int) -> Array:

@@ -20,17 +20,17 @@ import pytest
 
 import fastdata
 from fastdata import ArrayDataset, PrepError
-from support import encode, run
+from support import PEAK_MEMORY, encode, run
 
-PEAK = """
+PEAK = f"""{PEAK_MEMORY}
 import json, resource, sys
 import fastdata
 try:
     made = fastdata.prep(sys.argv[1], sys.argv[2], workers=1, **json.loads(sys.argv[3]))
     print(json.dumps([made.kept, made.rejected, made.first_reject]))
 except fastdata.PrepError as error:
-    print(json.dumps([0, {}, str(error)]))
-print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10)
+    print(json.dumps([0, {{}}, str(error)]))
+print(max(peak_memory(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10) >> 20)
 """
 
 

@@ -15,15 +15,15 @@ import zstandard
 import fastdata
 from corpora import documents
 from fastdata import PrepError
-from support import run
+from support import PEAK_MEMORY, run
 
 GIB = 1 << 30
-PEAK = """
+PEAK = f"""{PEAK_MEMORY}
 import json, resource, sys
 import fastdata
 made = fastdata.prep(sys.argv[1], sys.argv[2], tokenizer="bytes", end_token="none", workers=1, **json.loads(sys.argv[3]))
 print(json.dumps([made.kept, made.rejected, made.first_reject]))
-print(max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10)
+print(max(peak_memory(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10) >> 20)
 """
 
 READ = """

@@ -1,5 +1,7 @@
 """Lists of inputs in little memory."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import tracemalloc
@@ -11,6 +13,7 @@ import pytest
 from fastdata.arrays.source import ArraySource
 from fastdata.sources.inputs import Source
 from fastdata.sources.packed import Packed, PackedInputs
+from support import PEAK_MEMORY
 
 NAMES = ["a.jpg", "é/日本.png", "\udcff.jpg", "\ud800", "", "x" * 70_000]
 INPUTS = [
@@ -25,7 +28,7 @@ INPUTS = [
 ]
 
 
-def test_packed_inputs_are_those_that_were_given():
+def test_packed_inputs_are_those_that_were_given() -> None:
     packed = PackedInputs(iter(INPUTS))
     assert list(packed) == INPUTS and len(packed) == len(INPUTS)
     assert [repr(one) for one in packed] == [repr(one) for one in INPUTS]  # True is not 1, and 1 not 1.0
@@ -36,7 +39,7 @@ def test_packed_inputs_are_those_that_were_given():
         packed[len(INPUTS)]
 
 
-def test_some_of_the_inputs_in_another_order():
+def test_some_of_the_inputs_in_another_order() -> None:
     packed = PackedInputs(INPUTS)
     places = np.array([4, 1, 1, 10, 0])
     taken = packed.taken(places)
@@ -45,12 +48,12 @@ def test_some_of_the_inputs_in_another_order():
     assert list(packed) == INPUTS
 
 
-def test_packed_rows_are_equal_lists():
+def test_packed_rows_are_equal_lists() -> None:
     rows = [["a", "b"], ["", "\udc80"], ["1", {"x": [None, 1.5]}]]
     assert list(Packed(rows)) == rows and Packed(rows)[1] == rows[1]
 
 
-def test_an_input_takes_less_than_60_bytes_besides_its_text():
+def test_an_input_takes_less_than_60_bytes_besides_its_text() -> None:
     def inputs(count):
         return (Source(f"class{k // 1000:05d}/image_{k:09d}.jpg", k % 1000, 100_000 + k) for k in range(count))
 
@@ -62,12 +65,12 @@ def test_an_input_takes_less_than_60_bytes_besides_its_text():
     assert held - text < 60 * len(packed)
 
 
-PEAK = """
-import resource, sys
+PEAK = f"""{PEAK_MEMORY}
+import sys
 import fastdata.images.planning, fastdata
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 fastdata.prep_plan(sys.argv[1], sys.argv[2])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+print(peak_memory() - before)
 """
 
 
@@ -80,7 +83,7 @@ def _peak(folder: Path, rows: int) -> int:
 
 
 @pytest.mark.slow
-def test_planning_takes_less_than_250_bytes_an_input(tmp_path):
+def test_planning_takes_less_than_250_bytes_an_input(tmp_path: Path) -> None:
     (tmp_path / "class00000").mkdir()
     (tmp_path / "class00000" / "image_000000000.jpg").write_bytes(b"not read")
     few, many = (_peak(tmp_path, rows) for rows in (30_000, 130_000))

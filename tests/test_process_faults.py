@@ -81,7 +81,7 @@ def test_nothing_is_left_when_the_process_of_a_loader_is_killed(tmp_path: Path, 
             assert process.stdout.readline() == b"both workers are at work\n"
             group = members(process.pid)
             assert len(group) >= {"fork": 3, "spawn": 4, "forkserver": 5}[method]
-            memory, names = _held(process.pid), _named(process.pid)
+            memory, names = _held(process.pid) - _held(os.getpid()), _named(process.pid)
             workers = [pid for pid in group if pid != process.pid and memory & _held(pid)]
             assert len(workers) == 2
             assert bool(names) == (method != "fork")

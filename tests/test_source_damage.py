@@ -18,7 +18,7 @@ import image_files
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
 from image_files import saved
-from support import Array, picture, run
+from support import PEAK_MEMORY, Array, picture, run
 
 H, W = 24, 30
 
@@ -154,16 +154,16 @@ def test_any_damage_is_refused_or_leaves_pixels_of_the_right_size(name: str) -> 
 
 # Memory
 
-OPEN = """
-import resource, sys
+OPEN = f"""{PEAK_MEMORY}
+import sys
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
 SourceImage(open(sys.argv[1], "rb").read())
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 try:
     SourceImage(sys.stdin.buffer.read())
 except CodecError as error:
-    print(error.reason, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    print(error.reason, peak_memory() - before)
 """
 
 
@@ -178,16 +178,16 @@ def test_a_gif_with_a_huge_frame_is_refused_before_memory_is_taken(disposal: int
     assert reason == b"too-large" and int(taken) < 1 << 26
 
 
-PEAK = """
-import resource, sys
+PEAK = f"""{PEAK_MEMORY}
+import sys
 from fastdata.images.image_file import SourceImage
 data = sys.stdin.buffer.read()
 small = SourceImage(open(sys.argv[1], "rb").read())
 small.decode(bits=int(sys.argv[2]))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 image = SourceImage(data)
 image.decode(bits=int(sys.argv[2]))
-print(image.memory(), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+print(image.memory(), peak_memory() - before)
 """
 
 
