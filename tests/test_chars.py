@@ -154,9 +154,10 @@ def test_wrong_use(tmp_path: Path) -> None:
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
     again = fastdata.prep(train, tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert np.array_equal(tokens(again.out), np.fromfile(train, np.uint16)) and again.skipped == {}
-    (path / "characters.json").write_text('["b", "a"]')
-    with pytest.raises(PrepError, match="is not a sorted list of characters"):
-        made(tmp_path / "x", tokenizer=str(path), end_token="none")
+    for damaged in ('["b", "a"]', "[]"):
+        (path / "characters.json").write_text(damaged)
+        with pytest.raises(PrepError, match="is not a sorted list of characters"):
+            made(tmp_path / "x", tokenizer=str(path), end_token="none")
 
 
 def test_many_characters(tmp_path: Path) -> None:

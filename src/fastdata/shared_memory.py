@@ -41,10 +41,11 @@ class SharedArray:
             descriptor = os.memfd_create("fastdata", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, max(size, 1))
             self._attach(descriptor, dtype, shape)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            raise StoreError(f"cannot reserve {size} bytes of shared memory: {lacking(error) or error.strerror}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StoreError(f"cannot reserve {size} bytes of shared memory: {lacking(error) or why}") from error
 
     @staticmethod
     def possible() -> bool:

@@ -142,7 +142,9 @@ class _HuggingFace:
             import tokenizers
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
-        except Exception as error:  # noqa: BLE001  the library raises bare Exceptions
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  the library raises bare Exceptions; its panics are no Exceptions
             raise PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}") from None
         padding = self._tokenizer.padding
         self._tokenizer.no_truncation()  # the file may turn truncation on, which would cut documents short
@@ -268,9 +270,10 @@ def characters_in(data: bytes) -> list[str]:
         found = json.loads(data)
     except ValueError:
         found = None
-    if not isinstance(found, list) or not all(isinstance(c, str) and len(c) == 1 for c in found) or sorted(set(found)) != found:
+    characters = [c for c in found if isinstance(c, str) and len(c) == 1] if isinstance(found, list) else []
+    if not characters or sorted(set(characters)) != found:
         raise PrepError("the tokenizer's file is not a sorted list of characters, as --tokenizer chars makes it")
-    return found
+    return characters
 
 
 def load(spec: Spec, data: bytes) -> Engine:

@@ -104,16 +104,14 @@ class Bytes:
     mend = download
 
 
-POOLS = cache(lambda _pid: (ThreadPoolExecutor(1), ThreadPoolExecutor(1)))
-
-
 @target(partial(files_of, STORES["masks"]), cases=500)
 def mirrored(case: Case) -> Any:
     """The tables of a store in a bucket come with the checksums that its manifest has, or not at all, and into the cache only."""
     objects = {**files_of(STORES["masks"]), case.name: case.data}
     folder = case.folder / "cache"
     try:
-        root = mirror(Bytes(objects), folder, *POOLS(os.getpid()))  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as requests, ThreadPoolExecutor(1) as downloads:
+            root = mirror(Bytes(objects), folder, requests, downloads)  # type: ignore[arg-type]
         body = json.loads((root / "manifest.json").read_bytes())
         for name, total in body["files"].items():
             assert sum_of((root / name).read_bytes()).xxh3_128 == total["xxh3_128"], "another checksum"

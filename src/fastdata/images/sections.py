@@ -32,7 +32,10 @@ def parse_masks(found: Any) -> Masks | None:
     if found is None:
         return None
     names = tuple(entry(name, str) for name in entry(found["names"], list))
-    return Masks(names, {k: entry(n, int) for k, n in entry(found["pixels"], dict).items()})
+    pixels = {k: entry(n, int) for k, n in entry(found["pixels"], dict).items()}
+    if wrong := next((k for k in pixels if not (k.isascii() and k.isdigit())), None):
+        raise ValueError(f"found {wrong!r:.80}, expected the number of a class")
+    return Masks(names, pixels)
 
 
 def join_masks(found: Sequence[Masks | None]) -> Masks | None:
