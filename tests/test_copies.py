@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import fastdata
-from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResizedCrop
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, Prefetcher, Ragged, RandomResizedCrop
+from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier, together
 from paper import PaperGPU, take_over
 from stores import COUNT, SHAPES, folder, sources, store
@@ -324,6 +325,46 @@ class Lazy(Mapping):
 
     def __len__(self) -> int:
         return 3
+
+
+def test_the_tensors_of_a_ragged_travel_as_others_do(gpu):
+    """On the stream of copies, from memory that is held until they are done; and it has no memory of the device of its own."""
+    copier = Copier("cpu")
+    batches = [Ragged(torch.full((8, 4), float(k)), torch.tensor([0, 3, k % 8, 8])) for k in range(12)]
+    for batch in batches:
+        copy = copier.start({"boxes": Ragged(batch.values.clone(), batch.offsets.clone())})
+        gpu.current = gpu.own
+        found = copy.take()["boxes"]
+        gpu.read(found.values)
+        gpu.read(found.offsets)
+        gpu.current = gpu.home
+        del copy, found
+        gpu.scribble(8 * 4 * 4)
+        gpu.scribble(4 * 8)
+    gpu.run()
+    want = [tensor for batch in batches for tensor in (batch.values, batch.offsets)]
+    assert len(gpu.seen) == len(gpu.sent) == len(want) and all(map(torch.equal, gpu.seen, want))
+    copier.close()
+
+
+def test_a_copy_before_one_that_fails_is_waited_for(gpu, monkeypatch):
+    """Its memory on both sides is not given out again while it runs."""
+    copier, send = Copier("cpu"), gpu.send
+
+    def failing(block: Tensor, source: Tensor) -> None:
+        if source.nbytes == 32:
+            raise RuntimeError("out of luck")
+        send(block, source)
+
+    monkeypatch.setattr(copies, "_send", failing)
+    whole = torch.full((256,), 7, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        copier.start([whole[:64], whole[192:224]])
+    mine = [gpu.scribble(size) for size in (64, 32)]
+    del whole
+    gpu.run()
+    copier.close()
+    assert {value for tensor in mine for value in tensor.tolist()} == {222}
 
 
 def test_a_mapping_that_makes_its_tensors_when_asked(gpu):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import doctest
+import mmap
 import pickle
+import resource
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -384,3 +387,14 @@ def test_repr_and_example() -> None:
     assert "mean=(0.4914, 0.4822, 0.4465)" in text and "dtype=torch.bfloat16, max_value=4095" in text
     results = doctest.testmod(normalize)
     assert results.attempted >= 2 and results.failed == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts as Linux does")
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16])
+def test_on_a_cpu_it_allocates_the_output_and_nothing_else_of_its_size(kind: torch.dtype) -> None:
+    """Memory above 32 MB comes from the kernel at each call, and each page that is written is a fault."""
+    module, x = GPUNormalize(0.5, 0.25), torch.zeros(1, 3, 4096, 1024, dtype=kind)
+    module(x)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    out = module(x)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1.5 * out.nbytes / mmap.PAGESIZE

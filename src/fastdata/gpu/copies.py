@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, cuda
 
 from fastdata.gpu.batch import Batch
+from fastdata.gpu.ragged import Ragged
+from fastdata.gpu.streams import numbered
 
 __all__ = ["Copier", "Copy", "rebuilt", "together"]
 
@@ -50,7 +52,7 @@ class Copier:
     """Copies batches to a device, on its own stream if the device is a GPU.
 
     A batch is any nest of tuples, lists and mappings, which keep their types and attributes. Tensors of the host are copied, those
-    next to each other in memory in one copy. Other objects with a `.to` move themselves; the rest stays.
+    next to each other in memory in one copy; also those of a Ragged. Other objects with a `.to` move themselves; the rest stays.
 
     The GPU memory comes from the pool of the stream that is current when a copy starts, which is the consumer's. The copy waits for
     the work queued on that stream, which may still read what was in this memory before. So no memory stays in a pool that nobody
@@ -62,11 +64,10 @@ class Copier:
     """
 
     def __init__(self, device: str | torch.device, *, pin: bool = True) -> None:
-        self.device = torch.device(device)
+        self.device = numbered(device)
         self._pin = pin
         self._side: cuda.Stream | None = None
         if self.device.type == "cuda":
-            self.device = torch.device("cuda", cuda.current_device() if self.device.index is None else self.device.index)
             self._side = cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._under_way: deque[tuple[cuda.Event, list[Tensor], list[Tensor]]] = deque()
 
@@ -106,11 +107,13 @@ class Copier:
         done = cuda.Event()  # type: ignore[no-untyped-call]
         free.record(home)
         side.wait_event(free)
-        with cuda.stream(side):
-            for block, source in zip(blocks, sources, strict=True):
-                _send(block, source)
-        done.record(side)
-        self._under_way.append((done, sources, memory))
+        try:
+            with cuda.stream(side):
+                for block, source in zip(blocks, sources, strict=True):
+                    _send(block, source)
+        finally:  # also after an error, since copies that were queued before it run
+            done.record(side)
+            self._under_way.append((done, sources, memory))
         return Copy(data, memory, home, done)
 
     def _locked(self, tensor: Tensor) -> Tensor:
@@ -183,6 +186,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch that `rebuilt` changes."""
     if isinstance(value, Tensor):
         yield value
+    elif isinstance(value, Ragged):
+        yield from _tensors((value.values, value.offsets))
     elif isinstance(value, Batch) or (not hasattr(value, "to") and isinstance(value, Mapping | tuple | list)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(part)
@@ -205,6 +210,8 @@ def rebuilt(
         return change(value)
     if isinstance(value, Batch):
         return _like(value, Batch.of(map(again, value), value.valid, value.ids, value.position))
+    if isinstance(value, Ragged):
+        return Ragged(again(value.values), again(value.offsets))
     if hasattr(value, "to"):
         return value.to(device, non_blocking=True)
     if isinstance(value, MutableMapping):

@@ -18,8 +18,8 @@ _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
 class GPUNormalize(nn.Module):
     """Computes ``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the batch's device.
 
-    On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU, PyTorch
-    makes float32 copies inside the same call; planes take a few float32 passes anywhere.) The arithmetic is float32, rounded once
+    On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU, they are
+    made float32 first, then changed in place; planes take a few float32 passes anywhere.) The arithmetic is float32, rounded once
     to `dtype`; autocast does not change it. Nothing is learned: the output does not require grad.
 
     Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]. The output has the same shape and layout (contiguous,
@@ -139,6 +139,9 @@ class GPUNormalize(nn.Module):
             bias, scale = bias.unsqueeze(-1), scale.unsqueeze(-1)
         if torch.compiler.is_compiling():  # the compiler fuses these two, and cannot trace out= with channels_last
             return torch.addcmul(bias, x, scale).to(self.dtype)
+        if x.device.type == "cpu":  # in place: addcmul of integers would make a second float32 copy
+            floats = x.float()
+            return torch.addcmul(bias, floats, scale, out=floats).to(self.dtype)
         return torch.addcmul(bias, x, scale, out=torch.empty_like(x, dtype=self.dtype))
 
     def _check(self, x: Tensor) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, cuda
 
-__all__ = ["Home"]
+__all__ = ["Home", "numbered"]
+
+
+def numbered(device: str | torch.device) -> torch.device:
+    """Return a device with its number: "cuda" is the GPU that is current now, whichever is current later."""
+    device = torch.device(device)
+    unnumbered = device.type == "cuda" and device.index is None and cuda.is_available()
+    return torch.device("cuda", cuda.current_device()) if unnumbered else device
 
 
 class Home:

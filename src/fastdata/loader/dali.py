@@ -12,6 +12,7 @@ import torch
 from fastdata.data.targets import to_tensors
 from fastdata.data.timing import Timing
 from fastdata.errors import FastDataError
+from fastdata.gpu.streams import numbered
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.encoded import EncodedBatch
 from fastdata.loader.dali_decoder import DaliDecoder, import_dali
@@ -77,7 +78,7 @@ class Dali(Engine):
         device: torch.device | None,
     ) -> None:
         check_dali(dataset)  # a transform may have been set since the loader was made
-        self._device = device if device is not None and device.type == "cuda" else None
+        self._device = numbered(device) if device is not None and device.type == "cuda" else None
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
         self._cut = CUT_ON_CPU if self._device is None else CUT_ON_GPU
         self._fetch = Fetch(dataset)

@@ -39,15 +39,15 @@ class DaliDecoder:
         channels: 3 or 1.
         rows: the most samples of a batch.
         threads: CPU threads.
-        device: None for the CPU, else a GPU.
+        device: None for the CPU, else a GPU with its number.
     """
 
     def __init__(self, view: View, channels: int, rows: int, threads: int, device: torch.device | None) -> None:
         dali = import_dali()
         self._device = device
-        number = None if device is None else torch.cuda.current_device() if device.index is None else device.index
         # The dynamic executor schedules any number of runs ahead; a deeper queue would have to be filled before the first output.
         executor = {"exec_dynamic": True, "prefetch_queue_depth": 1}
+        number = None if device is None else device.index
         self._pipe: Any = dali.Pipeline(batch_size=rows, num_threads=threads, device_id=number, **executor)
         with self._pipe:
             self._inputs = _graph(dali, self._pipe, view, channels, device is not None)

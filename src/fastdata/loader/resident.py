@@ -9,7 +9,7 @@ import torch
 
 from fastdata.errors import LoaderError
 from fastdata.gpu.crops import Stack
-from fastdata.gpu.streams import Home
+from fastdata.gpu.streams import Home, numbered
 from fastdata.images.crops import CenterCrop, Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.view import shorten
@@ -48,9 +48,8 @@ def one_device(device: str | torch.device | None, resident: str | torch.device |
 
 
 def _numbered(device: str | torch.device) -> tuple[str, int]:
-    device = torch.device(device)
-    first = torch.cuda.current_device() if device.type == "cuda" and torch.cuda.is_available() else 0
-    return device.type, first if device.index is None else device.index
+    device = numbered(device)
+    return device.type, device.index or 0
 
 
 def check_resident(dataset: Any, sizes: Sizes) -> None:
@@ -159,7 +158,7 @@ class ResidentImages:
 
     def __init__(self, dataset: ImageDataset, device: torch.device, num_workers: int) -> None:
         self._dataset = dataset
-        self._device = device
+        self._device = device = numbered(device)
         self._shape = _stored_shape(dataset)
         (view,) = dataset.views.each
         crop = view.crop

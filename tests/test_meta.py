@@ -1,0 +1,122 @@
+"""What runs on the device, on torch's meta device: the same shapes and layouts as on the CPU, and nothing read back by the host."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastdata import Augment, GPUNormalize, NextToken, Ragged
+from fastdata.gpu.crops import Stack
+
+META = torch.device("meta")
+
+
+class Crossings(TorchDispatchMode):
+    """Counts copies between host and device. To read a tensor of the meta device is an error of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor) and leaf.dim()]
+        self.count += len({tensor.device.type for tensor in tensors}) > 1
+        return out
+
+
+def layouts(value: Any) -> list[Any]:
+    return [(leaf.dtype, leaf.shape, leaf.stride()) for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def images(dtype: torch.dtype, *shape: int, last: bool = False) -> Tensor:
+    made = torch.zeros(shape, dtype=dtype)
+    return made.to(memory_format=torch.channels_last) if last else made
+
+
+def stack(part: Callable[[Stack, Tensor], Any]) -> Callable[[Tensor], Any]:
+    def run(numbers: Tensor) -> Any:
+        return part(Stack(5, (8, 6, 3), torch.uint16, None, numbers.device), numbers)
+
+    return run
+
+
+def cut(stack: Stack, numbers: Tensor) -> Tensor:
+    boxes = (numbers % 2)[:, None].expand(-1, 2)
+    return stack.cut(*stack.lines(numbers, boxes, (4, 5), boxes))
+
+
+def put(stack: Stack, numbers: Tensor) -> Tensor:
+    stack.put(1, torch.empty((2, 8, 6, 3), dtype=torch.uint16, device=numbers.device))
+    return stack.memory
+
+
+def ragged(values: Tensor, offsets: Tensor) -> Any:
+    lists = Ragged(values, offsets)
+    return lists.lengths, lists.rows, lists.padded(4), lists.padded(0), lists.to(torch.float64).values
+
+
+NUMBERS = torch.tensor([3, 0, 4])
+RGB = [0.4, 0.5, 0.6], [0.2, 0.2, 0.3]
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "next token": (NextToken(), (images(torch.uint16, 4, 9),)),
+    "next token of documents": (NextToken(), (images(torch.uint32, 4, 9), images(torch.uint8, 4, 9))),
+    "ragged": (ragged, (torch.zeros(7, 4), torch.tensor([0, 3, 3, 7]))),
+    "resident, whole": (stack(Stack.whole), (NUMBERS,)),
+    "resident, cut": (stack(cut), (NUMBERS,)),
+    "resident, put": (stack(put), (NUMBERS,)),
+}
+for dtype in (torch.float32, torch.bfloat16):
+    for kind in (torch.uint8, torch.uint16):
+        for shape in ((3, 6, 8), (2, 3, 6, 8), (2, 3, 4, 6, 8)):
+            for last in (False, True)[: 1 + (len(shape) == 4)]:
+                inputs = (images(kind, *shape, last=last),)
+                CASES[f"{kind} {shape} {last} to {dtype}"] = GPUNormalize(*RGB, dtype=dtype), inputs
+    for planes in ((1, 9, 8), (2, 1, 9, 8)):
+        CASES[f"planes {planes} to {dtype}"] = GPUNormalize(*RGB, dtype=dtype, yuv420=True), (images(torch.uint8, *planes),)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_device_gets_what_the_cpu_gets_and_the_host_reads_nothing(name: str) -> None:
+    call, inputs = CASES[name]
+    want = layouts(call(*inputs))
+    there = [tensor.to(META) for tensor in inputs]
+    call = copy.deepcopy(call).to(META) if isinstance(call, nn.Module) else call
+    with Crossings() as crossings:
+        found = call(*there)
+    assert all(leaf.device == META for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor))
+    assert layouts(found) == want and crossings.count == 0
+
+
+@pytest.mark.parametrize("read", [Ragged.unbind, Ragged.padded, lambda lists: lists[1], lambda lists: lists[:2]])
+def test_what_is_said_to_wait_for_the_device_does(read: Callable[[Ragged], Any]) -> None:
+    lists = Ragged(torch.zeros(7, 4, device=META), torch.zeros(4, dtype=torch.int64, device=META))
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"[Mm]eta"):
+        read(lists)
+
+
+def test_augment_sends_nothing_to_the_device_for_a_function_that_draws_nothing() -> None:
+    batch = images(torch.uint8, 4, 3, 8, 8).to(META)
+    with Crossings() as crossings:
+        out = Augment(lambda image: image.flip(-1))(batch, ids=np.arange(4), epoch=0)
+    assert layouts(out) == layouts(images(torch.uint8, 4, 3, 8, 8, last=True)) and crossings.count == 0
+
+
+@pytest.mark.parametrize("call", [NextToken(), lambda tokens: ragged(tokens.view(-1, 1)[:14], torch.tensor([0, 3, 3, 14]))])
+def test_they_compile_for_any_shape_without_a_break(call: Callable[..., Any]) -> None:
+    """By dynamo and AOTAutograd; `test_normalize_gpu.py` has what inductor generates for GPUNormalize."""
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows, columns in ((2, 9), (5, 7)):
+        tokens = torch.arange(rows * columns, dtype=torch.int64).view(rows, columns).to(torch.uint16)
+        for a, b in zip(pytree.tree_leaves(compiled(tokens)), pytree.tree_leaves(call(tokens)), strict=True):
+            assert torch.equal(a, b) and a.dtype == b.dtype
+    torch._dynamo.reset()
