@@ -166,6 +166,11 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("appending",),
         ),
         Promise(
+            "Replacing a store leaves the old one or the new one at any moment, and the same command ends with the new one",
+            ("test_overwrite.py::test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike", SIGNALS),
+            ("overwriting",),
+        ),
+        Promise(
             "A lost worker of a Loader is an error, and the next pass is whole",
             ("test_loader.py::test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works", SIGNALS),
             ("loading", "loading_from_memory"),

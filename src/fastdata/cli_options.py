@@ -178,7 +178,12 @@ PLANNED = (  # options of whatever makes a plan
         help="Prepare only so many inputs. Images and arrays are evenly spaced; documents and rows are the first.",
         common=True,
     ),
-    run_option("--overwrite", is_flag=True, help="Replace a store made with other options.", common=True),
+    run_option(
+        "--overwrite",
+        is_flag=True,
+        help="Replace the store that is there, once the new one is whole. Until then the disk holds both.",
+        common=True,
+    ),
 )
 RUNS = (  # options of whatever makes shards
     run_option("--workers", type=int, help="Worker processes. Default: one per core."),

@@ -140,6 +140,18 @@ def appending(rng: Random, folder: Path, sent: Counter[str]) -> None:
     assert not list(folder.glob("*.append")), "the part that was added is left"
 
 
+@killed
+def overwriting(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    (expected, seconds), (first, *_) = prepared(), appended()
+    out = shutil.copytree(first, folder / "o.fds")
+    command = (*PREP, photos(), out, *OPTIONS, "--overwrite")
+    disturb(start(*command), rng, 1.4 * seconds, sent)
+    assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []
+    done = run(*command)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert tree(out) == expected, "another store"
+
+
 # Loading, saving and training: forks of this process, which has imported everything
 
 

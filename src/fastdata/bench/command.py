@@ -20,8 +20,7 @@ from fastdata.data.opening import described
 from fastdata.errors import StoreError, needs
 from fastdata.images.records import StoreImages
 from fastdata.machine import available_cores, free_memory
-from fastdata.store.format import read_manifest
-from fastdata.store.versions import current
+from fastdata.store.versions import read_current
 
 __all__ = ["run_bench"]
 
@@ -118,7 +117,7 @@ def _positive(**values: float | None) -> None:
 
 def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
     """Return the task of each contestant, with defaults that fit the images."""
-    manifest = read_manifest(current(Path(path)))
+    manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
         raise StoreError(f"bench measures stores of images without masks, not {described(path, manifest)}")
     images = StoreImages(path, size)

@@ -32,8 +32,7 @@ from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import ready_to_fork
 from fastdata.loader.loader import Loader
 from fastdata.loader.workers import begin_worker
-from fastdata.store.format import read_manifest
-from fastdata.store.versions import current
+from fastdata.store.versions import read_current
 from fastdata.torch_private import end_kept_workers
 
 __all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]
@@ -54,7 +53,7 @@ class Task:
     batch_size: int
 
     def dataset(self, kind: Callable[..., Any] = LMDBDataset) -> Any:
-        first = next(iter(read_manifest(current(Path(self.path))).images), None)
+        first = next(iter(read_current(Path(self.path))[1].images), None)
         return kind(self.path, size=self.size, crop=RandomResizedCrop(self.crop), hflip=HFLIP, images=first)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.remote.locate import locate
-from fastdata.store.format import Manifest, read_manifest
-from fastdata.store.versions import current
+from fastdata.store.format import Manifest
+from fastdata.store.versions import read_current
 
 __all__ = ["check_arguments", "described", "open"]
 
@@ -36,7 +36,7 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
         ValueError: an argument has a wrong value.
     """
     found = locate(path, *(arguments.pop(name, None) for name in CACHED))
-    manifest = read_manifest(current(Path(found)))
+    manifest = read_current(Path(found))[1]
     dataset = kinds.find(manifest.kind).dataset(manifest)
     check_arguments(dataset, arguments, described(path, manifest))
     return dataset(found, **arguments)

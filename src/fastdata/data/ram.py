@@ -10,8 +10,7 @@ from typing import Any
 from fastdata import kinds
 from fastdata.data.opening import CACHED, check_arguments, described
 from fastdata.remote.locate import locate
-from fastdata.store.format import read_manifest
-from fastdata.store.versions import current
+from fastdata.store.versions import read_current
 
 __all__ = ["RAMDataset", "StrPath"]
 
@@ -60,7 +59,7 @@ class RAMDataset:
             kind, what = kinds.find("images"), "a list of files"
         else:
             place = locate(source, *(options.get(name) for name in CACHED), in_memory=True)
-            manifest = read_manifest(current(Path(place)))
+            manifest = read_current(Path(place))[1]
             kind, what = kinds.find(manifest.kind), described(source, manifest)
             if targets is not None:
                 raise ValueError("targets go with a list of files; a store has its own")

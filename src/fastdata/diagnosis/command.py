@@ -22,8 +22,7 @@ from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
 from fastdata.machine import available_cores
 from fastdata.store.files import is_store
-from fastdata.store.format import read_manifest
-from fastdata.store.versions import current
+from fastdata.store.versions import read_current
 
 __all__ = ["examine", "find_subject"]
 
@@ -92,7 +91,7 @@ def find_subject(path: str | None, loader: str | None = None, **options: int | N
 
 
 def _dataset(path: str | os.PathLike[str], given: dict[str, int]) -> Any:
-    manifest = read_manifest(current(Path(path)))
+    manifest = read_current(Path(path))[1]
     if manifest.kind != "images":
         raise StoreError(f"doctor makes a loader for stores of images only, not {described(path, manifest)}: give --loader")
     images = StoreImages(path, given.get("size"))

@@ -13,15 +13,16 @@ from pathlib import Path
 from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
-from fastdata.prepare.plan_files import difference, plan_path
+from fastdata.prepare.plan_files import difference, plan_folder, plan_path
 from fastdata.prepare.remote_out import ANOTHER
+from fastdata.prepare.replacing import is_settled
 from fastdata.remote.path import AnyPath
-from fastdata.store.files import MANIFEST, WORK, has_foreign, is_store, own_files, own_folders
+from fastdata.store.files import LOCK, MANIFEST, WORK, clear, has_foreign, is_store, own_files
 from fastdata.store.format import read_manifest
+from fastdata.store.versions import read_current
 
-__all__ = ["Busy", "claimed", "clear", "clear_all", "clear_work", "is_finished", "is_stored", "refuse_store", "writing"]
+__all__ = ["Busy", "claimed", "clear_all", "clear_work", "is_finished", "is_stored", "refuse_store", "writing"]
 
-LOCK = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
 
 
@@ -59,7 +60,7 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if not plan_path(out).exists():  # the run was refused, or it is finished
+        if not plan_path(plan_folder(out)).exists() and is_settled(out):  # the run was refused, or it is finished
             with suppress(OSError):
                 lock.unlink(missing_ok=True)
                 lock.parent.rmdir()
@@ -92,11 +93,13 @@ def _locked(lock: Path, kind: int) -> int | None:
 
 def _ours(out: Path) -> bool:
     """Return whether a folder is empty or was made by prep. A manifest.json alone does not tell: other programs write one too."""
+    if is_store(out):
+        return True
     own = own_files(out)
     if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
         return True
     plan = plan_path(out)
-    return is_store(out) or (plan.is_file() and b'"fingerprint": "' in plan.read_bytes())
+    return plan.is_file() and b'"fingerprint": "' in plan.read_bytes()
 
 
 def refuse_store(source: AnyPath) -> None:
@@ -108,44 +111,33 @@ def refuse_store(source: AnyPath) -> None:
         )
 
 
-def clear(out: Path, keep: set[Path]) -> None:
-    """Remove the files of earlier runs, the manifest first, so that an interruption leaves no store. Keep all other files, and the
-    lock.
-    """
-    for path in own_files(out):
-        if path not in keep and path != out / WORK / LOCK:
-            path.unlink()
-    for folder in own_folders(out):
-        with suppress(OSError):  # not empty
-            folder.rmdir()
-
-
 def clear_all(work: Work) -> None:
-    """Remove all that prep has made of a store."""
+    """Remove all that prep has made of a store. One that it would replace stays."""
     if work.remote is not None:
         work.remote.clear()
-    clear(work.out, set())
+    clear(work.out)
 
 
 def clear_work(work: Work) -> None:
     """Remove what only an unfinished store needs."""
     if work.remote is not None:
         work.remote.clear_work()
-    shutil.rmtree(work.out / WORK, ignore_errors=True)
+    shutil.rmtree(work.store / WORK, ignore_errors=True)
 
 
 def is_stored(work: Work) -> bool:
-    """Return whether the store of this plan is finished."""
+    """Return whether the store of this plan is finished, and if it is to replace another one, perhaps not in its place yet."""
     try:
         if work.remote is not None and not work.remote.find_manifest():
             return False
-        return read_manifest(work.out).fingerprint == work.plan.fingerprint
+        found = read_manifest(work.out) if work.out.exists() else read_current(work.store)[1]
+        return found.fingerprint == work.plan.fingerprint
     except StoreError:
         return False
 
 
 def is_finished(work: Work, overwrite: bool) -> bool:
-    """Return whether the store of this plan is finished. Clear the folder if `overwrite` is set and it cannot be resumed.
+    """Return whether the store of this plan is finished. Clear its folder if `overwrite` is set and it cannot be resumed.
 
     Raises:
         PrepError: the folder or the URL belongs to another plan, or was begun on another machine, and `overwrite` is not set.
@@ -153,6 +145,8 @@ def is_finished(work: Work, overwrite: bool) -> bool:
     out, plan, changed = work.out, work.plan, ""
     if overwrite and not _is_resumable(work):
         clear_all(work)
+    if work.replaces is not None:
+        return False
     claimed = work.remote is None or work.remote.claim(plan.fingerprint)
     if (out / MANIFEST).exists():
         old = read_manifest(out)
@@ -179,6 +173,7 @@ def is_finished(work: Work, overwrite: bool) -> bool:
 def _is_resumable(work: Work) -> bool:
     """Return whether there is an unfinished run of this plan: a command with --overwrite that was interrupted continues."""
     try:
-        return plan_path(work.out).exists() and not difference(work) and not (work.out / MANIFEST).exists()
+        begun = plan_path(work.out).exists() and not difference(work)
+        return begun and (work.replaces is not None or not (work.out / MANIFEST).exists())
     except PrepError:
         return False

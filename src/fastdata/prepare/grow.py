@@ -11,13 +11,14 @@ from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.options import as_option, options_of
-from fastdata.prepare.folder import claimed, clear, writing
+from fastdata.prepare.folder import claimed, writing
 from fastdata.prepare.job import prep
 from fastdata.prepare.join import check_alike, join, link_shards
 from fastdata.prepare.remote_out import place_of
+from fastdata.prepare.replacing import settle
 from fastdata.prepare.summary import Summary
 from fastdata.remote.url import is_url
-from fastdata.store.files import MANIFEST, file_sum, is_store, sync, write_atomic
+from fastdata.store.files import MANIFEST, clear, file_sum, is_store, sync, write_atomic
 from fastdata.store.format import Manifest
 from fastdata.store.store import Store
 from fastdata.store.versions import current, version_folder, versions
@@ -55,6 +56,7 @@ def append(source: Any, store: StrPath, **options: Any) -> Summary:
     summary = prep(source, out, **as_before(root, options))
     added = Store(out, kind=None)
     with writing(root), claimed(root):
+        settle(root)
         notes = (*summary.notes, *_add(root, added))
     shutil.rmtree(out)
     return replace(summary, out=current(root), notes=notes)
@@ -181,7 +183,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     with writing(root), claimed(root):
         if is_store(root):
             raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
-        clear(root, set())
+        clear(root)
         link_shards(opened, root)
         write_atomic(root / MANIFEST, join(opened, root).to_json())
     return root

@@ -17,6 +17,7 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.remote_out import check_storage, opened, place_of
+from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary
 from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
@@ -61,7 +62,8 @@ def prep(
             ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents; or the first rows of a table.
         workers: number of processes; None: one per core.
-        overwrite: replace a store, or an unfinished one, that has other options or inputs.
+        overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. In object storage,
+            the old one is removed first. An unfinished store with other options or inputs is removed first too.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
         engine: what runs the workers: "local", this machine, or "ray", a Ray cluster; its nodes share the disk of OUT, or OUT is
@@ -93,7 +95,7 @@ def prep(
     ):
         work, started = build_plan(path, out, remote, storage, limit=limit, labels=labels, **options), time.monotonic()
         with writing(work.place), dropping_copies(work.roots):
-            if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists():
+            if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists() and is_settled(work.out):
                 return _already(work)
             with _laid(work, overwrite, share=engine == "ray") as laid:
                 if laid is None:

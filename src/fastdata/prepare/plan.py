@@ -112,6 +112,7 @@ class Work:
         remote: the store, if it is in object storage; `out` is the folder of this machine in which it is made.
         versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
         storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
+        replaces: the finished store that this one is to replace, and inside of which `out` lies.
     """
 
     kind: kinds.Kind
@@ -124,11 +125,17 @@ class Work:
     remote: RemoteOut | None = None
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
+    replaces: Path | None = None
+
+    @property
+    def store(self) -> Path:
+        """Where the store is in the end."""
+        return self.replaces or self.out
 
     @property
     def place(self) -> Path | str:
         """The store as the user knows it: a folder, or a URL."""
-        return self.out if self.remote is None else self.remote.url
+        return self.store if self.remote is None else self.remote.url
 
 
 def _body(

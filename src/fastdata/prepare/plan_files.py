@@ -18,9 +18,9 @@ from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
 from fastdata.remote.path import to_path
 from fastdata.remote.url import Storage
-from fastdata.store.files import MANIFEST, PLAN, WORK, write_atomic
+from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 
-__all__ = ["difference", "load_plan", "plan_path", "save_plan"]
+__all__ = ["difference", "load_plan", "next_folder", "plan_folder", "plan_path", "save_plan"]
 
 SLICE = 10_000  # sources: a slice ends with the shard that reaches so many
 SUM = "xxh3_128"
@@ -30,6 +30,17 @@ BROKEN = OSError, ValueError, KeyError, TypeError, AttributeError, ImportError
 def plan_path(out: Path) -> Path:
     """Return the path of a store's plan. The file exists only if the plan is complete."""
     return out / WORK / PLAN
+
+
+def next_folder(out: Path) -> Path:
+    """Return the folder in which a store is made that is to replace the one at `out`."""
+    return out / WORK / NEXT
+
+
+def plan_folder(out: Path) -> Path:
+    """Return the folder in which the store at `out` is made: `out`, or if one is to replace it, the folder of that."""
+    inner = next_folder(out)
+    return inner if plan_path(inner).exists() else out
 
 
 def _slice_path(out: Path, number: int) -> Path:
@@ -81,13 +92,14 @@ def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | Non
     """Read the plan of a store that is being made. Its sources are read when they are asked for.
 
     Args:
-        out: where it is.
+        out: the store; the plan may be that of one that is to replace it.
         remote: the store, if it is in object storage; then `out` is its folder on this machine.
         storage: options of clients of object storage, which are not in the plan.
 
     Raises:
         PrepError: there is no plan, or it is damaged.
     """
+    store, out = out, plan_folder(out)
     body = _read(out)
     try:
         options, labels, shared, columns, parts = decode(body["frozen"])
@@ -118,6 +130,7 @@ def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | Non
             remote=remote,
             versions=versions,
             storage=dict(storage or {}),
+            replaces=None if out == store else store,
         )
     except BROKEN as error:
         raise _damaged(plan_path(out), error) from None

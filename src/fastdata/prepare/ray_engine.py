@@ -13,7 +13,7 @@ from fastdata.errors import FastDataError, MissingExtraError, PrepError, RemoteE
 from fastdata.prepare.finish import finished_shards
 from fastdata.prepare.host import check_host
 from fastdata.prepare.plan import Work
-from fastdata.prepare.plan_files import load_plan, plan_path
+from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
 from fastdata.prepare.remote_out import opened
 from fastdata.prepare.run import Pool, Report
 from fastdata.remote.session import looking_anew
@@ -177,7 +177,7 @@ def _plan_here(run: _Run) -> Iterator[Work]:
 
 def _find_token(out: Path, token: str) -> None:
     end = time.monotonic() + PATIENCE_S
-    while not plan_path(out).with_name(token).exists():
+    while not plan_path(plan_folder(out)).with_name(token).exists():
         if time.monotonic() > end:
             raise PrepError(
                 f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share, "

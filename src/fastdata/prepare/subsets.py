@@ -15,11 +15,11 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import claimed, clear, writing
+from fastdata.prepare.folder import claimed, writing
 from fastdata.prepare.join import write_array, write_column
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import ColumnReader
-from fastdata.store.files import IMAGES, MANIFEST, NAMES, REJECTS, ROWS, SAMPLES, file_sum, is_store, write_atomic
+from fastdata.store.files import IMAGES, MANIFEST, NAMES, REJECTS, ROWS, SAMPLES, clear, file_sum, is_store, write_atomic
 from fastdata.store.format import Manifest
 from fastdata.store.store import Store
 
@@ -79,7 +79,7 @@ def subset(
     with writing(root), claimed(root):
         if is_store(root):
             raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
-        clear(root, set())
+        clear(root)
         write_atomic(root / MANIFEST, _write(opened, rows, root).to_json())
     return root
 

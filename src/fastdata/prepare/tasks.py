@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.finish import finish, finished_shards
-from fastdata.prepare.folder import Busy, claimed, clear, clear_work, is_finished, is_stored, writing
+from fastdata.prepare.folder import Busy, claimed, clear_work, is_finished, is_stored, writing
 from fastdata.prepare.host import check_host, check_libraries
 from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
-from fastdata.prepare.plan_files import difference, load_plan, plan_path, save_plan
+from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
 from fastdata.prepare.remote_out import RemoteOut, check_storage, opened, place_of
+from fastdata.prepare.replacing import replace_store, settle
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
@@ -33,8 +34,9 @@ from fastdata.remote.path import dropping_copies
 from fastdata.remote.session import looking_anew
 from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
-from fastdata.store.files import COLUMNS, MANIFEST, WORK
+from fastdata.store.files import COLUMNS, MANIFEST, WORK, clear
 from fastdata.store.store import Store
+from fastdata.store.versions import versions
 
 __all__ = ["describe", "finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run"]
 
@@ -91,24 +93,34 @@ def plan_tasks(work: Work, overwrite: bool) -> Work | None:
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
     """Write a plan into OUT, and remove what killed runs have left there. The folder is claimed.
 
+    A plan that is to replace a finished store lies in a folder of its own, inside of that one.
+
     Returns:
         The plan, whose sources are in files; None: its store is finished.
 
     Raises:
         PrepError: OUT belongs to another plan, and `overwrite` is not set.
     """
+    if work.remote is None:
+        settled = settle(work.out)
+        if overwrite and ((work.out / MANIFEST).exists() or versions(work.out)):
+            if settled and is_stored(work):
+                return None
+            work = replace(work, out=next_folder(work.out), replaces=work.out)
+            work.out.mkdir(exist_ok=True)
     plan, out = work.plan, work.out
     if is_finished(work, overwrite):
         return None
     first = work.remote is not None and not plan_path(out).exists()
     finished = {} if first else finished_shards(work, range(plan.num_shards))
     clear(out, _kept(plan, out, finished))
+    out.mkdir(exist_ok=True)
     for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work)
     if work.remote is not None:
         work.remote.send_plan(plan.files, first=first)
-    return load_plan(out, work.remote, work.storage)
+    return load_plan(work.store, work.remote, work.storage)
 
 
 def _kept(plan: Plan, out: Path, finished: Iterable[int]) -> set[Path]:
@@ -165,7 +177,7 @@ def prep_run(
             how["scratch"] = Path(scratch).absolute()
         with writing(place), _unless_finished(work), dropping_copies(work.roots):
             with claimed(folder, share=True):
-                if not plan_path(folder).exists():  # another process has just finished the store
+                if not plan_path(work.out).exists():  # another process has just finished the store
                     raise PrepError(f"the plan of {place} has been removed; plan again")
                 before = finished_shards(work, shards)
                 make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
@@ -185,7 +197,7 @@ def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> It
     given = place_of(out)
     with opened(given, storage, scratch) as remote, looking_anew(storage):
         folder = Path(given).absolute() if remote is None else remote.folder
-        if not plan_path(folder).exists() and (folder / MANIFEST).exists():
+        if not plan_path(plan_folder(folder)).exists() and (versions(folder) or (folder / MANIFEST).exists()):
             yield folder, remote, None
             return
         work = load_plan(folder, remote, storage)
@@ -201,7 +213,8 @@ def _unless_finished(work: Work) -> Iterator[None]:
     except (OSError, PrepError, StoreError):
         if not is_stored(work):
             raise
-        clear_work(work)
+        if work.replaces is None:  # else the process that puts the store in its place removes the folder
+            clear_work(work)
 
 
 def make_shards(
@@ -253,6 +266,9 @@ def prep_finish(out: StrPath, *, scratch: StrPath | None = None, storage: Storag
             check_libraries(work)
             with writing(work.place), _unless_finished(work), claimed(folder, share=True):
                 return finish_store(work, None, started)
+        if remote is None:
+            with writing(folder), suppress(Busy), claimed(folder):
+                settle(folder)
         return describe(folder, remote, None, None, 0.0, ())
 
 
@@ -260,6 +276,9 @@ def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. The arguments are those of `summarize`."""
     notes = () if is_stored(work) else finish(work)
     summary = describe(work.out, work.remote, work, resumed, time.monotonic() - started, notes)
+    if work.replaces is not None:
+        replace_store(work)
+        summary = replace(summary, out=work.store)
     try:
         clear_work(work)
     except StoreError as error:  # the store is finished all the same

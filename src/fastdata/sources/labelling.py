@@ -11,8 +11,8 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.path_table import class_names, relabelled
-from fastdata.store.format import Labels, read_manifest
-from fastdata.store.versions import current
+from fastdata.store.format import Labels
+from fastdata.store.versions import read_current
 
 __all__ = ["with_classes", "with_pattern", "without_labels"]
 
@@ -60,7 +60,7 @@ def with_classes(inputs: SourceList, store: Path) -> SourceList:
     """
     if inputs.labels.kind != "class":
         raise PrepError(f"--classes {store} needs classes in SOURCE, which has labels of kind {inputs.labels.kind!r}")
-    labels = read_manifest(current(store)).labels
+    labels = read_current(store)[1].labels
     if labels.kind != "class":
         raise PrepError(f"--classes {store}: that store has no classes, its labels are of kind {labels.kind!r}")
     number = {name: k for k, name in enumerate(labels.names)}

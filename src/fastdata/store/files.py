@@ -9,6 +9,8 @@ import secrets
 import shutil
 import socket
 import stat
+from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,8 +24,10 @@ from fastdata.errors import StoreError
 __all__ = [
     "COLUMNS",
     "IMAGES",
+    "LOCK",
     "MANIFEST",
     "NAMES",
+    "NEXT",
     "PLAN",
     "REJECTS",
     "ROWS",
@@ -31,6 +35,7 @@ __all__ = [
     "WORK",
     "FileSum",
     "Stamp",
+    "clear",
     "file_sum",
     "has_foreign",
     "is_own",
@@ -56,6 +61,8 @@ REJECTS = "rejects.jsonl"
 ROWS = "rows.npy"  # of a subset: the record of each sample
 COLUMNS = "columns"
 WORK = "work"  # holds the plan and the tables of finished shards while a store is made
+LOCK = "lock"  # in that folder
+NEXT = "next"  # in that folder: a store that is made to replace the one around it
 PLAN = "plan.json"  # in that folder; it exists only if the plan is complete
 
 
@@ -148,9 +155,8 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
     mark = r"\.[\w-]+\.tmp"  # of a temporary file
     of_variant = rf"({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
-    tables = rf"({VERSION}/)?{_COMMON}{_COLUMNS}{extra})"
-    files = rf"({tables}|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
-    return re.compile(variant), re.compile(files)
+    files = rf"({_COMMON}{_COLUMNS}{extra})|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
+    return re.compile(variant), re.compile(rf"({VERSION}/|{WORK}/{NEXT}/)?({files})")
 
 
 def is_variant(name: str) -> bool:
@@ -173,8 +179,22 @@ def own_folders(root: Path) -> list[Path]:
     """Return the folders in a store that prep makes, inner ones first."""
     known = re.compile(rf"{WORK}|{COLUMNS}|{VERSION}")
     folders = [path for path in root.iterdir() if known.fullmatch(path.name) or is_variant(path.name)]
-    inner = [path / COLUMNS for path in folders if re.fullmatch(VERSION, path.name)]
-    return [path for path in (*inner, *folders) if path.is_dir() and not path.is_symlink()]
+    whole = [root / WORK / NEXT, *(path for path in folders if re.fullmatch(VERSION, path.name))]
+    inner = [folder for path in whole if path.is_dir() and not path.is_symlink() for folder in own_folders(path)]
+    return [path for path in (*inner, whole[0], *folders) if path.is_dir() and not path.is_symlink()]
+
+
+def clear(root: Path, keep: Container[Path] = ()) -> None:
+    """Remove the files in a folder whose names only prep writes, the manifest first, so that an interruption leaves no store.
+
+    Files to keep, all other files and the lock stay.
+    """
+    for path in own_files(root):
+        if path not in keep and path != root / WORK / LOCK:
+            path.unlink(missing_ok=True)
+    for folder in own_folders(root):
+        with suppress(OSError):  # not empty
+            folder.rmdir()
 
 
 def has_foreign(root: Path) -> bool:

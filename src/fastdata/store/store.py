@@ -28,7 +28,7 @@ from fastdata.store.format import Manifest, Variant, read_manifest, variant_colu
 from fastdata.store.place import Place, Records
 from fastdata.store.shards import ShardReader, check_size
 from fastdata.store.uses import Use
-from fastdata.store.versions import current
+from fastdata.store.versions import read_current
 
 __all__ = ["Store"]
 
@@ -69,9 +69,28 @@ class Store:
         fingerprint: str | None = None,
         check: str | None = None,
     ) -> None:
-        self.path = current(Path(path).absolute(), fingerprint)
+        self.path: Path
+        self.manifest: Manifest
+        while True:  # until no other store takes its place meanwhile
+            self.path, self.manifest = read_current(Path(path).absolute(), fingerprint)
+            try:
+                self._open(path, kind, check)
+            except StoreError:
+                if self._is_same():
+                    raise
+            else:
+                return
+
+    def _is_same(self) -> bool:
+        """Return whether the manifest is the one that was read, so that no other store has been put in its place."""
+        try:
+            Stamp(self.path / MANIFEST, self.manifest.xxh3_128).check()
+        except StoreError:
+            return False
+        return True
+
+    def _open(self, path: str | os.PathLike[str], kind: str | None, check: str | None) -> None:
         self.place: Path | Place = path if isinstance(path, Place) else self.path
-        self.manifest: Manifest = read_manifest(self.path)
         self.shards = (self.path / self.manifest.shards_in).resolve() if self.manifest.shards_in else self.path
         self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):

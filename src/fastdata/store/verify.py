@@ -19,7 +19,7 @@ from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.place import Place
 from fastdata.store.shards import ShardReader
 from fastdata.store.store import Store
-from fastdata.store.versions import current
+from fastdata.store.versions import read_current
 
 __all__ = ["verify"]
 
@@ -39,8 +39,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
         tick: called with the size in bytes of each shard that is done.
     """
     try:
-        root = current(Path(path))
-        manifest = read_manifest(root)
+        root, manifest = read_current(Path(path))
     except FastDataError as error:
         yield str(error)
         return

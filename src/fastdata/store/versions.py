@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from fastdata.errors import StoreError
 from fastdata.store.files import MANIFEST
-from fastdata.store.format import read_manifest
+from fastdata.store.format import Manifest, read_manifest
 
-__all__ = ["current", "version_folder", "versions"]
+__all__ = ["current", "read_current", "version_folder", "versions"]
 
 
 def version_folder(root: Path, number: int) -> Path:
@@ -37,7 +38,23 @@ def current(path: Path, fingerprint: str | None = None) -> Path:
     if fingerprint is None:
         return known[0] if known else path
     for folder in (*known, path):
+        if known and folder == path and not (path / MANIFEST).exists():  # another store takes its place
+            break
         manifest = read_manifest(folder)
         if fingerprint in (manifest.fingerprint, manifest.xxh3_128):
             return folder
     raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
+
+
+def read_current(path: Path, fingerprint: str | None = None) -> tuple[Path, Manifest]:
+    """Return the folder of `current`, and its manifest. If another process puts a store in its place meanwhile, it is either.
+
+    Raises:
+        StoreError, FormatError: there is no store, or not this version, or its manifest is damaged.
+    """
+    for _ in range(2):
+        with suppress(StoreError):  # the files of the other store may have been removed since they were listed
+            folder = current(path, fingerprint)
+            return folder, read_manifest(folder)
+    folder = current(path, fingerprint)
+    return folder, read_manifest(folder)

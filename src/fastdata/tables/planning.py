@@ -17,8 +17,8 @@ from fastdata.prepare.plan import freeze
 from fastdata.remote.path import AnyPath
 from fastdata.sources.notes import FEW_EACH, MANY_CLASSES
 from fastdata.store.files import file_sum
-from fastdata.store.format import Form, Labels, read_manifest
-from fastdata.store.versions import current
+from fastdata.store.format import Form, Labels
+from fastdata.store.versions import read_current
 from fastdata.tables.arrow import describe, reading
 from fastdata.tables.column_stats import ColumnStats
 from fastdata.tables.columns import MASK, Column, Table
@@ -160,7 +160,7 @@ def _labels(table: Table) -> Labels:
 
 def _with_names(columns: Sequence[Column], store: Path) -> list[Column]:
     """Replace the names of categories by those of another store, which must contain them."""
-    table = read_manifest(current(store)).section("table")
+    table = read_current(store)[1].section("table")
     if table is None:
         raise PrepError(f"--classes {store}: that store holds no table")
     theirs = {column.name: column for column in table.columns if column.kind == "category"}

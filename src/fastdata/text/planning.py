@@ -13,7 +13,7 @@ from typing import Any
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import freeze
-from fastdata.prepare.plan_files import plan_path
+from fastdata.prepare.plan_files import plan_folder, plan_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.format import Labels, read_manifest
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, documents, format_of
@@ -147,10 +147,11 @@ def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token:
 
 def _kept(out: Path, trained_on: str, engine: str) -> bytes:
     """Return the file of the tokenizer that an earlier run made of the same text; empty if there is none."""
-    for place in (out / MANIFEST, plan_path(out)):
+    begun = plan_folder(out)
+    for folder, place in ((out, out / MANIFEST), (begun, plan_path(begun))):
         try:
             options = json.loads(place.read_bytes())["options"]
-            data = (out / FILES[engine]).read_bytes()
+            data = (folder / FILES[engine]).read_bytes()
             if options["trained_on"] == trained_on and options["tokenizer"]["sha256"] == hashlib.sha256(data).hexdigest():
                 return data
         except (OSError, ValueError, KeyError, TypeError):

@@ -1,0 +1,334 @@
+"""--overwrite: the old store stays until the new one is whole, and readers get samples of one or the other."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastdata
+from fastdata import ArrayDataset, LMDBDataset, Loader, PrepError, RAMDataset, StoreError, TableDataset, TokenDataset
+from fastdata.store.store import Store
+from fastdata.store.verify import verify
+from support import PREP, encode, kill_group, run, start, tree, until
+
+REPLACED = "was replaced while this dataset was in use; make the dataset again"
+OLD, NEW = 10, 200
+COUNT = 12
+
+
+def _images(root: Path, value: int) -> Path:
+    root.mkdir()
+    for k in range(COUNT):
+        (root / f"{value}-{k:02d}.bmp").write_bytes(encode(np.full((24, 24, 3), value, np.uint8), ".bmp"))
+    return root
+
+
+def _text(root: Path, value: int) -> Path:
+    root.mkdir()
+    for k in range(COUNT):
+        (root / f"{value}-{k:02d}.txt").write_text(chr(value) * 40)
+    return root
+
+
+def _arrays(root: Path, value: int) -> Path:
+    root.mkdir()
+    for k in range(COUNT):
+        np.save(root / f"{value}-{k:02d}.npy", np.full((8, 8, 8), value, np.uint8))
+    return root
+
+
+def _table(root: Path, value: int) -> Path:
+    root.mkdir()
+    (root / "t.csv").write_text("x,y\n" + "".join(f"{value},{value}\n" for _ in range(COUNT)))
+    return root / "t.csv"
+
+
+SOURCES: dict[str, tuple[Callable[[Path, int], Path], dict[str, Any], Callable[[Path], Any]]] = {
+    "images": (_images, {"codec": "rgb", "shard_samples": 3}, LMDBDataset),
+    "text": (_text, {"tokenizer": "bytes", "end_token": "none"}, lambda out: TokenDataset(out, block_size=7)),
+    "arrays": (_arrays, {"kind": "arrays"}, ArrayDataset),
+    "table": (_table, {"target": "y"}, TableDataset),
+}
+
+
+def _values(dataset: Any) -> set[int]:
+    """The values of all samples, without labels and what pads a row."""
+    found = set[int]()
+    for k in range(len(dataset)):
+        sample = dataset[k]
+        first = sample[0] if isinstance(sample, tuple) else sample
+        for part in first.values() if isinstance(first, dict) else [first]:
+            found |= {int(value) for value in np.unique(np.asarray(part))} - {65535}
+    return found
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Pair:
+    """Two sources of one kind, whose values are OLD and NEW, and the store of each."""
+
+    def __init__(self, root: Path, kind: str) -> None:
+        write, self.options, self.reader = SOURCES[kind]
+        old_value, new_value = (97, 98) if kind == "text" else (OLD, NEW)
+        self.old, self.new = write(root / "old", old_value), write(root / "new", new_value)
+        self.options = {**self.options, "workers": 1}
+        self.rows = {"block_size": 7} if kind == "text" else {}
+        self.old_store = fastdata.prep(self.old, root / "old.fds", **self.options).out
+        self.new_store = fastdata.prep(self.new, root / "new.fds", **self.options).out
+        self.old_values, self.new_values = _values(self.reader(self.old_store)), _values(self.reader(self.new_store))
+        assert self.old_values.isdisjoint(self.new_values)
+
+    def copied(self, folder: Path) -> Path:
+        return Path(shutil.copytree(self.old_store, folder / "o.fds"))
+
+
+@pytest.fixture(scope="module")
+def pair(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("pair"), kind)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("images"), "images")
+
+
+def test_who_has_the_old_store_open_gets_its_samples_or_an_error(pair: Pair, kind: str, tmp_path: Path) -> None:
+    out = pair.copied(tmp_path)
+    read, unread, held = pair.reader(out), pair.reader(out), RAMDataset(out, **pair.rows)
+    values = _values(read)
+    kept = _values(held)
+    fastdata.prep(pair.new, out, overwrite=True, **pair.options)
+    assert tree(out) == tree(pair.new_store)
+    assert values == kept == _values(read) == _values(held) == pair.old_values
+    if kind == "table":  # which is read when it is opened
+        assert _values(unread) == pair.old_values
+    else:
+        with pytest.raises(StoreError, match=REPLACED):
+            _values(unread)
+    assert _values(pair.reader(out)) == pair.new_values
+
+
+def test_workers_of_a_loader_read_on(images: Pair, tmp_path: Path) -> None:
+    out = images.copied(tmp_path)
+    with Loader(LMDBDataset(out), 3, num_workers=1) as loader:
+        passing = iter(loader)
+        assert {int(value) for value in next(passing)[0].unique()} == {OLD}
+        fastdata.prep(images.new, out, overwrite=True, **images.options)
+        with suppress(StoreError):
+            for batch, _ in passing:
+                assert {int(value) for value in batch.unique()} == {OLD}
+        with pytest.raises(StoreError, match=REPLACED):
+            list(loader)
+
+
+_watchers: list[Callable[[], None]] = []
+_hooked = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("os.rename", "os.remove", "os.link", "os.rmdir", "os.mkdir") and _watchers:
+        watcher = _watchers.pop()  # what it does is not watched
+        watcher()
+        _watchers.append(watcher)
+
+
+@contextmanager
+def before_each_step(watcher: Callable[[], None]) -> Iterator[None]:
+    """Call a function whenever this process is about to change a name in a folder."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_audit)
+        _hooked = True
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.clear()
+
+
+def test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike(images: Pair, tmp_path: Path) -> None:
+    """A copy of the folder before a step is what a process leaves that is killed there."""
+    out, states = images.copied(tmp_path), tmp_path / "states"
+    early = LMDBDataset(out)
+    opened = list[tuple[Any, set[int]]]()
+
+    def look() -> None:
+        dataset = LMDBDataset(out)
+        opened.append((LMDBDataset(out), _values(dataset)))
+        with suppress(StoreError):
+            assert {int(value) for value in early[len(opened) % COUNT][0].unique()} == {OLD}
+        shutil.copytree(out, states / str(len(opened)))
+
+    fastdata.prep_plan(images.new, out, overwrite=True, **{k: v for k, v in images.options.items() if k != "workers"})
+    fastdata.prep_run(out, workers=1, progress="off")
+    assert _values(LMDBDataset(out)) == {OLD} and list(verify(out)) == []
+    with before_each_step(look):
+        assert fastdata.prep_finish(out).out == out
+    expected = tree(images.new_store)
+    assert tree(out) == expected
+    seen = [values for _, values in opened]
+    assert len(seen) > 30 and seen == sorted(seen, key=lambda values: values == {NEW}) and {OLD} in seen and {NEW} in seen
+    for dataset, values in opened:
+        with suppress(StoreError):
+            assert _values(dataset) == values
+    for state, values in zip(sorted(states.iterdir(), key=lambda path: int(path.name)), seen, strict=True):
+        assert _values(LMDBDataset(state)) == values and list(verify(state)) == [], state
+        fastdata.prep_finish(state)
+        assert tree(state) == expected, state
+
+
+def test_a_killed_replacement_goes_on_with_the_same_command(images: Pair, tmp_path: Path) -> None:
+    out, states = images.copied(tmp_path), list[Path]()
+
+    def copy() -> None:
+        if (out / "version-2/manifest.json").exists() and not (out / "manifest.json").exists():
+            states.append(Path(shutil.copytree(out, tmp_path / f"state-{len(states)}")))
+
+    with before_each_step(copy):
+        fastdata.prep(images.new, out, overwrite=True, **images.options)
+    assert len(states) > 5
+    middle = states[len(states) // 2]
+    again = fastdata.prep(images.new, middle, overwrite=True, **images.options)
+    assert again.resumed == COUNT and tree(middle) == tree(images.new_store)
+    assert fastdata.prep(images.new, states[-1], **images.options).resumed == COUNT
+    assert tree(states[-1]) == tree(images.new_store), "the command without --overwrite puts it in place too"
+    fastdata.prep(images.old, states[1], overwrite=True, **images.options)
+    assert tree(states[1]) == tree(images.old_store)
+    fastdata.append(images.old, states[0], workers=1)
+    assert len(LMDBDataset(states[0])) == 2 * COUNT and list(verify(states[0])) == []
+
+
+def test_in_tasks_with_another_plan_in_between(images: Pair, tmp_path: Path) -> None:
+    out, options = images.copied(tmp_path), {key: value for key, value in images.options.items() if key != "workers"}
+    assert not fastdata.prep_plan(images.new, out, overwrite=True, **{**options, "shard_samples": 2}).finished
+    fastdata.prep_run(out, task=0, of=2, workers=1, progress="off")
+    assert not fastdata.prep_plan(images.new, out, overwrite=True, **options).finished
+    assert fastdata.prep_run(out, task=0, of=2, workers=1, progress="off").made == 2
+    with pytest.raises(PrepError, match="lacks 2 of 4 shards"):
+        fastdata.prep_finish(out)
+    with pytest.raises(PrepError, match="was made, or begun, with other options"):
+        fastdata.prep(images.new, out, **images.options)
+    kept = {path.name: path.stat().st_ino for path in (out / "work/next/full").iterdir()}
+    assert len(kept) == 2 and _values(LMDBDataset(out)) == {OLD} and list(verify(out)) == []
+    fastdata.prep_plan(images.new, out, overwrite=True, **options)
+    summary = fastdata.prep(images.new, out, overwrite=True, **images.options)
+    assert (summary.resumed, summary.out) == (6, out) and tree(out) == tree(images.new_store)
+    assert kept.items() <= {path.name: path.stat().st_ino for path in (out / "full").iterdir()}.items()
+    assert fastdata.prep_finish(out).kept == COUNT and fastdata.prep_run(out, progress="off").made == 0
+
+
+def test_what_fails_leaves_the_old_store_as_it_was(images: Pair, tmp_path: Path) -> None:
+    out, broken = images.copied(tmp_path), tmp_path / "broken"
+    broken.mkdir()
+    (broken / "0.png").write_bytes(b"no image")
+    with pytest.raises(PrepError, match=r"0\.png"):
+        fastdata.prep(broken, out, overwrite=True, **images.options)
+    assert tree(out) == tree(images.old_store)
+    with pytest.raises(PrepError):
+        fastdata.prep(tmp_path / "nothing", out, overwrite=True, **images.options)
+    assert tree(out) == tree(images.old_store)
+
+
+def test_of_two_that_overwrite_one_is_refused(images: Pair, tmp_path: Path) -> None:
+    out = images.copied(tmp_path)
+    (out / "work").mkdir()
+    with (out / "work/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for prepare in (fastdata.prep, fastdata.prep_plan):
+            options = {key: value for key, value in images.options.items() if key != "workers"}
+            with pytest.raises(PrepError, match="another fastdata-prep is making"):
+                prepare(images.new, out, overwrite=True, **options)
+    shutil.rmtree(out / "work")
+    assert tree(out) == tree(images.old_store)
+
+
+def test_a_store_that_grew_is_replaced_with_all_its_versions(images: Pair, tmp_path: Path) -> None:
+    out = images.copied(tmp_path)
+    fastdata.append(images.old, out, workers=1)
+    grown, first = LMDBDataset(out), LMDBDataset(out / "version-1")
+    assert len(grown) == 2 * COUNT
+    states = list[set[int]]()
+    with before_each_step(lambda: states.append(_values(LMDBDataset(out)))):
+        fastdata.prep(images.new, out, overwrite=True, **images.options)
+    assert tree(out) == tree(images.new_store) and {frozenset(values) for values in states} == {frozenset({OLD}), frozenset({NEW})}
+    for dataset in (grown, first):
+        with pytest.raises(StoreError, match=REPLACED):
+            dataset[0]
+
+
+def test_a_tokenizer_is_trained_anew_and_replaced(tmp_path: Path) -> None:
+    for name, text in (("a", "the cat sat on the mat " * 30), ("b", "zebras zigzag over zebra crossings " * 30)):
+        (tmp_path / f"{name}.txt").write_text(text)
+    options = {"train_bpe": 270, "workers": 1}
+    out = fastdata.prep(tmp_path / "a.txt", tmp_path / "o.fds", **options).out
+    alone = fastdata.prep(tmp_path / "b.txt", tmp_path / "b.fds", **options).out
+    before = (out / "tokenizer.json").read_bytes()
+    fastdata.prep(tmp_path / "b.txt", out, overwrite=True, **options)
+    assert tree(out) == tree(alone) and (out / "tokenizer.json").read_bytes() != before
+
+
+def test_columns_are_replaced_with_the_rest(tmp_path: Path) -> None:
+    for name, value in (("a", 1), ("b", 2)):
+        root = _images(tmp_path / name, value)
+        rows = "".join(f"{path.name},{value},{'x' * value}\n" for path in sorted(root.iterdir()))
+        (tmp_path / f"{name}.csv").write_text("path,number,text\n" + rows)
+    options = {"label_column": "none", "codec": "rgb", "workers": 1}
+    made = {n: fastdata.prep(tmp_path / f"{n}.csv", tmp_path / f"{n}.fds", root=tmp_path / n, **options).out for n in "ab"}
+    out = Path(shutil.copytree(made["a"], tmp_path / "o.fds"))
+    fastdata.prep(tmp_path / "b.csv", out, root=tmp_path / "b", overwrite=True, **options)
+    assert tree(out) == tree(made["b"])
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments(images: Pair, tmp_path: Path) -> None:
+    """The whole process group dies; what is there is the old store or the new one, and the same command ends with the new one."""
+    out = images.copied(tmp_path)
+    command = (
+        *PREP,
+        images.new,
+        out,
+        "--codec",
+        "rgb",
+        "--shard-samples",
+        "3",
+        "--workers",
+        "2",
+        "--overwrite",
+        "--progress",
+        "off",
+    )
+    expected, killed = tree(images.new_store), 0
+    for state in ("work/next/work/plan.json", "work/next/work/shard-*.json", "work/next/samples.npy", "version-2", "work/lock"):
+        process = start(*command)
+        until(lambda out=out, state=state, process=process: list(out.glob(state)) or process.poll() is not None)
+        killed += process.poll() is None
+        kill_group(process)
+        assert len(_values(LMDBDataset(out))) == 1 and list(verify(out)) == []
+        again = run(*command)
+        assert again.returncode == 0, again.stderr
+        assert tree(out) == expected
+        shutil.rmtree(out)
+        out = images.copied(tmp_path)
+    assert killed >= 3
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_the_old_store(images: Pair, tmp_path: Path) -> None:
+    out = images.copied(tmp_path)
+    command = [*PREP, str(images.new), str(out), "--codec", "png", "--size", "600", "--upscale", "--overwrite", "--workers", "1"]
+    found = run("bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command)
+    assert found.returncode == 1 and "Traceback" not in found.stderr, found.stderr
+    assert _values(LMDBDataset(out)) == {OLD} and list(verify(out)) == []
+    kept = Store(out).manifest
+    assert kept.variants[0].name == "full" and {*tree(out / "full")} == {*tree(images.old_store / "full")}
