@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +24,13 @@ if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the mac
 
 # Python keeps these for the life of a process, as torch 2.6 does with its compiler
 HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of `stores.folder` for all processes of a run. The first of them removes it, since others may be killed."""
+    if "FASTDATA_TESTS" not in os.environ:
+        root = os.environ["FASTDATA_TESTS"] = tempfile.mkdtemp(prefix="fastdata-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(root, ignore_errors=True))
 
 
 def _processes() -> set[int]:

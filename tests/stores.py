@@ -30,7 +30,7 @@ _keep: list[TemporaryDirectory[str]] = []  # removed when the tests' process end
 
 def folder() -> Path:
     """A new folder that lives as long as the tests."""
-    _keep.append(TemporaryDirectory(prefix="fastdata-tests-"))
+    _keep.append(TemporaryDirectory(prefix="fastdata-tests-", dir=os.environ.get("FASTDATA_TESTS")))
     return Path(_keep[-1].name)
 
 
