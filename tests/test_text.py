@@ -285,6 +285,8 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
     (root / "latin.txt").write_bytes("café".encode("latin-1"))
     (root / "cut.txt.gz").write_bytes(gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-2000])
     (root / "cut.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "first"}\n' * 3 + random.Random(0).randbytes(9000))[:-20])
+    for name in ("zero.jsonl.gz", "zero.txt.zst"):
+        (root / name).write_bytes(b"")
     (root / "no.parquet").write_bytes(b"PAR1 is not enough")
     (root / "gone.txt").symlink_to(tmp_path / "nowhere")
     (root / "picture.jpg").write_bytes(b"")
@@ -296,6 +298,8 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
         "gone.txt": "broken-link",
         "latin.txt": "not-utf8",
         "no.parquet": "undecodable",
+        "zero.jsonl.gz": "truncated",
+        "zero.txt.zst": "truncated",
     }
     assert summary.skipped == {".jpg": 1} and "fine" in fastdata.TokenDataset(tmp_path / "o.fds", 2, mode="document").decode(
         tokens(tmp_path / "o.fds")

@@ -126,6 +126,9 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
         CodecError: the file is damaged, or not UTF-8 but UTF-16.
     """
     if packed:
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise CodecError("it has 0 bytes, which no compressed file has", "truncated")
         blocks = filter(None, _gzip(path) if packed == "gzip" else _zstd(path))
         for head in islice(blocks, 1):
             _refuse_utf16(path, head)
