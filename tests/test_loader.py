@@ -280,8 +280,9 @@ def test_wrong_arguments():
     wrong("give both rank and world_size", batch_size=8, rank=0)
     wrong("rank is 2 of world_size 2, but ranks count from 0", batch_size=8, rank=2, world_size=2)
     wrong("datasets with len", batch_size=8, dataset=iter([1]), error=TypeError)
-    with pytest.raises(ValueError, match="epoch is -1"):
-        Loader(augmented(), 8, num_workers=0).set_epoch(-1)
+    for epoch in (-1, 2**32 - 1, 2**32):
+        with pytest.raises(ValueError, match=f"epoch is {epoch}, but must be from 0 to 4294967294"):
+            Loader(augmented(), 8, num_workers=0).set_epoch(epoch)
     with pytest.raises(LoaderError, match=r"the sampler ended after 7 indices, but its len\(\) is 10"):
         list(Loader(augmented(), 4, sampler=Short(), num_workers=0))
 

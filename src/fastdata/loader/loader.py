@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fastdata.data.random import SPLIT_EPOCH
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
@@ -225,9 +226,12 @@ class Loader:
         """Deliver this epoch next, from its beginning; a pass that has delivered batches ends.
 
         Right after `load_state_dict`, setting the resumed epoch keeps the position in it.
+
+        Raises:
+            ValueError: epoch is not from 0 to 2^32 - 2.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch is {epoch}, but must not be negative")
+        if not 0 <= epoch < SPLIT_EPOCH:
+            raise ValueError(f"epoch is {epoch}, but must be from 0 to {SPLIT_EPOCH - 1}: random numbers would repeat")
         if self._begun or epoch != self._epoch:
             self._move_to(epoch, 0)
 
