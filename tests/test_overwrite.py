@@ -188,6 +188,7 @@ def test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike(ima
         assert tree(state) == expected, state
 
 
+@pytest.mark.slow
 def test_a_killed_replacement_goes_on_with_the_same_command(images: Pair, tmp_path: Path) -> None:
     out, states = images.copied(tmp_path), list[Path]()
 
@@ -267,6 +268,7 @@ def test_a_store_that_grew_is_replaced_with_all_its_versions(images: Pair, tmp_p
             dataset[0]
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_trained_anew_and_replaced(tmp_path: Path) -> None:
     for name, text in (("a", "the cat sat on the mat " * 30), ("b", "zebras zigzag over zebra crossings " * 30)):
         (tmp_path / f"{name}.txt").write_text(text)
@@ -278,6 +280,7 @@ def test_a_tokenizer_is_trained_anew_and_replaced(tmp_path: Path) -> None:
     assert tree(out) == tree(alone) and (out / "tokenizer.json").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_columns_are_replaced_with_the_rest(tmp_path: Path) -> None:
     for name, value in (("a", 1), ("b", 2)):
         root = _images(tmp_path / name, value)
