@@ -285,6 +285,24 @@ def test_a_pass_left_in_the_middle_of_what_was_copied_at_once_goes_on_there(coun
         assert np.array_equal(rows_of(taken(first, 2)), expected[:16])
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("mode", ["random", "sequential", "document"])
+def test_many_small_epochs_are_those_that_new_loaders_begin_with(mode: str, drop_last: bool) -> None:
+    rows = TokenDataset(store(), 50, mode=mode)
+    options: dict[str, Any] = {"batch_size": len(rows) // 5 + 1, "shuffle": True, "drop_last": drop_last, "seed": 3}
+    loader = Loader(rows, **options)
+    for epoch in range(20):
+        if epoch == 12:
+            next(iter(loader))  # a pass that ends early: the next one begins anew
+            continue
+        new = Loader(rows, **options)
+        new.set_epoch(epoch)
+        for batch, expected in zip(loader, new, strict=True):
+            found, wanted = ([each] if isinstance(each, torch.Tensor) else [*each] for each in (batch, expected))
+            assert all(map(torch.equal, found, wanted))
+            assert (batch.position, batch.ids.tolist()) == (expected.position, expected.ids.tolist())
+
+
 @pytest.mark.parametrize("pieces", [3, 50, 3000])
 @pytest.mark.parametrize("length", [1, 30])
 def test_places_in_memory_are_those_of_a_plain_search(pieces: int, length: int) -> None:

@@ -28,11 +28,14 @@ class Direct(Engine):
 
     Args:
         dataset: has `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row per sample, and
-            `gather(rows, pin=)`, which returns the batch. If it has `at_once`, that many rows are gathered for several batches,
-            which are views of them; `gather` then returns a tensor or a tuple of tensors.
+            `gather(rows, pin=)`, which returns the batch. `epoch` is a number, or an array with that of each sample. If it has
+            `at_once`, that many rows are gathered for several batches, which are views of them; `gather` then returns a tensor or
+            a tuple of tensors.
         requests: the requests, in order.
         pin: page-lock the batches.
     """
+
+    across = True  # whether the rows of several epochs are located at once
 
     def __init__(self, dataset: Any, requests: Requests, *, pin: bool) -> None:
         self._dataset = dataset
@@ -52,20 +55,23 @@ class Direct(Engine):
     def _made(self) -> Iterator[tuple[Request, Any]]:
         """Yield batches without end. To spread the cost of a call, locate the rows of many batches and gather several at once."""
         while True:
-            requests = self._requests.take()
+            requests = self._requests.take(across=self.across)
             located = self._locate(requests)
-            rows = len(requests[0].indices)
-            count = max(getattr(self._dataset, "at_once", 1) // rows, 1)
-            for k in range(0, len(requests), count):
-                group = requests[k : k + count]
-                data = self._dataset.gather(located[k * rows : (k + count) * rows], pin=self._pin)
-                yield from zip(group, [data] if len(group) == 1 else _chunks(data, len(group)), strict=True)
+            stop = 0
+            for group in _groups(requests, getattr(self._dataset, "at_once", 1)):
+                rows = [len(request.indices) for request in group]
+                start, stop = stop, stop + sum(rows)
+                data = self._dataset.gather(located[start:stop], pin=self._pin)
+                yield from zip(group, [data] if len(group) == 1 else _parts(data, rows), strict=True)
 
     def _locate(self, requests: list[Request]) -> Array:
         first = requests[0]
         indices = np.concatenate([request.indices for request in requests])
         repeats = None if first.repeats is None else np.concatenate([request.repeats for request in requests])
-        located: Array = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
+        epoch: Any = first.epoch
+        if requests[-1].epoch != epoch:
+            epoch = np.repeat(*np.array([(request.epoch, len(request.indices)) for request in requests]).T)
+        located: Array = self._dataset.locate(indices, seed=first.seed, epoch=epoch, repeats=repeats)
         return located
 
     def ready(self) -> bool:
@@ -75,6 +81,18 @@ class Direct(Engine):
         self._batches = self._made()
 
 
-def _chunks(data: Any, count: int) -> Iterable[Any]:
-    """Return views of equal parts of a tensor, or of each tensor of a tuple."""
-    return zip(*(each.chunk(count) for each in data), strict=True) if isinstance(data, tuple) else data.chunk(count)
+def _groups(requests: list[Request], at_once: int) -> Iterator[list[Request]]:
+    """Divide requests into groups of at most `at_once` rows, or of one request."""
+    group, rows = list[Request](), 0
+    for request in requests:
+        rows += len(request.indices)
+        if group and rows > at_once:
+            yield group
+            group, rows = [], len(request.indices)
+        group.append(request)
+    yield group
+
+
+def _parts(data: Any, rows: list[int]) -> Iterable[Any]:
+    """Return views of parts of a tensor, or of each tensor of a tuple."""
+    return zip(*(each.split(rows) for each in data), strict=True) if isinstance(data, tuple) else data.split(rows)

@@ -294,15 +294,15 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         if self._begun:
             self._next_epoch()
-        self._planned()
+        requests = self._planned().requests
         self._pass += 1
         if self._engine is not None and not self._engine.alive():
             self.close()  # a worker died since the last batch: start new ones
-        return self._requests.during(self._deliver(self._pass))
+        return requests.during(self._deliver(self._pass))
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self.backend == "auto":
-            self.backend, self.backend_reason = choose_backend(self, self._requests.rows(), self._sizes.at(self._epoch))
+            self.backend, self.backend_reason = choose_backend(self, self._planned().requests.rows(), self._sizes.at(self._epoch))
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # the sampler may have changed between passes: draw its list again
         while self._has_next(this_pass):
@@ -328,7 +328,7 @@ class Loader:
 
     @property
     def _requests(self) -> Requests:
-        return self._planned().requests
+        return (self._plan or self._planned()).requests
 
     def _position(self) -> tuple[int, int, Sizes]:
         return self._epoch, self._consumed, self._sizes

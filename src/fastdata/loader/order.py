@@ -19,6 +19,7 @@ __all__ = ["EpochOrder", "Part", "order_keys", "permute", "permute_each"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDS = 12
+FEW_NUMBERS = 4  # times the places that are asked for
 LEAST_BITS = 8  # with fewer bits the rounds have too few functions to choose from
 ORDER_STREAM = 0xFFFFFFFF  # a counter word that separates these keys from the samples' random numbers
 
@@ -26,9 +27,12 @@ ORDER_STREAM = 0xFFFFFFFF  # a counter word that separates these keys from the s
 def permute(places: Array, n: int, keys: Array) -> Array:
     """Return the images of `places` under a permutation of 0 .. n-1, int64. `keys` are uint32 [ROUNDS]."""
     bits = max(LEAST_BITS, (n - 1).bit_length())
-    out = _feistel(np.asarray(places, np.uint64), bits, keys)
+    places = np.asarray(places, np.uint64)
+    few = 1 << bits <= FEW_NUMBERS * len(places)  # so few that computing the whole network once costs less than the last steps
+    network = _feistel(np.arange(1 << bits, dtype=np.uint64), bits, keys) if few else None
+    out = _feistel(places, bits, keys) if network is None else network[places]
     while (outside := np.flatnonzero(out >= n)).size:
-        out[outside] = _feistel(out[outside], bits, keys)
+        out[outside] = _feistel(out[outside], bits, keys) if network is None else network[out[outside]]
     return out.astype(np.int64)
 
 

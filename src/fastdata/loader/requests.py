@@ -96,6 +96,7 @@ class Requests:
         self.generation += 1
         self._restarted_at = epoch, start
         self._epoch, self._start = epoch, start
+        self._fills = 1
         self.sizes = sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
@@ -155,11 +156,22 @@ class Requests:
         """Return the number of a batch, counted from the first one of epoch 0."""
         return request.epoch * -(-self._stop // self._batch) + request.start // self._batch
 
-    def take(self) -> list[Request]:
-        """Return the next requests, one or more of one epoch, without slots."""
-        self.fill()
-        taken = list(map(self._handed_out, self._ready))
-        self._ready.clear()
+    def take(self, *, across: bool = False) -> list[Request]:
+        """Return the next requests, one or more, without slots.
+
+        Args:
+            across: they may be of several epochs, if these are small: more each time, until the next restart. What a sampler draws
+                is of one epoch.
+        """
+        taken, samples = list[Request](), 0
+        fills = self._fills if across and self._sampler is None and self._batch_sampler is None else 1
+        while not taken or (fills > 0 and samples < AHEAD // 2):
+            self.fill()
+            samples += sum(len(request.indices) for request in self._ready)
+            taken += map(self._handed_out, self._ready)
+            self._ready.clear()
+            fills -= 1
+        self._fills = min(2 * self._fills, AHEAD)
         return taken
 
     def fill(self) -> None:

@@ -116,6 +116,8 @@ class Resident(Direct):
         num_workers: processes that decode them, once.
     """
 
+    across = False  # epochs may have sizes of their own
+
     def __init__(self, dataset: Any, requests: Requests, device: torch.device, num_workers: int) -> None:
         super().__init__(None, requests, pin=False)
         self._source = dataset

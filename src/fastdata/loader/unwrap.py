@@ -33,7 +33,7 @@ class WatchedDataset:
     def __init__(self, dataset: Any, collate: Any) -> None:
         self._original = dataset
         self.dataset = _unwrap(dataset)
-        self._settings = _settings(self.dataset), _settings(self._original)
+        self._settings = self._found()
         if collate is not None and (isinstance(self.dataset, SlotDataset) or is_direct(self.dataset)):
             raise ValueError(
                 f"collate_fn is for other datasets: a {type(self.dataset).__name__} makes whole batches itself. Give it a "
@@ -46,7 +46,7 @@ class WatchedDataset:
         Raises:
             LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
         """
-        before, now = self._settings, (_settings(self.dataset), _settings(self._original))
+        before, now = self._settings, self._found()
         if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
                 f"a transform was set inside a {type(self._original).__name__} after the Loader had unwrapped it: "
@@ -54,6 +54,10 @@ class WatchedDataset:
             )
         self._settings = now
         return now != before
+
+    def _found(self) -> tuple[list[Any], list[Any]]:
+        own = _settings(self.dataset)
+        return own, own if self.dataset is self._original else _settings(self._original)
 
 
 def _settings(dataset: Any) -> list[Any]:

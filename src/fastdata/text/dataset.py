@@ -171,12 +171,17 @@ class TokenDataset(TakesNoTransform, Dataset[Any]):
         batch = self.gather(self._locate(np.array([index % len(self)]), u))
         return tuple(value[0] for value in batch) if isinstance(batch, tuple) else batch[0]
 
-    def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> Array:
-        """Return the places of samples in the stream, for `gather`: one row for each sample."""
-        ids = np.asarray(indices, np.int64)
-        if len(ids) and not -len(self) <= ids.min() <= ids.max() < len(self):
-            raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {len(self)} rows")
-        ids = ids % len(self)
+    def locate(self, indices: Array, *, seed: int, epoch: int | Array, repeats: Array | None = None) -> Array:
+        """Return the places of samples in the stream, for `gather`: one row for each sample.
+
+        epoch: of all samples, or of each.
+        """
+        ids, count = np.asarray(indices, np.int64), len(self)
+        low, high = ids.min(initial=0), ids.max(initial=0)
+        if not -count <= low <= high < count:
+            raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {count} rows")
+        if low < 0:
+            ids = ids % count
         keys = repeated(ids, repeats)
         return self._locate(ids, _fractions(seed, epoch, keys) if self.mode == "random" else None)
 
@@ -326,7 +331,7 @@ def _ends(store: Store) -> Array:
     return ends
 
 
-def _fractions(seed: int, epoch: int, keys: Array) -> Array:
+def _fractions(seed: int, epoch: int | Array, keys: Array) -> Array:
     """Draw a number in [0, 1) for each key, with 53 random bits: a store may have more than 2^32 tokens."""
     ids = keys.astype(np.uint64)
     high, low, _, _ = philox((ids & LOW, ids >> SHIFT, 0, seed >> 32), (seed & 0xFFFFFFFF, epoch))
