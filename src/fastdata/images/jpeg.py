@@ -76,10 +76,9 @@ def _with_index(data: Array) -> bytes:
     head = data[:4096].tobytes()  # cv2 writes about 600 bytes before the scan
     scan = scan_start(head, 2)
     body = data[scan:]
-    at = np.flatnonzero(body[:-1] == 0xFF)
-    marker = body[at + 1]
-    ends = at[((marker >= 0xD0) & (marker <= 0xD7)) | (marker == 0xD9)] + 2
-    lengths = np.diff(ends, prepend=0)
+    (at,) = (body[:-1] == 0xFF).nonzero()
+    lengths = at[body[at + 1] != 0] + 2  # 0 follows a byte of data; all others end a segment: RSTm, or EOI
+    lengths[1:] -= lengths[:-1].copy()
     insert = 2 + 2 + int.from_bytes(head[4:6], "big")  # after JFIF's APP0, which must come first
     return b"".join([head[:insert], _index_segments(lengths), data[insert:].tobytes()])
 
@@ -93,10 +92,13 @@ def scan_start(data: bytes | memoryview, at: int) -> int:
 
 def _index_segments(lengths: Array) -> bytes:
     """Pack the lengths as bytes, and list longer ones after them. Two bytes for each would make a photo about 1 % larger."""
-    long = np.flatnonzero(lengths > 0xFF)
-    rest = np.zeros(len(long), LONG)
-    rest["place"], rest["high"] = long, lengths[long] >> 8
-    packed = len(lengths).to_bytes(4, "little") + lengths.astype(np.uint8).tobytes() + rest.tobytes()
+    (long,) = (lengths > 0xFF).nonzero()
+    rest = b""
+    if len(long):
+        high = np.empty(len(long), LONG)
+        high["place"], high["high"] = long, lengths[long] >> 8
+        rest = high.tobytes()
+    packed = len(lengths).to_bytes(4, "little") + lengths.astype(np.uint8).tobytes() + rest
     chunks = [packed[k : k + CHUNK_BYTES] for k in range(0, len(packed), CHUNK_BYTES)]
     out = []
     for number, chunk in enumerate(chunks):
