@@ -21,7 +21,7 @@ import pytest
 
 from fastdata import prep
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.run import CODE
+from fastdata.prepare.spawn import CODE
 from fastdata.prepare.worker import STATUS
 from fastdata.store.store import Store
 from fastdata.store.verify import verify

@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import lmdb
 import numpy as np
+import psutil
 import pytest
 import xxhash
 from PIL import Image, ImageOps
@@ -24,6 +25,7 @@ from fastdata import prep
 from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.images.pixels import decode_record
 from fastdata.images.prepare import ImageRecipe, prepare_image
+from fastdata.prepare.spawn import spares
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import Array, encode, picture, tree, write_pictures
@@ -458,3 +460,18 @@ def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path) -> None:
     (tmp_path / "in/big.png").write_bytes(encode(np.zeros((200, 200), np.uint8), ".png"))
     summary = prep(tmp_path / "in", tmp_path / "o.fds", max_pixels=200 * 200 - 1, workers=1)
     assert (summary.kept, summary.rejected) == (2, {"too-large": 1})
+
+
+def test_a_run_takes_the_processes_that_wait_also_dead_ones_and_ends_the_others(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 12)
+    prep(tmp_path / "in", tmp_path / "plain.fds", workers=1)
+    before = {*psutil.Process().children()}
+    with spares(2):
+        assert len({*psutil.Process().children()} - before) == 2
+        prep(tmp_path / "in", tmp_path / "a.fds", workers=1)
+    with spares(1):
+        (spare,) = {*psutil.Process().children()} - before
+        spare.kill()
+        prep(tmp_path / "in", tmp_path / "b.fds", workers=1)
+    assert {*psutil.Process().children()} == before
+    assert tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds") == tree(tmp_path / "plain.fds")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -95,11 +96,19 @@ def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: A
     """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
     SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
+    from fastdata.prepare.spawn import spares
+
+    here = not dry_run and options["engine"] == "local" and os.path.lexists(options["source"])
+    with spares(options["workers"]) if here else nullcontext():
+        _prepare(dry_run, max_reject_rate, append, _given(options))
+
+
+def _prepare(dry_run: bool, max_reject_rate: float, append: str | None, options: dict[str, Any]) -> None:
+    """Run the command, while workers start."""
     from fastdata.prepare import grow, report
     from fastdata.prepare.estimate import estimate
     from fastdata.prepare.job import prep
 
-    options = _given(options)
     slurm = {name: options.pop(name) for name in ("tasks", "sbatch", "submit")}
     if options["engine"] != "slurm" and (wrong := [name for name, value in slurm.items() if value]):
         raise click.UsageError(f"--{wrong[0]} belongs to --engine slurm: add it, or leave --{wrong[0]} out")

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
-import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,18 +16,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import connection
 from pathlib import Path
-from socket import socketpair
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from fastdata.children import uninterrupted
 from fastdata.errors import PrepError, StoreError
 from fastdata.machine import free_memory
 from fastdata.prepare.launchers import local_tasks
 from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import strikes_path
+from fastdata.prepare.spawn import take
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
 from fastdata.remote.session import has_room
 from fastdata.store.files import WORK, unique, write_atomic
@@ -41,7 +35,6 @@ __all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
 
 TICK_S = 0.1
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
-CODE = "import sys; from fastdata.prepare.worker import main; main(*map(int, sys.argv[1:]))"
 
 COPIES = 3  # files of inputs that a worker may keep in the cache: two that it reads, and one that it reads next
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
@@ -55,22 +48,10 @@ class _Worker:
     """A worker process, its task, and when its place in the task last changed."""
 
     def __init__(self, job: Job) -> None:
-        ours, theirs = socketpair()
-        self._status = tempfile.TemporaryFile()  # shared memory that needs no cleanup
-        self._status.write(bytes(STATUS.itemsize))  # unlike truncate, this raises on a full disk; writing to the map would crash
-        self._status.flush()
-        self.progress: Any = np.frombuffer(mmap.mmap(self._status.fileno(), STATUS.itemsize), STATUS)
+        self._spawned = take()
+        self.pipe = self._spawned.pipe
+        self.progress: Any = np.frombuffer(self._spawned.memory, STATUS, 1)
         self.progress["place"] = -1
-        alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
-        with theirs, alive, uninterrupted():
-            descriptors = theirs.fileno(), self._status.fileno(), alive.fileno()
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", CODE, *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONUTF8": "1"},
-            )
-        self.pipe = connection.Connection(ours.detach())
         self.task: Task | None = None
         self._place = -1
         self._since = 0.0
@@ -99,11 +80,7 @@ class _Worker:
 
     def stop(self) -> str:
         """End the process and return how it ended."""
-        self.process.kill()  # has no effect if it is dead already
-        code = self.process.wait()
-        self.pipe.close()
-        self._alive.close()
-        self._status.close()
+        code = self._spawned.end()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 

@@ -1,7 +1,7 @@
 """A worker process, which makes the files of one shard after another. Its parent publishes them.
 
 Killed at any moment, it leaves at most temporary files.
-fastdata.prepare.run starts it as `python -c "...; main(connection, status)"`. It never imports torch.
+fastdata.prepare.spawn starts it as `python -c "...; main(connection, status)"`. It never imports torch.
 """
 
 from __future__ import annotations

@@ -1,0 +1,79 @@
+"""Worker processes that have no job yet: while their parent plans, they start Python and import what they need."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection
+from socket import socketpair
+
+from fastdata.children import uninterrupted
+from fastdata.machine import available_cores
+
+__all__ = ["CODE", "Spawned", "spares", "take"]
+
+CODE = "import sys; from fastdata.prepare.worker import main; main(*map(int, sys.argv[1:]))"
+STATUS_BYTES = 64  # more than those of `fastdata.prepare.worker.STATUS`
+MOST = 4  # spares: a small store may need no more, and the others start when the plan is known
+
+_spares: list[Spawned] = []
+
+
+class Spawned:
+    """A worker process.
+
+    Attributes:
+        process: it.
+        pipe: for its job and its tasks.
+        memory: shared with it, for its status.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socketpair()
+        status = tempfile.TemporaryFile()  # shared memory that needs no cleanup
+        status.write(bytes(STATUS_BYTES))  # unlike truncate, this raises on a full disk; writing to the map would crash
+        status.flush()
+        self.memory = mmap.mmap(status.fileno(), STATUS_BYTES)
+        alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
+        with theirs, alive, status, uninterrupted():
+            descriptors = theirs.fileno(), status.fileno(), alive.fileno()
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CODE, *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONUTF8": "1"},
+            )
+        self.pipe = connection.Connection(ours.detach())
+
+    def end(self) -> int:
+        """End the process, and return its exit code."""
+        self.process.kill()  # has no effect if it is dead already
+        code = self.process.wait()
+        self.pipe.close()
+        self._alive.close()
+        return code
+
+
+@contextmanager
+def spares(count: int | None) -> Iterator[None]:
+    """Start a few processes for the workers that are needed in this context. Those that none has taken end with it.
+
+    count: of the workers; None: one for each core.
+    """
+    with suppress(OSError):  # whoever needs a process will try again, and report it
+        _spares.extend(Spawned() for _ in range(min(count or available_cores(), MOST)))
+    try:
+        yield
+    finally:
+        while _spares:
+            _spares.pop().end()
+
+
+def take() -> Spawned:
+    """Return a spare process, or a new one."""
+    return _spares.pop() if _spares else Spawned()
