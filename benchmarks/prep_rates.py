@@ -2,6 +2,7 @@
 
     python benchmarks/prep_rates.py                 about 15 minutes on 2 cores
     python benchmarks/prep_rates.py --quick         the same steps on few images: does it work?
+    python benchmarks/prep_rates.py --startup --images 1000     photos to 256 only, from the start of each program
 
 Contestants take turns; ratios are formed within a round, and medians over the rounds are reported.
 
@@ -55,13 +56,14 @@ class Job:
     Attributes:
         out: what it makes; removed before each run.
         late: runs that were too short for start-up to be left out.
+        startup: do not leave it out.
         pss: bytes of all its processes together, half-way, in each run.
     """
 
     def __init__(self, images: list[str], out: Path, command: list[str]) -> None:
         self.images, self.out, self.command = images, out, command
         self.bytes = sum(Path(p).stat().st_size for p in images)
-        self.late = 0
+        self.late, self.startup = 0, False
         self.pss: list[int] = []
 
     def measure(self, _: float) -> Any:
@@ -79,7 +81,7 @@ class Job:
                 said.append(line)
                 continue
             done = json.loads(line)["done"]
-            if not first[0] and LEAD * count <= done < count / 2:
+            if not self.startup and not first[0] and LEAD * count <= done < count / 2:
                 first = done, now
             if not half and count / 2 <= done < count:
                 half = True
@@ -184,6 +186,10 @@ def jobs(args: argparse.Namespace, work: Path) -> dict[Key, Job]:
             found[group, name] = job
 
     add(SMALL, small, 256, [BARE, PLAIN, *([MDS] if args.mds_python else []), PREP])
+    if args.startup:
+        for job in found.values():
+            job.startup = True
+        return found
     add(PHOTOS, small, 512, [PREP, PREP3])
     for group, megabytes, names in ((MEDIUM, 2.5, [BARE, PREP, PREP3]), (LARGE, 5.0, [BARE, PREP])):
         made = mosaics(files, min(args.mosaics, 2 if args.quick else 12), megabytes, work / f"mosaics-{megabytes}")
@@ -254,6 +260,7 @@ def main() -> None:
     args = arguments()
     from fastdata.bench.harness import interleave, machine, write_json, write_markdown
 
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # an installed package has its bytecode
     with tempfile.TemporaryDirectory(prefix="prep-rates-", dir=args.work) as folder:
         work = Path(folder)
         all_jobs = jobs(args, work)
@@ -270,7 +277,7 @@ def main() -> None:
         found["command"] = f"python benchmarks/{found['command']}"
         settings = {name: getattr(args, name) for name in ("images", "mosaics", "rounds", "workers")}
         out = args.out or (work if args.quick else HERE / "results")
-        stem = out / f"prep-{datetime.now(timezone.utc):%Y%m%d}"
+        stem = out / f"prep-{'startup-' if args.startup else ''}{datetime.now(timezone.utc):%Y%m%d}"
         write_json(f"{stem}.json", {"machine": found, "settings": settings, **result})
         write_markdown(f"{stem}.md", "Rates of fastdata-prep", lines, found | settings)
         print(f"\nthe same in {stem}.json and .md" if args.out or not args.quick else "\na smoke test: nothing is kept")
@@ -288,6 +295,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mds-python", help="Python of an environment with mosaicml-streaming and opencv-python-headless")
     parser.add_argument("--work", type=Path, help="folder for a temporary folder of some gigabytes")
     parser.add_argument("--out", type=Path, help="where the results go (benchmarks/results)")
+    parser.add_argument("--startup", action="store_true", help="count start-up, for photos to 256 only")
     parser.add_argument("--quick", action="store_true", help="few images, one round: a smoke test; keeps results only with --out")
     args = parser.parse_args()
     for name, full, quick in (("images", 4000, 200), ("mosaics", 320, 8), ("rounds", 5, 1)):
