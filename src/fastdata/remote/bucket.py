@@ -98,7 +98,7 @@ class Bucket:
         self._api = obstore
         self._hedge = Hedge()
         self.plain = is_plain(self.url, storage or {})
-        with self._explained(""):
+        with self._explained(""), _sound_options(self.url, storage or {}):
             options = _options(self.url, storage or {}, create=create)
             self._store: Any = from_url(self.url, **options)
             self._late = 0
@@ -289,6 +289,18 @@ class Bucket:
             where = f"{self.url}/{path}" if path else self.url
             cause = _cause(error, known)
             raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT) from None
+
+
+@contextmanager
+def _sound_options(url: str, storage: Storage) -> Iterator[None]:
+    """Name the options of a client where obstore fails in another way than by an error of its own: it may panic."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, TypeError) and type(error).__name__ != "PanicException":  # which is no Exception
+            raise
+        given = ", ".join(sorted(map(str, storage))) or "none"
+        raise RemoteError(f"{url}: an option of storage is wrong ({given}): {str(error)[:300]}") from None
 
 
 def _words(error: Exception) -> str:
