@@ -50,7 +50,7 @@ def test_it_never_takes_more_than_its_limit_and_what_is_used_last_goes(tmp_path:
     put(cache, "d", 300, next_use)
     assert names(cache) == {"b", "c", "d"} and cache.used() == 900
     with pytest.raises(CacheFullError, match=r"cache_size is 1.0 kB"):  # nothing that is used later than in 25 samples is there
-        put(cache, "e", 300, next_use, before=25.0, wait_s=0.1)
+        put(cache, "e", 300, next_use, spared=lambda path: next_use(path) <= 25.0)
     assert names(cache) == {"b", "c", "d"}
 
 

@@ -41,6 +41,7 @@ class FaultServer:
         stall_s: how long an answer stalls before the connection ends.
         slow_from: answers of so many bytes or more come a thousand times as slowly as one would wait.
         requests, nbytes: GETs and bytes of each path.
+        whole: answers with all bytes of it.
         made: the faults that were made.
     """
 
@@ -56,6 +57,7 @@ class FaultServer:
         self.stall_s = STALL_S
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
+        self.whole: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._lock = threading.Lock()
@@ -175,6 +177,7 @@ class FaultServer:
         self._send(connection, body)
         with self._lock:
             self.nbytes[path] += len(body)
+            self.whole[path] += len(body) == size
         if fault == "stall":
             self._closed.wait(self.stall_s)
         return fault not in ("cut", "stall")

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, R
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
 from faults import FaultServer, serving
+from reference import lanes
 from support import tree, until, write_pictures
 
 KINDS = {
@@ -245,8 +247,6 @@ def test_the_first_batch_comes_by_ranges_while_shards_are_slow(tmp_path: Path, s
     root.mkdir()
     for k in range(60):
         np.random.default_rng(k).integers(0, 256, (64, 64, 3), np.uint8).tofile(root / f"{k}.raw")
-    import cv2
-
     for path in sorted(root.glob("*.raw")):
         cv2.imwrite(str(path.with_suffix(".png")), np.fromfile(path, np.uint8).reshape(64, 64, 3))
         path.unlink()
@@ -376,6 +376,56 @@ def test_a_cache_that_is_too_small_is_refused_with_a_size_that_works(many: Path,
         end.set()
         watcher.join()
     assert 0 < most[0] <= least + 300_000  # one shard
+
+
+def fewest(shards: list[int], room: int, held: int) -> int:
+    """How many shards have to be fetched for samples in these shards: what is used last goes, but not what the last samples used.
+
+    Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
+    """
+    found, cached = 0, set[int]()
+    for k, shard in enumerate(shards):
+        if shard not in cached:
+            found += 1
+            if len(cached) == room:
+                spare = cached - set(shards[max(k - held, 0) : k]) or cached
+                cached.remove(max(spare, key=lambda one: shards.index(one, k) if one in shards[k:] else len(shards)))
+            cached.add(shard)
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_least_cache_fetches_little_more_than_it_must(workers: int, tmp_path: Path) -> None:
+    """Shards of 30 and 31 samples, so that lanes begin and end a few samples from the border of a shard."""
+    (tmp_path / "in").mkdir()
+    for k in range(972):
+        assert cv2.imwrite(str(tmp_path / f"in/{k:03d}.png"), np.full((32, 32, 3), k % 251, np.uint8))
+    out = fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=32, codec="rgb", workers=1, shard_samples=31).out
+    fastdata.publish(out, f"file://{tmp_path}/served/x.fds")
+    manifest = read_manifest(out)
+    counts, size = list(manifest.shard_samples), max(s.bytes for s in manifest.variants[0].shards)
+    epochs, batch = 4, 16
+
+    def read(server: FaultServer, name: str, room: int) -> None:
+        dataset = LMDBDataset(f"{server.url}/x.fds", cache=tmp_path / name, cache_size=room)
+        with Loader(dataset, batch, seed=5, shuffle=True, num_workers=workers) as loader:
+            for _ in range(epochs):
+                for _ in loader:
+                    time.sleep(0.01)
+                    assert used(tmp_path / name) <= room + 2 * size  # a shard that is renamed may be seen twice
+
+    with serving(tmp_path / "served") as server:
+        with pytest.raises(StoreError, match=r"give cache_size=\d+ or more") as refused:
+            read(server, "small", 2 * size)
+        least = int(re.findall(r"cache_size=(\d+)", str(refused.value))[0])
+        server.whole.clear()
+        read(server, "cache", least)
+        fetched = sum(count for path, count in server.whole.items() if "shard-" in path)
+    firsts = np.cumsum([0, *counts])
+    order = np.concatenate([lanes(counts, 8, 5, epoch) for epoch in range(epochs)])
+    shards = (np.searchsorted(firsts, order, "right") - 1).tolist()
+    must = fewest(shards, least // size, batch * (2 * workers + 1))
+    assert len(counts) == 32 and fetched <= 1.2 * must, (fetched, must, least // size)
 
 
 TRAINER = """

@@ -120,7 +120,7 @@ class Requests:
             return (self._drawn[0, start:] if own and self._drawn is not None else np.zeros(0, np.int64)), epoch, self._stop
         full = min(max(AHEAD * self._part.world_size // self._batch, 1), (self._stop - start) // self._batch)
         stop = start + full * self._batch if full else self._stop
-        return self._order.at(epoch, self._part.places(start, stop, self._batch)[0]), epoch, stop
+        return self._order.at(epoch, self._places(start, stop)[0]), epoch, stop
 
     def during(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return the batches of a pass. Where a remote dataset comes from learns when the pass begins and ends."""
@@ -134,13 +134,8 @@ class Requests:
 
     def _handed_out(self, request: Request) -> Request:
         if self._ahead is not None:
-            self._ahead.draw(len(request.indices), self._in_flight * len(request.indices))
+            self._ahead.draw(len(request.indices))
         return request
-
-    @property
-    def _in_flight(self) -> int:
-        """How many batches workers may have yet to make."""
-        return 0 if self.slots is None else self.slots.count
 
     def rewind(self) -> None:
         """Continue from where the last restart began."""
@@ -197,7 +192,9 @@ class Requests:
             repeat = None if repeats is None else repeats[part]
             self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
         if self._ahead is not None:
-            self._ahead.begin((self._in_flight + 1) * rows)
+            at_once = rows * (1 if self.slots is None else self.slots.in_flight + 1)
+            end = max(self._stop - AHEAD // rows * batch, 0) // batch * batch
+            self._ahead.extend(epoch, at_once, end)
 
     def _drawn_request(self) -> Request:
         """Return the request for the batch sampler's next batch."""
@@ -225,12 +222,16 @@ class Requests:
         """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many of a
         batch are real."""
         if self._sampler is None:
-            places, valid = self._part.places(start, stop, self._batch, getattr(self._order, "lanes", 0))
+            places, valid = self._places(start, stop)
             return self._order.at(self._epoch, places), None, valid
         if self._drawn is None:
             self._drawn = self._draw()
         indices, repeats = self._drawn[:, start:stop]
         return indices, repeats, min(self._batch, stop - start)
+
+    def _places(self, start: int, stop: int) -> tuple[Array, int]:
+        """Return this rank's places of a part of the epoch, and how many of a batch are real."""
+        return self._part.places(start, stop, self._batch, getattr(self._order, "lanes", 0))
 
     def _draw(self) -> Array:
         """Return the sampler's indices of an epoch, and how often each came before in it: int64 [2, n]."""

@@ -62,12 +62,14 @@ class Slots:
         held: batches that are handed out, or being copied to a device.
 
     Attributes:
+        in_flight: as given.
         count: the number of slots.
         copies: batches that were handed out as a copy.
         reclaim: releases batches that were copied to a device, and waits for copies until a condition holds. Set by the copier.
     """
 
     def __init__(self, in_flight: int, size: int, *, held: int = HELD) -> None:
+        self.in_flight = in_flight
         self.count = in_flight + held + 1  # one more for the request that precedes handing out
         self.place = Place(self.count, size)
         self._free = deque(range(self.count))

@@ -31,11 +31,13 @@ TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Dele
 TURN = "turn"
 LOCK = "lock"
 POLL_S = 0.02
+PATIENCE_S = 0.05  # for a reader to let go of a shard, before another one is evicted that is needed earlier
 SHARDS = "*/*/shard-*"
 
 OWN = (TURN, LOCK, "fetcher.log")  # which a process may write again in a folder that was emptied
 
 NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
+Spared = Callable[[Path], bool]
 
 
 def shard_name(shard: int, xxh3: str) -> str:
@@ -113,7 +115,7 @@ class Cache:
 
     @contextmanager
     def reserved(
-        self, path: Path, size: int, next_use: NextUse, before: float = -1.0, wait_s: float = 30.0
+        self, path: Path, size: int, next_use: NextUse, spared: Spared | None = None, wait_s: float = 30.0
     ) -> Iterator[int | None]:
         """Make room for a shard, and yield the descriptor of a file of this size that becomes `path` when the body has ended.
 
@@ -124,7 +126,8 @@ class Cache:
             path: of the shard.
             size: its bytes.
             next_use: when each shard in the cache is used next: those that are used last go first.
-            before: evict only shards whose next use is later than this.
+            spared: whether a shard is not to be evicted for this one. With it, there is no room if those that are used last are
+                spared, or if readers hold them.
             wait_s: how long to wait for readers to let go of shards.
 
         Raises:
@@ -139,7 +142,7 @@ class Cache:
             return
         self._writing.add(temporary)
         try:
-            self._make_room(descriptor, size, next_use, before, wait_s)
+            self._make_room(descriptor, size, next_use, spared, wait_s)
             yield descriptor
             temporary.replace(path)
         except BaseException:
@@ -166,20 +169,23 @@ class Cache:
             os.close(descriptor)  # the other process has renamed or removed it
         return None
 
-    def _make_room(self, descriptor: int, size: int, next_use: NextUse, before: float, wait_s: float) -> None:
+    def _make_room(self, descriptor: int, size: int, next_use: NextUse, spared: Spared | None, wait_s: float) -> None:
         """Give a file its size once there is room for it."""
         if self.limit is not None and size > self.limit and not self._disk_is_full:
             raise CacheFullError(f"cache_size is {self.limit}, but one {self._item} takes {size} bytes: make cache_size larger")
-        end = time.monotonic() + wait_s
+        began = time.monotonic()
         while True:
+            waited = time.monotonic() - began
             with self._locked():
                 missing = self._missing(size)
+                held = False
                 if missing > 0:
-                    missing -= self._evict(missing, next_use, before)
+                    freed, held = self._evict(missing, next_use, spared, any_other=spared is None and waited >= PATIENCE_S)
+                    missing -= freed
                 if missing <= 0:
                     os.ftruncate(descriptor, size)
                     return
-            if time.monotonic() >= end:
+            if waited >= wait_s or (spared is not None and not held):
                 raise CacheFullError(self._full(size))
             self._turn.advance()
             time.sleep(POLL_S)
@@ -197,20 +203,30 @@ class Cache:
             + ("the disk is full" if self._disk_is_full else f"cache_size is {limit}: make it larger")
         )
 
-    def _evict(self, missing: int, next_use: NextUse, before: float) -> int:
-        """Remove shards that are used last, or not at all, until so many bytes are free; return how many are."""
+    def _evict(self, missing: int, next_use: NextUse, spared: Spared | None, *, any_other: bool) -> tuple[int, bool]:
+        """Remove shards that are used last, or not at all, until so many bytes are free.
+
+        Args:
+            any_other: remove others in place of those that readers hold.
+
+        Returns:
+            How many bytes are free, and whether readers hold shards that would go.
+        """
         uses = []
         for path in self.files():
             try:
-                uses.append((next_use(path) if path.suffix == ".mdb" else float("inf"), -path.stat().st_mtime, path))
+                if path not in self._writing:
+                    uses.append((next_use(path) if path.suffix == ".mdb" else float("inf"), -path.stat().st_mtime, path))
             except FileNotFoundError:
                 continue
-        freed = 0
-        for use, _, path in sorted(uses, reverse=True):
-            if freed >= missing or use <= before:
+        freed = held = 0
+        for _, _, path in sorted(uses, reverse=True):
+            if freed >= missing or (held and freed + held >= missing and not any_other) or (spared is not None and spared(path)):
                 break
-            freed += self._remove(path)
-        return freed
+            found = self._remove(path)
+            freed += found
+            held += 0 if found else _size(path)
+        return freed, held > 0
 
     def _remove(self, path: Path) -> int:
         """Remove a shard unless a reader or a writer has it; return the bytes that this frees."""

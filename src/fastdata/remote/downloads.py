@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import statistics
 import threading
 import time
 from collections import deque
 from concurrent.futures import Executor, Future
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +24,13 @@ __all__ = ["Downloads", "Key", "Memory"]
 WAIT_S = 30.0  # for room in the cache, while a reader waits
 AHEAD_WAIT_S = 0.1  # for room, while none does
 TRIES = 5  # to write to a disk that is full: each makes the cache smaller
-PAUSE_S = 0.05  # until shards are fetched ahead again, if there was no room
+PAUSE_S = 0.1  # until shards are fetched ahead again, if there was no room
 IDLE_S = 0.1  # between two looks at the schedules that find nothing to fetch
 AT_ONCE = 64  # shards that a look at the schedules finds at most
 STALE_S = 1.0  # after which they are looked for again
+EARLY = 3.0  # times as early as a shard has to be fetched, it may take the place of one that is needed again
+EARLY_S = 0.5  # and by so much
+TIMED = 16  # shards of which the time that one takes is the mean
 
 
 class Key(NamedTuple):
@@ -72,6 +77,8 @@ class Downloads:
         self._coming = deque[Key]()  # what the schedules have next
         self._look = 0.0  # when they are looked at again
         self._resume = 0.0  # when shards are fetched ahead again
+        self._is_late = True  # whether a reader may have to wait, unless shards are fetched before others are done with
+        self._took = deque[float]([1.0], maxlen=TIMED)  # seconds of a shard, divided by those on their way
         for _ in range(threads):
             threading.Thread(target=self._run, daemon=True).start()
 
@@ -112,6 +119,7 @@ class Downloads:
     def _run(self) -> None:
         while True:
             key, future, asked = self._next()
+            began = time.monotonic()
             try:
                 if key.in_memory:
                     future.set_result(self._memory(key))
@@ -127,6 +135,8 @@ class Downloads:
                     self._schedules.failed(key.name[0])
             finally:
                 with self._change:
+                    if future.exception() is None:
+                        self._took.append((time.monotonic() - began) / len(self._fetching))
                     del self._fetching[key.name]
                     self._change.notify()
                 del future, key  # memory goes with its last user
@@ -152,8 +162,11 @@ class Downloads:
         if now < self._resume:
             return None
         if now >= self._look:
-            keys = (Key(store, variant, shard, False) for store, variant, shard in self._schedules.coming())
-            self._coming = deque(islice(filter(self._missing, keys), AT_ONCE))
+            coming = ((Key(*shard, False), seconds) for shard, seconds in self._schedules.coming())
+            found = list(islice((each for each in coming if self._missing(each[0])), AT_ONCE))
+            needed = (k * statistics.mean(self._took) * EARLY + EARLY_S for k in range(1, len(found) + 1))
+            self._is_late = any(seconds < need for (_, seconds), need in zip(found, needed, strict=True))
+            self._coming = deque(key for key, _ in found)
             self._look = now + (STALE_S if self._coming else IDLE_S)
         while self._coming:
             key = self._coming.popleft()
@@ -174,10 +187,15 @@ class Downloads:
     def _file(self, key: Key, asked: bool) -> None:
         path, _ = key.name
         size = key.store.file_bytes(key.variant, key.shard)
-        before, wait_s = (-1.0, WAIT_S) if asked else (self._schedules.next_use(path), AHEAD_WAIT_S)
+        own = self._schedules.next_use(path)
+        next_use, spared, wait_s = self._schedules.next_use, None, WAIT_S
+        if not asked:
+            spared, wait_s = (lambda other: self._schedules.next_use(other) <= own), AHEAD_WAIT_S
+            if not self._is_late:  # a shard that is in use, and will be done with by then, may be the better one to evict
+                next_use = partial(self._schedules.next_use, after=own)
         for attempt in range(TRIES):
             try:
-                with self._cache.reserved(path, size, self._schedules.next_use, before, wait_s) as descriptor:
+                with self._cache.reserved(path, size, next_use, spared, wait_s) as descriptor:
                     if descriptor is not None:
                         key.store.fill(key.variant, key.shard, descriptor, self._pool)
                 return

@@ -18,6 +18,9 @@ __all__ = ["Schedules"]
 
 ALIVE_S = 0.1  # for which a reader that was alive is taken to be so
 AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
+PACE_S = 1.0  # over which a reader's pace is measured
+SLOWER = 0.9  # of the pace before, which a reader keeps at least: it may only pause
+INF = float("inf")
 
 
 @dataclass
@@ -25,24 +28,47 @@ class _Reader:
     """What one reader will use.
 
     Attributes:
-        clock: how many samples it has read, and whether a pass is under way, in shared memory.
+        clock: how many samples it has read, whether a pass is under way, and how many samples it was given, in shared memory.
         uses: for each shard, the first and the last sample of each stretch in which it is used, in order.
         shards: the shards by their files.
         most: for each store and variant, the bytes that it needs at once.
+        pace: samples a second; inf: not known yet.
+        seen: the time of the last look at the clock, and how many samples it had been given.
     """
 
     clock: SharedArray
     uses: dict[Path, list[tuple[int, int]]] = field(default_factory=dict)
     shards: dict[Path, tuple[RemoteStore, str, int]] = field(default_factory=dict)
     most: dict[tuple[Path, str], int] = field(default_factory=dict)
+    pace: float = INF
+    seen: tuple[float, int] | None = None
 
-    def next_use(self, path: Path) -> float:
-        """Return in how many samples a shard is used."""
+    def next_use(self, path: Path, after: float = 0.0) -> float:
+        """Return in how many samples a shard is used, by those that are read so many samples from now or later."""
         now = int(self.clock.array[0])
         stretches = self.uses.get(path)
+        if not stretches:
+            return INF
         while stretches and stretches[0][1] < now:
             stretches.pop(0)
-        return float(max(stretches[0][0] - now, 0)) if stretches else float("inf")
+        return next((float(max(first - now, 0)) for first, last in stretches if last >= now + after), INF)
+
+    def seconds(self, use: float) -> float:
+        """Return how long it takes the reader to come to a use."""
+        now, under_way, given = self.clock.array.tolist()
+        if not under_way:
+            return INF
+        return max(use + now - given, 0.0) / self.pace if self.pace else INF
+
+    def look(self, now: float) -> None:
+        """Measure the pace."""
+        given = int(self.clock.array[2])
+        if not self.clock.array[1] or self.seen is None or given < self.seen[1]:
+            self.seen = now, given
+        elif now >= self.seen[0] + PACE_S:
+            pace = (given - self.seen[1]) / (now - self.seen[0])
+            self.pace = pace if self.pace == INF else max(pace, SLOWER * self.pace)
+            self.seen = now, given
 
 
 class Schedules:
@@ -71,7 +97,7 @@ class Schedules:
         with self._lock:
             if name not in self._readers:
                 shared = SharedArray.__new__(SharedArray)
-                shared.__setstate__((*clock, np.dtype(np.int64), (2,)))
+                shared.__setstate__((*clock, np.dtype(np.int64), (3,)))
                 self._readers[name] = _Reader(shared)
             self._owners[name] = owner
             found = self._readers[name]
@@ -118,6 +144,8 @@ class Schedules:
             for name in [name for name in self._readers if not _exists(*name)]:
                 self._owners.pop(name, None)
                 del self._readers[name]
+            for reader in self._readers.values():
+                reader.look(now)
         return list(self._readers.values())
 
     def drop(self, owner: int) -> None:
@@ -131,28 +159,28 @@ class Schedules:
         with self._lock:
             self._failed[path] = time.monotonic() + AGAIN_S
 
-    def next_use(self, path: Path) -> float:
-        """Return when a shard is used next by any reader; inf: no schedule has it."""
+    def next_use(self, path: Path, after: float = 0.0) -> float:
+        """Return when a shard is used next by any reader, `after` or later; inf: no schedule has it."""
         with self._lock:
-            return min((reader.next_use(path) for reader in self._alive()), default=float("inf"))
+            return min((reader.next_use(path, after) for reader in self._alive()), default=INF)
 
     def wants(self, path: Path) -> bool:
         """Return whether a pass under way will use a shard."""
         with self._lock:
-            return any(reader.clock.array[1] and reader.next_use(path) != float("inf") for reader in self._alive())
+            return any(reader.clock.array[1] and reader.next_use(path) != INF for reader in self._alive())
 
-    def coming(self) -> Iterator[tuple[RemoteStore, str, int]]:
-        """Yield all shards that are scheduled for passes under way, the next ones first."""
+    def coming(self) -> Iterator[tuple[tuple[RemoteStore, str, int], float]]:
+        """Yield all shards that are scheduled for passes under way, the next ones first, and the seconds until each is used."""
         with self._lock:
             now = time.monotonic()
             found = []
             for reader in self._alive():
                 for path, shard in reader.shards.items() if reader.clock.array[1] else ():
                     use = reader.next_use(path)
-                    if use != float("inf") and self._failed.get(path, 0.0) <= now:
-                        found.append((use, shard))
-        for _, shard in sorted(found, key=lambda each: each[0]):
-            yield shard
+                    if use != INF and self._failed.get(path, 0.0) <= now:
+                        found.append((use, shard, reader.seconds(use)))
+        for _, shard, seconds in sorted(found, key=lambda each: each[0]):
+            yield shard, seconds
 
 
 def _exists(process: int, descriptor: int, inode: int) -> bool:
