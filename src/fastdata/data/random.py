@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-__all__ = ["SPLIT_EPOCH", "lent_generators", "loose_seeds", "philox", "uniforms"]
+__all__ = ["lent_generators", "loose_seeds", "philox", "uniforms"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fastdata.data.random import SPLIT_EPOCH
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
@@ -225,13 +224,10 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Deliver this epoch next, from its beginning; a pass that has delivered batches ends.
 
-        Right after `load_state_dict`, setting the resumed epoch keeps the position in it.
-
-        Raises:
-            ValueError: epoch is not from 0 to 2^32 - 2.
+        Right after `load_state_dict`, setting the resumed epoch keeps the position in it. Epochs count from 0 to 2^32 - 2.
         """
-        if not 0 <= epoch < SPLIT_EPOCH:
-            raise ValueError(f"epoch is {epoch}, but must be from 0 to {SPLIT_EPOCH - 1}: random numbers would repeat")
+        if not 0 <= epoch < 2**32 - 1:
+            raise ValueError(f"epoch is {epoch}, but must be from 0 to {2**32 - 2}: random numbers would repeat")
         if self._begun or epoch != self._epoch:
             self._move_to(epoch, 0)
 
