@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import numpy.ma  # numpy loads this and numpy.random at their first use: here once, and not in each worker
+import numpy.random
 import torch
 from torch.utils.data import default_collate, get_worker_info
 

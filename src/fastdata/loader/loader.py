@@ -28,7 +28,7 @@ from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import WatchedDataset
-from fastdata.loader.workers import Workers, why_died
+from fastdata.loader.workers import Workers, start_server, why_died
 
 __all__ = ["Loader"]
 
@@ -151,14 +151,15 @@ class Loader:
         self._sizes = Sizes.of(schedule).check(dataset)
         if self.resident:
             check_resident(dataset, self._sizes)
-        self._epoch, self._consumed = 0, 0
+        self._epoch, self._consumed, self._pass = 0, 0, 0
         self._begun = False  # whether a batch was delivered since the position was set
-        self._pass = 0
         self._stats = Stats(dataset)
         self._engine: Engine | None = None
         self._plan: Plan | None = None
         with suppress(LoaderError):  # the rank may become known only later
             self._planned()
+        if num_workers != 0 and backend != "dali" and not is_direct(dataset):
+            start_server()
         self._in_flight = self._position()  # of the batch that the workers make next
 
     def _planned(self) -> Plan:
@@ -211,8 +212,7 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         if self._engine is not None:
             raise TypeError(
-                "a running Loader has worker processes and shared memory, which cannot be pickled: pickle its state_dict(), or "
-                "close() it first"
+                "a running Loader has worker processes, which cannot be pickled: pickle its state_dict(), or close() it first"
             )
         return self.__dict__
 

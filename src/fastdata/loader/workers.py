@@ -9,8 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from multiprocessing import util
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -28,7 +28,9 @@ from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared_memory import SharedArray
 from fastdata.torch_private import arrived, default_device, end_workers, kill_workers, workers_of
 
-__all__ = ["Workers", "begin_worker", "why_died"]
+__all__ = ["Workers", "begin_worker", "start_server", "why_died"]
+
+PRELOAD = ["__main__", "fastdata.loader.preload"]
 
 
 def why_died() -> str:
@@ -38,6 +40,18 @@ def why_died() -> str:
     if method == "fork":
         return advice
     return f'{advice}; where {method} starts workers, a script needs `if __name__ == "__main__":` around what starts its loaders'
+
+
+def start_server() -> None:
+    """Start the fork server if it is to start the workers: it imports torch, which takes a second, while this process goes on.
+
+    An error is left to the first batch, which meets it again. There is one where this process is itself a child that is importing
+    a script, and may start none.
+    """
+    if multiprocessing.get_start_method(allow_none=True) == "forkserver":
+        forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
+        with suppress(RuntimeError, OSError):
+            forkserver.ensure_running()
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
@@ -172,8 +186,8 @@ class Workers(Engine):
         method = multiprocessing.get_start_method() if num_workers else ""
         self._forked = method == "fork"
         self._init = WorkerInit(num_workers) if num_workers and SharedArray.possible() else None
-        if method == "forkserver":  # workers then share these imports; no effect on a running server
-            multiprocessing.get_context(method).set_forkserver_preload(["__main__", "fastdata.loader.preload"])
+        if num_workers:
+            start_server()
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
             size = rows * requests.sizes.largest(dataset) + ALIGN * (dataset.arrays_per_batch - 1)
             self.slots = Slots(max(1, num_workers * prefetch_factor), size, held=HELD + ahead)
