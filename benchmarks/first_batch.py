@@ -1,9 +1,10 @@
 """How long a Loader over a million samples takes to its first batch, how much memory its processes take, and the planner's share.
 
-python benchmarks/first_batch.py STORE [--samples 1000000] [--workers 2] [--method fork]
+python benchmarks/first_batch.py STORE [--samples 1000000] [--workers 2] [--method fork] [--pause 0]
 
 The million is synthetic: one shard with the records of STORE, linked many times. torch is imported before the clock starts; every
-measurement is a process of its own.
+measurement is a process of its own. With a pause, the program does something else between the Loader and its first batch, such as
+making a model; the clock stands still meanwhile. What torch alone costs is measured too: a process that has only imported it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import psutil
 
-from fastdata.bench.harness import tree, tree_pss
+from fastdata.bench.harness import tree, tree_cpu_s, tree_pss
 from fastdata.store.files import FileSum, file_sum, shard_file
 from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
 
 SHARD, RUNS = 8_000, 5
+TORCH = """
+import json, time
+started = time.process_time()
+import torch
+own_kb = open("/proc/self/smaps_rollup").read().partition("Private_Dirty:")[2].split()[0]
+print(json.dumps({"torch_cpu_s": time.process_time() - started, "torch_own_mb": 1.024e-3 * int(own_kb)}))
+"""
 
 
 def synthetic(source: Path, out: Path, samples: int) -> Path:
@@ -35,11 +45,11 @@ def synthetic(source: Path, out: Path, samples: int) -> Path:
     variant = store.variant(None)
     reader = store.reader(variant)
     (out / variant.name).mkdir(parents=True)
-    writer = ShardWriter(out / "temporary")
+    first = out / shard_file(variant.name, 0)
+    writer = ShardWriter(first)
     for k in range(SHARD):
         writer.append(bytes(reader.get(k % len(store))))
-    first = out / shard_file(variant.name, 0)
-    total = writer.finish(first)
+    total = writer.finish()
     shards = samples // SHARD
     for k in range(1, shards):
         os.link(first, out / shard_file(variant.name, k))
@@ -63,7 +73,7 @@ def synthetic(source: Path, out: Path, samples: int) -> Path:
     return out
 
 
-def measure(path: str, workers: int, method: str) -> dict[str, float]:
+def measure(path: str, workers: int, method: str, pause: float) -> dict[str, float]:
     """In a fresh process: seconds to the first batch, MB of all processes, share of planning."""
     import torch
 
@@ -74,9 +84,11 @@ def measure(path: str, workers: int, method: str) -> dict[str, float]:
     started = time.perf_counter()
     dataset = LMDBDataset(path, crop=RandomResizedCrop(224), hflip=0.5)
     loader = Loader(dataset, 64, shuffle=True, num_workers=workers)
+    time.sleep(pause)
     batches = iter(loader)
     next(batches)
-    first = time.perf_counter() - started
+    first = time.perf_counter() - started - pause
+    cpu = {f"{role}_cpu_s": tree_cpu_s(processes) for role, processes in roles().items()}
     for _ in range(40):
         next(batches)
     stats = loader.stats()
@@ -90,19 +102,32 @@ def measure(path: str, workers: int, method: str) -> dict[str, float]:
     found = {
         "first_s": first,
         "pss_mb": tree_pss() / 1e6,
-        "pss_but_data_mb": pss_but_data() / 1e6,
+        "pss_but_data_mb": pss_but_data(tree()) / 1e6,
         "ring_mb": stats.slot_bytes / 1e6,
         "planning": planning / per_batch,
         "batch_ms": 1e3 * per_batch,
     }
+    memory = {f"{role}_mb": pss_but_data(processes) / 1e6 for role, processes in roles().items()}
     loader.close()
+    return found | memory | cpu
+
+
+def roles() -> dict[str, list[psutil.Process]]:
+    """This process and its descendants by what they do."""
+    this, *others = tree()
+    found: dict[str, list[psutil.Process]] = {"parent": [this]}
+    for process in others:
+        command = " ".join(process.cmdline())
+        server = "multiprocessing.forkserver" in command and process.ppid() == this.pid  # its workers have the same command
+        role = "tracker" if "multiprocessing.resource_tracker" in command else "server" if server else "workers"
+        found.setdefault(role, []).append(process)
     return found
 
 
-def pss_but_data() -> int:
-    """Bytes of all processes of this one, but for mapped files of the store and the Loader's shared memory (its slots, mostly)."""
+def pss_but_data(processes: Iterable[psutil.Process]) -> int:
+    """Bytes of processes, but for mapped files of the store and the Loader's shared memory (its slots, mostly)."""
     total, data = 0, False
-    for process in tree():
+    for process in processes:
         for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
             first, *rest = line.split()
             if "-" in first and not first.endswith(":"):  # of a mapping: addresses, rights, offset, device, inode, path
@@ -112,21 +137,29 @@ def pss_but_data() -> int:
     return total
 
 
+def answer(command: list[str]) -> dict[str, float]:
+    """What a Python process prints."""
+    found: dict[str, float] = json.loads(subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE).stdout)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--method", choices=["fork", "forkserver", "spawn"], default="fork")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between the Loader and its first batch")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(str(options.store), options.workers, options.method)))
+        print(json.dumps(measure(str(options.store), options.workers, options.method, options.pause)))
         return
     with tempfile.TemporaryDirectory(dir=options.store.absolute().parent) as folder:
         path = synthetic(options.store, Path(folder) / "million.fds", options.samples)
-        command = [sys.executable, __file__, str(path), "--workers", str(options.workers), "--method", options.method, "--measure"]
-        runs = [json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(RUNS)]
+        arguments = ["--workers", str(options.workers), "--method", options.method, "--pause", str(options.pause), "--measure"]
+        commands = [__file__, str(path), *arguments], ["-c", TORCH]
+        runs = [{name: value for command in commands for name, value in answer(command).items()} for _ in range(RUNS)]
         count = len(Store(path))
     print(f"{count} samples, {options.workers} workers, {options.method}: medians of {RUNS}")
     for name in runs[0]:
