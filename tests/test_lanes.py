@@ -156,6 +156,8 @@ def test_each_rank_takes_neighbours_of_a_batch_that_is_sorted_by_lane(lanes: int
             if lanes % world or batch % world:
                 by_lane = sorted(range(begin, begin + size), key=lambda place: (place % lanes, place))
                 assert real == [by_lane[rank * size // world : (rank + 1) * size // world] for rank in range(world)]
+                for places, valid in batches:  # and repeats the last of these, which it has read
+                    assert valid == 0 or set(places[valid:]) <= {places[valid - 1]}
             else:
                 assert real == [[*range(begin + rank, begin + size, world)] for rank in range(world)]
             for places, _ in batches:

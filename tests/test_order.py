@@ -40,7 +40,7 @@ def test_an_epoch_is_a_permutation_and_any_place_is_reached_alone(n, seed, epoch
     np.testing.assert_array_equal(EpochOrder(n, seed, True).at(epoch, np.array(places)), order[places])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 256])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 256, 257, 1025])
 def test_the_order_is_the_documented_one(n):
     assert whole_order(n, 3, 1).tolist() == reference.order(n, 3, 1)
 

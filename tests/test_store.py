@@ -26,11 +26,12 @@ from fastdata.errors import FastDataError, FormatError, StoreError
 from fastdata.images.pixels import decode_record
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
+from fastdata.store.format import read_manifest
 from fastdata.store.info_lines import info_lines
 from fastdata.store.shards import ShardReader, ShardWriter
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from stores import script
+from stores import script, several
 from support import MAIN, encode, run, shards, signed, tree, write_pictures
 
 ROOT = Path(__file__).parents[1]
@@ -200,6 +201,40 @@ def test_manifests_that_are_none(text: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         Store(path)
     assert len(list(verify(path))) == 1
+
+
+CONTRADICTIONS: list[tuple[Any, tuple[Any, ...], Any, str]] = [
+    ("plain", ("labels", "kind"), "colour", "unknown kind of label 'colour'"),
+    ("plain", ("variants",), [], "one or more variants of different names"),
+    ("plain", ("num_samples",), 21, "kind or counts do not fit together"),
+    ("plain", ("shard_samples", 0), -1, "found -1, expected a int"),
+    ("plain", ("files", "rejects.jsonl"), None, "it lists the files"),
+    ("plain", ("files", "names.txt"), None, "it lists the files"),
+    ("plain", ("variants", 0, "shards"), [], "lists 0 shards, the store has"),
+    ("plain", ("variants", 0, "records"), [], "counts the records of 0 shards, the store has"),
+    ("plain", ("variants", 0, "form", "codec"), "webp", "which this fastdata cannot read; use a newer one"),
+    ("plain", ("kind",), "sounds", "the store holds sounds, which this fastdata cannot read"),
+    ("several", ("images", "names"), ["a", "a"], "the variants of several images do not fit their names"),
+    ("several", ("images", "variants"), [], "the variants of several images do not fit their names"),
+    ("several", ("files", "images.npy"), None, "it does not list images.npy"),
+]
+
+
+@pytest.mark.parametrize(("kind", "way", "value", "message"), CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself_is_refused(kind: str, way: tuple[Any, ...], value: Any, message: str) -> None:
+    """value: what stands there instead; None: nothing."""
+    path = _scratch_copy()
+    body = json.loads(((path if kind == "plain" else several()) / "manifest.json").read_bytes())
+    at = body
+    for key in way[:-1]:
+        at = at[key]
+    if value is None:
+        del at[way[-1]]
+    else:
+        at[way[-1]] = value
+    (path / "manifest.json").write_text(json.dumps(body))
+    with pytest.raises(FormatError, match=message):
+        read_manifest(path)
 
 
 @pytest.mark.parametrize(
