@@ -33,6 +33,8 @@ from fastdata import (
     prep,
 )
 from fastdata.images.kind import KIND
+from fastdata.store.column import Column
+from fastdata.store.format import read_manifest
 from fastdata.store.info import store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -59,6 +61,10 @@ def rows() -> list[dict[str, Any]]:
         }
         for k in range(COUNT)
     ]
+
+
+# a list of boxes, as a manifest has it
+BOXES = {"name": "b", "type": "float32", "shape": [4], "many": True, "geometry": "xyxy", "group": None, "names": [], "ids": []}
 
 
 def write_table(path: Path, found: list[dict[str, Any]]) -> Path:
@@ -326,6 +332,38 @@ def test_damage_is_found(store: Path, tmp_path: Path) -> None:
         LMDBDataset(cut, fields="ids")
     (cut / "columns/ids.values.npy").unlink()
     assert any("columns/ids.values.npy is missing" in line for line in verify(cut))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda body: body["columns"].append(body["columns"][0]), "two columns have one name"),
+        (lambda body: body["files"].pop("columns/score.npy"), "does not list columns/score.npy"),
+        (lambda body: body["columns"][0].update(geometry="xyxy"), "cannot have the geometry xyxy"),
+        (lambda body: body["columns"].append(BOXES), "there is no column source_size"),
+        (lambda body: body["columns"].append({**BOXES, "name": "../b"}), "a column cannot be called"),
+        (lambda body: body["columns"].append({**BOXES, "shape": [-4]}), "found -4, expected a int"),
+        (lambda body: body["columns"].append({**BOXES, "ids": [1]}), "has 1 ids for 0 names"),
+        (lambda body: body["columns"].append({**BOXES, "type": "text"}), "holds one value for each sample"),
+        (lambda body: body["columns"].append({**BOXES, "type": "complex64"}), "has the type complex64"),
+    ],
+)
+def test_columns_that_contradict_the_manifest_are_refused(store: Path, tmp_path: Path, edit: Any, message: str) -> None:
+    body = json.loads((store / "manifest.json").read_bytes())
+    edit(body)
+    (tmp_path / "manifest.json").write_text(json.dumps(body))
+    with pytest.raises(FormatError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(("geometry", "last"), [("xyxy", 4), ("xy", 3)])
+def test_a_geometry_has_so_many_numbers(geometry: str, last: int) -> None:
+    assert Column("c", "float32", (5, last), geometry=geometry).shape == (5, last)
+    for shape in ((), (last - 1,), (last + 1,), (last, 5)):
+        with pytest.raises(ValueError, match=f"cannot have the geometry {geometry}"):
+            Column("c", "float32", shape, geometry=geometry)
+    with pytest.raises(ValueError, match=f"cannot have the geometry {geometry}"):
+        Column("c", "float64", (last,), geometry=geometry)
 
 
 def test_another_run_leaves_no_columns_behind(table: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class LaneOrder:
             raise ValueError(f"lanes is {self.lanes}, but must be from 1 to the number of samples, {self.n}")
         self._samples = samples
         self._firsts = np.cumsum(self.counts) - self.counts
-        bits = np.frexp(np.maximum(self.counts - 1, 0))[1]  # of counts - 1
+        bits = np.frexp(self.counts - 1)[1]  # of counts - 1
         self._bits = np.maximum(bits, LEAST_BITS).astype(np.int64)
         self._layouts: dict[int, _Layout] = {}
 
