@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import FastDataError, Loader
 from fastdata.optim.rates import cosine
+from support import step_of
 from training import Switch, cut, data, net, plain, summed, trainer, values
 
 MOMENTUM, ADAM = partial(SGD, lr=0.1, momentum=0.9), partial(AdamW, lr=0.01)
@@ -126,6 +127,22 @@ def test_50_updates_are_bit_for_bit_those_of_a_plain_loop(make):
     plain(reference, make(reference.parameters()), (list(batches) * 5)[:50])
     assert torch.equal(values(model), values(reference))
     assert not torch.equal(values(model), values(net(torch.float32)))
+
+
+@pytest.mark.parametrize("valid", [None, 1, 4])
+def test_a_rank_with_nothing_left_in_an_epoch_adds_nothing(valid):
+    """It goes through its micro-batches, since the others wait for it to exchange gradients: `valid` of them is 0."""
+    batches, model, reference = cut(data(8), (4, 4)), net(), net()
+    step = step_of(trainer(model, MOMENTUM))
+    step.begin()
+    step.add(batches[0], valid=valid, last=False)
+    step.add(batches[1], valid=0, last=True)
+    step.update()
+    plain(reference, MOMENTUM(reference.parameters()), batches[:1])
+    assert torch.equal(values(model), values(reference))
+    total = summed(net(), batches[0])[0].item()
+    assert step.totals.read() == (pytest.approx(total), 4, 0)
+    assert step.loss().item() == pytest.approx(total / 4)
 
 
 # Leftovers
