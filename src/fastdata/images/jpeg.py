@@ -120,14 +120,12 @@ def read_index(data: bytes | memoryview) -> tuple[Array, int] | None:
             return None
         end = at + 2 + (head[2] << 8 | head[3])
         if head[1] == INDEX_MARKER and head.startswith(INDEX_ID, 4):
-            if end < at + SEGMENT_HEAD:
-                return None
             version, number, count = INDEX_HEAD.unpack_from(head, 4 + len(INDEX_ID))
             if version != INDEX_VERSION or number != len(chunks):
                 return None
             chunks.append(bytes(data[at + SEGMENT_HEAD : end]))
             if len(chunks) == count:
-                lengths = _unpacked(chunks[0] if count == 1 else b"".join(chunks))
+                lengths = _unpacked(b"".join(chunks))
                 return None if lengths is None else (lengths, end)
         elif chunks:
             return None
@@ -170,7 +168,7 @@ def decode_jpeg_into(
     data: bytes | memoryview | Array,
     size: tuple[int, int],
     *,
-    gray: bool = False,
+    gray: bool,
     fast: bool = False,
 ) -> Array:
     """Decode a JPEG as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
