@@ -344,6 +344,7 @@ def test_damage_is_found(store: Path, tmp_path: Path) -> None:
         (lambda body: body["columns"].append({**BOXES, "name": "../b"}), "a column cannot be called"),
         (lambda body: body["columns"].append({**BOXES, "shape": [-4]}), "found -4, expected a int"),
         (lambda body: body["columns"].append({**BOXES, "ids": [1]}), "has 1 ids for 0 names"),
+        (lambda body: body["columns"].append({**BOXES, "ids": [1.5]}), "found 1.5, expected a whole number"),
         (lambda body: body["columns"].append({**BOXES, "type": "text"}), "holds one value for each sample"),
         (lambda body: body["columns"].append({**BOXES, "type": "complex64"}), "has the type complex64"),
     ],

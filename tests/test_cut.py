@@ -114,6 +114,12 @@ def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int,
     np.testing.assert_array_equal(pasted[inner], whole[inner])
 
 
+@pytest.mark.parametrize("box", [(1, 0, 40, 50), (0, 1, 40, 50), (40, 0, 1, 50), (0, 50, 40, 1)])
+def test_a_box_beyond_the_image_is_not_cut(box: tuple[int, int, int, int]) -> None:
+    data = encode_jpeg(picture(0, 40, 50))
+    assert cut_jpeg(data, 0, 0, 40, 50) is not None and cut_jpeg(data, *box) is None
+
+
 def test_photos_cut_anywhere() -> None:
     files = sorted(PHOTOS.rglob("*.JPEG"))[::25]
     rng = np.random.default_rng(0)

@@ -236,7 +236,7 @@ def survives(folder: Path, mutant: Mutant, tests: Sequence[str], limit: float, *
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help=f"of {', '.join(GROUPS)}; default: all")
+    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
     parser.add_argument("--count", type=int, default=80, help="mutants of each group (80)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
     parser.add_argument("--only", type=int, help="one mutant by its number")
