@@ -111,11 +111,35 @@ with cache.reserved(cache.folder / "f" / "v" / "shard-a.mdb", 300, lambda path: 
 def test_what_a_killed_writer_leaves_is_written_again(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, tmp_path / "c"], check=False).returncode == -9
     cache = Cache(tmp_path / "c", 400)
-    assert [path.name for path in cache.files()] == ["shard-a.tmp"]
+    assert [path.name for path in cache.files()] == ["shard-a.mdb.tmp"]
     put(cache, "b", 300)
     assert names(cache) == {"b"}
     put(cache, "a", 300)
     assert names(cache) == {"a"}
+
+
+def test_a_file_of_any_name_is_kept(tmp_path: Path) -> None:
+    """An object whose own name is that of a temporary file was waited for without an end."""
+    cache = Cache(tmp_path / "c", kept="*/*/*")
+    path = cache.folder / "aa" / "bb" / "photos.tmp"
+    with cache.reserved(path, 5, never) as descriptor:
+        assert descriptor is not None
+        os.pwrite(descriptor, b"12345", 0)
+    with cache.reserved(path, 5, never) as descriptor:
+        assert descriptor is None
+    assert path.read_bytes() == b"12345" and cache.files() == [path]
+
+
+@pytest.mark.parametrize("name", ["turn", "lock", "f/v/shard-a.mdb.tmp"])
+def test_a_link_in_a_cache_leads_nowhere(name: str, tmp_path: Path) -> None:
+    cache, outside = Cache(tmp_path / "c", 400), tmp_path / "thesis.tex"
+    outside.write_text("x")
+    (cache.folder / name).unlink(missing_ok=True)
+    (cache.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (cache.folder / name).symlink_to(outside)
+    with pytest.raises((StoreError, OSError), match=r"symbolic links|cannot be used"):
+        put(Cache(tmp_path / "c", 400), "a", 300)
+    assert outside.read_text() == "x"
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:

@@ -477,14 +477,41 @@ def test_a_fetcher_that_is_killed_is_replaced(many: Path, server: FaultServer, t
     assert found == expected and valid(tmp_path / "cache", many, tmp_path) == 23
 
 
-def test_a_damaged_file_in_the_cache_is_named(many: Path, server: FaultServer, tmp_path: Path) -> None:
+DAMAGE = {
+    "cut": lambda path: os.truncate(path, 4096),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "another shard": lambda path: shutil.copy(next(path.parent.glob("shard-00001.*")), path),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_shard_in_the_cache_is_fetched_again(damage: str, many: Path, server: FaultServer, tmp_path: Path) -> None:
     dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
-    dataset[0]
+    first, _ = dataset[0], dataset[6]
     del dataset
     (path,) = (tmp_path / "cache").glob("*/*/shard-00000.*.mdb")
-    os.truncate(path, 4096)
-    with pytest.raises(FormatError, match=r"shard-00000.*has 4096 bytes, which do not fit: delete it"):
-        LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")[0]
+    DAMAGE[damage](path)
+    again = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    if damage == "a folder":
+        with pytest.raises(FormatError, match=r"shard-00000.* is not what was written there, and cannot be removed .*: delete it"):
+            again[0]
+        return
+    with pytest.warns(UserWarning, match=r"shard-00000.* is not what was written there: it is fetched again"):
+        assert again[0][0].equal(first[0])
+    assert valid(tmp_path / "cache", many, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["samples.npy", "names.txt", "manifest.json"])
+def test_a_damaged_table_in_the_cache_is_fetched_again(name: str, server: FaultServer, tmp_path: Path) -> None:
+    """Also if its size is right, as after a power failure."""
+    first = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")[7]
+    (path,) = (tmp_path / "cache").glob(f"*/*/{name}")
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes(9))
+    again = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    assert again[7][0].equal(first[0]) and again[7][1] == first[1] and path.read_bytes() == data
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
     CACHEDIR.TAG                                     marks the folder: nothing is ever deleted in one without it
     turn                                             8 bytes: counts how often readers were asked to let go of shards
     FINGERPRINT/MANIFEST-SUM/manifest.json ...       what a store has besides shards
-    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb         a shard, verified, and then the places of its records
-    FINGERPRINT/VARIANT/shard-00007.XXH3.tmp         a shard that is being fetched
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb         a shard, verified, then the places of its records, and a seal
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb.tmp     a shard that is being fetched
 
 All locks are flock, which the kernel frees when a process ends. A writer holds its .tmp exclusively. A reader holds a shard shared
 for as long as it maps it; who evicts needs it exclusively, at once. Names hold checksums, files are only renamed and unlinked, so
@@ -21,10 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import xxhash
+
 from fastdata.errors import StoreError
+from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
-__all__ = ["Cache", "Turn", "place_bytes", "shard_name"]
+__all__ = ["OPENING", "Cache", "Turn", "place_bytes", "places_at", "seal_of", "shard_name"]
 
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
@@ -33,6 +36,8 @@ LOCK = "lock"
 POLL_S = 0.02
 PATIENCE_S = 0.05  # for a reader to let go of a shard, before another one is evicted that is needed earlier
 SHARDS = "*/*/shard-*"
+
+OPENING = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead out of the cache
 
 OWN = (TURN, LOCK, "fetcher.log")  # which a process may write again in a folder that was emptied
 
@@ -46,15 +51,27 @@ def shard_name(shard: int, xxh3: str) -> str:
 
 
 def place_bytes(size: int, records: int) -> int:
-    """Return the size of a shard's file in a cache: the shard, and a start and a length of 8 bytes each for every record."""
-    return -(-size // 8) * 8 + 16 * records
+    """Return the size of a shard's file in a cache: the shard, a start and a length of 8 bytes each for every record, and a seal."""
+    return places_at(size) + 16 * records + 16
+
+
+def places_at(size: int) -> int:
+    """Return where the places of the records begin in a shard's file in a cache."""
+    return -(-size // 8) * 8
+
+
+def seal_of(places: bytes | memoryview, xxh3: str) -> bytes:
+    """Return the last 16 bytes of a shard's file in a cache. They tell it from that of another shard, and from a damaged one."""
+    digest = xxhash.xxh3_128(xxh3.encode())
+    digest.update(places)
+    return digest.digest()
 
 
 class Turn:
     """The count of a cache's evictions, shared by all processes. A reader that sees it change lets go of its shards."""
 
     def __init__(self, folder: Path) -> None:
-        descriptor = os.open(folder / TURN, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(folder / TURN, os.O_RDWR | OPENING, 0o666)
         try:
             if os.fstat(descriptor).st_size < 8:
                 os.ftruncate(descriptor, 8)
@@ -101,9 +118,7 @@ class Cache:
                 f"cache={os.fspath(self.folder)!r} holds other files ({', '.join(sorted(others)[:3])}): "
                 "give an empty or a new folder"
             )
-        temporary = self.folder / f"{MARK}.{os.getpid()}.tmp"
-        temporary.write_bytes(TAG)
-        temporary.replace(self.folder / MARK)
+        write_atomic(self.folder / MARK, TAG, durable=False)
 
     def files(self) -> list[Path]:
         """Return all shards, those that are being fetched included."""
@@ -134,7 +149,7 @@ class Cache:
             CacheFullError: there is no room.
             OSError: the disk is full, or the folder cannot be written.
         """
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_name(f"{path.name}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = self._own(temporary, path)
         if descriptor is None:
@@ -160,7 +175,7 @@ class Cache:
     def _own(self, temporary: Path, path: Path) -> int | None:
         """Return the descriptor of the temporary file, locked; None: the shard is there. Waits for another process that fetches."""
         while not path.exists():
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(temporary, os.O_RDWR | OPENING, 0o666)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_at(descriptor, temporary):
                 if not path.exists():
@@ -268,7 +283,7 @@ class Cache:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(self.folder / LOCK, os.O_RDWR | OPENING, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -15,6 +15,7 @@ from typing import Any
 
 from fastdata import errors
 from fastdata.errors import MissingExtraError, RemoteError, StoreError
+from fastdata.remote.cache import OPENING
 from fastdata.remote.wire import Message, address_of, is_own, receive, send
 
 __all__ = ["ask"]
@@ -112,7 +113,7 @@ def _start(folder: Path, address: str) -> subprocess.Popen[bytes]:
         raise MissingExtraError("obstore")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     log = folder / LOG
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | OPENING
     descriptor = os.open(log, flags | (os.O_TRUNC if log.exists() and log.stat().st_size > LOG_BYTES else 0), 0o600)
     try:
         process = subprocess.Popen(

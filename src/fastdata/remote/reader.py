@@ -6,6 +6,7 @@ import bisect
 import fcntl
 import mmap
 import os
+import stat
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, StoreError, lacking
+from fastdata.errors import FormatError, StoreError, lacking, warn_user
 from fastdata.machine import available_cores
-from fastdata.remote.cache import Turn, place_bytes, shard_name
+from fastdata.remote.cache import Turn, place_bytes, places_at, seal_of, shard_name
 from fastdata.remote.client import ask
 from fastdata.store.files import offsets_file
 from fastdata.store.format import Manifest, Variant
@@ -107,15 +108,22 @@ os.register_at_fork(after_in_child=_after_fork)
 class _Shard:
     """A shard that this process maps. Its views keep the mapping, so one can let go of it at any time."""
 
-    def __init__(self, descriptor: int, size: int, records: int) -> None:
-        mapped = mmap.mmap(
-            descriptor, place_bytes(size, records), prot=mmap.PROT_READ
-        )  # has a descriptor, and its lock, of its own
+    def __init__(self, mapped: mmap.mmap, size: int, records: int) -> None:
         mapped.madvise(mmap.MADV_RANDOM)
         self.view = memoryview(mapped)
-        table = np.frombuffer(mapped, "<u8", 2 * records, place_bytes(size, 0)).reshape(-1, 2)
+        table = np.frombuffer(mapped, "<u8", 2 * records, places_at(size)).reshape(-1, 2)
         self.starts: Array = table[:, 0]
         self.lengths: Array = table[:, 1]
+
+    @classmethod
+    def of(cls, descriptor: int, size: int, xxh3: str, records: int) -> _Shard | None:
+        """Map the file of a shard; None: it is another one, or damaged."""
+        info, whole = os.fstat(descriptor), place_bytes(size, records)
+        if not stat.S_ISREG(info.st_mode) or info.st_size != whole:
+            return None
+        mapped = mmap.mmap(descriptor, whole, prot=mmap.PROT_READ)  # has a descriptor, and its lock, of its own
+        places = memoryview(mapped)[places_at(size) : -16]
+        return cls(mapped, size, records) if seal_of(places, xxh3) == mapped[-16:] else None
 
     def get(self, record: int) -> memoryview:
         start = int(self.starts[record])
@@ -200,45 +208,47 @@ class CachedReader:
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
         allow_files(len(self._opened))
         try:
-            descriptor = self._in_memory(shard) if self._mirror.in_memory else self._in_cache(shard)
-            try:
-                opened = _Shard(descriptor, self._sums[shard][0], self._counts[shard])
-            finally:
-                os.close(descriptor)
+            opened = self._in_memory(shard) if self._mirror.in_memory else self._in_cache(shard)
         except OSError as error:
-            if found := lacking(error):
-                raise StoreError(f"{self._file(shard)} cannot be opened: {found}") from error
-            raise
+            raise StoreError(f"{self._file(shard)} cannot be opened: {lacking(error) or error.strerror}") from error
         self._opened[shard] = opened
-        most = 3 + AT_ONCE * available_cores() // max(min(self._counts), 1)
-        while self._mirror.in_memory and len(self._opened) > most:
-            self._opened.popitem(last=False)
+        if self._mirror.in_memory:
+            most = 3 + AT_ONCE * available_cores() // max(min(self._counts), 1)
+            while len(self._opened) > most:
+                self._opened.popitem(last=False)
         return opened
 
-    def _in_memory(self, shard: int) -> int:
-        found: int = self._mirror.ask("take", variant=self._variant, shard=shard).descriptor
-        return found
+    def _in_memory(self, shard: int) -> _Shard:
+        descriptor = self._mirror.ask("take", variant=self._variant, shard=shard).descriptor
+        try:
+            opened = _Shard.of(descriptor, *self._sums[shard], self._counts[shard])
+        finally:
+            os.close(descriptor)
+        assert opened is not None
+        return opened
 
-    def _in_cache(self, shard: int) -> int:
-        """Return the descriptor of a shard in the cache, with a shared lock."""
-        size, _ = self._sums[shard]
+    def _in_cache(self, shard: int) -> _Shard:
+        """Map a shard in the cache, with a shared lock. One that is not what was written is removed, and fetched again."""
         path = self._file(shard)
         for _ in range(TRIES):
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 for reader in list(_readers):
                     reader.let_go()  # or the cache may have no room, while this process waits
                 self._mirror.ask("take", variant=self._variant, shard=shard)
                 continue
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            info = os.fstat(descriptor)
-            if info.st_nlink and info.st_size == place_bytes(size, self._counts[shard]):
-                os.utime(descriptor)
-                return descriptor
-            os.close(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                info = os.fstat(descriptor)
+                opened = _Shard.of(descriptor, *self._sums[shard], self._counts[shard]) if info.st_nlink else None
+                if opened is not None:
+                    os.utime(descriptor)
+                    return opened
+            finally:
+                os.close(descriptor)
             if info.st_nlink:
-                raise FormatError(f"{path} has {info.st_size} bytes, which do not fit: delete it, and it is fetched again")
+                _remove(path, info)
         raise StoreError(
             f"{self._mirror.url}: shard {shard} of {self._variant} was evicted {TRIES} times before it was read: "
             "make cache_size larger"
@@ -250,3 +260,15 @@ class CachedReader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
+
+
+def _remove(path: Path, damaged: os.stat_result) -> None:
+    """Remove a file from the cache, unless another process has."""
+    try:
+        if os.path.samestat(path.stat(), damaged):
+            path.unlink()
+            warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise FormatError(f"{path} is not what was written there, and cannot be removed ({error.strerror}): delete it") from None

@@ -236,7 +236,7 @@ class Session:
             version = self._version(url)
             folder, limit = self._cache
             file = folder / _copy_name(url, version, self._storage)
-            while (descriptor := _shared(file)) is None:
+            while (descriptor := _shared(file, version.size)) is None:
                 self._let_go(0)  # of what would take its room
                 self._objects.fetch(url, version, Place(file, folder, limit))
             self._let_go(HELD - 1)
@@ -274,7 +274,7 @@ class Session:
         file = folder / _copy_name(url, self.versions[url], self._storage)
         with self._lock:
             _, descriptor = self._held.pop(url, (file, None))
-            descriptor = _shared(file) if descriptor is None else descriptor
+            descriptor = _shared(file, self.versions[url].size) if descriptor is None else descriptor
             if descriptor is not None:
                 with suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -290,16 +290,21 @@ def _copy_name(url: str, version: Version, storage: Mapping[str, object]) -> str
     return f"{digest[:2]}/{digest[2:]}/{name}"
 
 
-def _shared(file: Path) -> int | None:
-    """Return the descriptor of a file that nobody can remove from the cache while it is open; None: it is not there."""
+def _shared(file: Path, size: int) -> int | None:
+    """Return the descriptor of a file that nobody can remove from the cache while it is open; None: it is not there.
+
+    A file of another size was damaged since it was copied, and is removed.
+    """
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(descriptor), file.stat()):
-            return descriptor
+            if os.fstat(descriptor).st_size == size:
+                return descriptor
+            file.unlink()
     os.close(descriptor)
     return None
 

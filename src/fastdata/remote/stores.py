@@ -19,9 +19,9 @@ import xxhash
 
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.cache import place_bytes, shard_name
+from fastdata.remote.cache import place_bytes, places_at, seal_of, shard_name
 from fastdata.remote.places import record_places
-from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, write_atomic
+from fastdata.store.files import MANIFEST, FileSum, file_sum, offsets_file, shard_file, sum_of, write_atomic
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.store import Store
 
@@ -61,13 +61,21 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Pat
     ):
         raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
     root = folder / fingerprint / xxhash.xxh3_64_hexdigest(raw)
-    missing = [name for name, total in sums.items() if not (root / name).is_file() or (root / name).stat().st_size != total.bytes]
+    missing = [name for name, total in sums.items() if not _has(root / name, total)]
     list(files.map(lambda name: _fetch_file(bucket, name, sums[name], root / name, pool), missing))
-    if not (root / MANIFEST).is_file():
+    if not _has(root / MANIFEST, sum_of(raw)):
         root.mkdir(parents=True, exist_ok=True)
         write_atomic(root / MANIFEST, raw, durable=False)
     read_manifest(root)
     return root
+
+
+def _has(path: Path, total: FileSum) -> bool:
+    """Return whether a file in the cache is what was written."""
+    try:
+        return file_sum(path) == total
+    except OSError:
+        return False
 
 
 def _has_grown(bucket: Bucket) -> bool:
@@ -139,13 +147,14 @@ class RemoteStore:
         return place_bytes(found.shards[shard].bytes, self.manifest.shard_records(found)[shard])
 
     def fill(self, variant: str, shard: int, descriptor: int, pool: Executor) -> None:
-        """Fetch a shard into a file, check it, and write the places of its records after it."""
+        """Fetch a shard into a file, check it, and write the places of its records and the seal after it."""
         found = self.variants[variant]
         total = found.shards[shard]
         fetch(self.bucket, shard_file(variant, shard), total, descriptor, pool)
         count = self.manifest.shard_records(found)[shard]
         places = record_places(f"/proc/self/fd/{descriptor}", count, total.bytes).astype("<u8").tobytes()
-        if os.pwrite(descriptor, places, place_bytes(total.bytes, 0)) != len(places):
+        places += seal_of(places, total.xxh3_128)
+        if os.pwrite(descriptor, places, places_at(total.bytes)) != len(places):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def has_ranges(self, variant: str) -> bool:

@@ -1,0 +1,228 @@
+"""Targets: damaged files in the cache of a store in a bucket, and damaged answers of the bucket.
+
+What is read is what was published, or an error; nothing is written outside of the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import stores
+from fastdata.errors import RemoteError, StoreError
+from fastdata.remote.bucket import Bucket
+from fastdata.remote.cache import Cache
+from fastdata.remote.hedge import Hedge
+from fastdata.remote.reader import Mirror
+from fastdata.remote.stores import RemoteStore, mirror
+from fastdata.store.store import Store
+from target import Case, target
+from target_stores import files_of
+
+URL = "s3://bucket/store"
+OUTSIDE = b"a file of somebody else"
+
+
+class AtOnce(Executor):
+    """Runs what it is given in the same thread, so that a case can be made again."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future = Future[Any]()
+        try:
+            future.set_result(call(*arguments, **options))
+        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
+            future.set_exception(error)
+        return future
+
+
+class Answers(Bucket):
+    """A bucket whose answers come from a function of (name, start, length): its class does the rest, as for a server."""
+
+    def __init__(self, answer: Callable[[str, int, int | None], bytes]) -> None:
+        self.url, self.plain, self._hedge = URL, True, Hedge()
+
+        def ranges(_: Any, name: str, *, starts: Sequence[int], lengths: Sequence[int], coalesce: int) -> list[bytes]:
+            return [answer(name, start, length) for start, length in zip(starts, lengths, strict=True)]
+
+        self._api = SimpleNamespace(
+            head=lambda _, name: {"size": len(answer(name, 0, None))},
+            get=lambda _, name: SimpleNamespace(bytes=lambda: answer(name, 0, None)),
+            get_range=lambda _, name, start, length: answer(name, start, length),
+            get_ranges=ranges,
+        )
+        self._store = None
+
+    @contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        yield
+
+
+@dataclass(frozen=True)
+class Here(Mirror):
+    """A store in a bucket that this process fetches by itself."""
+
+    bucket: Bucket
+
+    def ask(self, what: str, **more: Any) -> Any:
+        assert what == "take"
+        found = RemoteStore(self.bucket, self.root)
+        where = more["variant"], more["shard"]
+        with as_fetcher(), Cache(self.cache).reserved(found.file(*where), found.file_bytes(*where), lambda path: 0.0) as descriptor:
+            if descriptor is not None:
+                found.fill(*where, descriptor, AtOnce())
+
+
+@contextmanager
+def as_fetcher() -> Iterator[None]:
+    """Turn an error of the disk into one of fastdata, as the fetcher does."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(str(error)) from None
+
+
+def read_all(bucket: Bucket, folder: Path) -> Any:
+    """Open a store through a cache, and return its labels and all of its records."""
+    Cache(folder)
+    with as_fetcher():
+        root = mirror(bucket, folder, AtOnce(), AtOnce())
+    store = Store(Here(URL, {}, folder, None, in_memory=False, root=root, bucket=bucket), kind=None, check="first")
+    readers = [store.reader(variant) for variant in store.manifest.variants]
+    records = [[bytes(reader.get(k)) for k in range(len(reader))] for reader in readers]
+    return store.samples["label"].tolist(), store.names(), records
+
+
+@cache
+def published() -> dict[str, bytes]:
+    return files_of(stores.masked)
+
+
+@cache
+def other() -> dict[str, bytes]:
+    """Another store with files of the same names."""
+    root = stores.folder()
+    shutil.copytree(stores.masked().parent / "in", root / "in")
+    shutil.copytree(stores.masked().parent / "masks", root / "masks")
+    for folder in ("in", "masks"):
+        names = sorted(path.name for path in (root / folder).iterdir())
+        (root / folder / names[0]).rename(root / folder / "x")
+        (root / folder / names[1]).rename(root / folder / names[0])
+        (root / folder / "x").rename(root / folder / names[1])
+    out = stores.fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", workers=1).out
+    return files_of(lambda: out)
+
+
+def taken(files: dict[str, bytes]) -> Callable[[str, int, int | None], bytes]:
+    """Answer from these files."""
+
+    def answer(name: str, start: int, length: int | None) -> bytes:
+        if name not in files:
+            raise RemoteError(f"{URL}/{name}: there is no such object (404)", missing=True)
+        return files[name][start : None if length is None else start + length]
+
+    return answer
+
+
+def cache_files() -> dict[str, bytes]:
+    """The files of a cache in which everything is."""
+    folder = stores.folder() / "cache"
+    read_all(Answers(taken(published())), folder)
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".tmp"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+whole = cache(cache_files)
+
+
+def disturb(path: Path, case: Case) -> None:
+    """Put what a case says in the place of a file; sometimes a link, a folder, a pipe, another file of the cache, or nothing."""
+    rng = Random(case.data)
+    path.unlink()
+    what = rng.randrange(32) if case.data != case.original else 32
+    if what == 0:
+        path.symlink_to(path.parents[len(Path(case.name).parts)] / "outside")
+    elif what == 1:
+        path.mkdir()
+    elif what == 2:
+        os.mkfifo(path)
+    elif what in (3, 4):
+        path.write_bytes(rng.choice(list(whole().values())))
+    elif what > 5:
+        path.write_bytes(case.data)
+    if what in (6, 7):  # and the temporary file of a shard that is fetched again leads elsewhere
+        path.unlink()
+        path.with_name(f"{path.name}.tmp").symlink_to(path.parents[len(Path(case.name).parts)] / "outside")
+
+
+@target(whole, exact="always", cases=1500)
+def cached(case: Case) -> Any:
+    """A file of a cache is damaged, replaced, or missing."""
+    folder, outside = case.folder / "cache", case.folder / "outside"
+    if not folder.exists():
+        for name, data in whole().items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    outside.write_bytes(OUTSIDE)
+    changed = folder / case.name
+    disturb(changed, case)
+    try:
+        return read_all(Answers(taken(published())), folder)
+    finally:
+        assert outside.read_bytes() == OUTSIDE, "a file outside of the cache was written"
+        assert {path.name for path in case.folder.iterdir()} == {"cache", "outside"}, "a file outside of the cache"
+        if changed.is_dir() and not changed.is_symlink():
+            shutil.rmtree(changed)
+        changed.unlink(missing_ok=True)
+        changed.with_name(f"{changed.name}.tmp").unlink(missing_ok=True)
+        changed.write_bytes(case.original)
+
+
+@cache
+def expected(which: Callable[[], dict[str, bytes]]) -> Any:
+    folder = stores.folder() / "cache"
+    return read_all(Answers(taken(which())), folder)
+
+
+@target(lambda: {"faults.bin": bytes(60)}, cases=1000)
+def answered(case: Case) -> Any:
+    """A bucket answers as the bytes of the case say, one for each request; the first says when another store replaces the first."""
+    faults, rng, count = case.data, Random(case.data), 0
+    replaced = faults[0] if faults and faults[0] else 1 << 20
+
+    def answer(name: str, start: int, length: int | None) -> bytes:
+        nonlocal count
+        count += 1
+        found = taken(published() if count < replaced else other())(name, start, length)
+        fault = faults[count] % 8 if count < len(faults) and faults[count] else 0
+        if fault == 1:
+            return found[: rng.randrange(len(found) + 1)]
+        if fault == 2:
+            return found + bytes(rng.choice((1, 5000)))
+        if fault == 3 and found:
+            at = rng.randrange(len(found))
+            return found[:at] + bytes([found[at] ^ 1 << rng.randrange(8)]) + found[at + 1 :]
+        if fault == 4:
+            return taken(published())(name, start + 1, length)
+        if fault == 5:
+            return rng.choice(list(published().values()))[:length]
+        if fault == 6:
+            raise RemoteError(f"{URL}/{name}: the server does not answer in time")
+        if fault == 7:
+            return taken(other())(name, start, length)
+        return found
+
+    folder = case.folder / "cache"
+    try:
+        found = read_all(Answers(answer), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert found in (expected(published), expected(other)), "a mixture of stores"
