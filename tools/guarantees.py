@@ -26,6 +26,7 @@ class Promise(NamedTuple):
     tried: tuple[str, ...] = ()
 
 
+KEPT = ("cases", "seconds", "slowest", "finds", "next")  # of a target, from which the next campaign goes on
 FAULTS = "faults/test_faults.py"
 SIGNALS = f"{FAULTS}::test_a_signal_at_any_moment_does_no_harm"
 BYTES = f"{FAULTS}::test_damaged_bytes_do_no_harm"
@@ -216,7 +217,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
 
 def taken(state: dict[str, Any]) -> dict[str, Any]:
     """Return what the page needs of a campaign's state."""
-    targets = {name: {key: found[key] for key in ("cases", "slowest", "finds")} for name, found in state["targets"].items()}
+    targets = {name: {key: found[key] for key in KEPT} for name, found in state["targets"].items()}
     return {"targets": targets, "rounds": state.get("rounds", {})}
 
 

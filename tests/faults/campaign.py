@@ -2,13 +2,15 @@
 
 The names are those of targets, of kills (kills.py), and of loads (load.py). Cases run in a child process, which publishes
 the number of each before it runs. So whatever ends it, or makes it hang or grow, has a number, and the case can be made again:
---target NAME --seed S --case NUMBER. Counts and finds are kept in build/campaign and added to by later runs.
+--target NAME --seed S --case NUMBER. Counts and finds are kept in build/campaign and added to by later runs. The first run on a
+machine goes on from the counts in benchmarks/results/campaign.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import fcntl
 import importlib
 import json
 import mmap
@@ -24,6 +26,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,11 +46,13 @@ from target import TARGETS, Problem, Target  # noqa: E402
 __all__ = ["Outcome", "State", "attack", "load_targets"]
 
 OUT = HERE.parent.parent / "build/campaign"
+COMMITTED = HERE.parent.parent / "benchmarks/results/campaign.json"
 SILENCE = 30.0  # seconds for one case; more is a hang
 GROWTH = 1 << 30  # bytes that a process may grow by
 SLICE = 30.0  # seconds for one target before the next has its turn
 KEPT = 3  # cases that are kept of each signature
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+FOLDER = "faults-"  # the prefix of the folders there
 
 
 def load_targets() -> dict[str, Target]:
@@ -82,12 +87,12 @@ def attack(target: Target, name: str, seed: int, first: int, count: int | None, 
     began = time.monotonic()
     number, last = first, sys.maxsize if count is None else first + count
     target.inputs  # noqa: B018  made once, before the fork
-    with tempfile.TemporaryDirectory(prefix="faults-", dir=MEMORY) as folder:
+    with _folder() as folder:
         while number < last:
             left = None if seconds is None else seconds - (time.monotonic() - began)
             if left is not None and left <= 0:
                 break
-            end, problem = _child(target, name, seed, number, last, left, Path(folder) / str(number), outcome)
+            end, problem = _child(target, name, seed, number, last, left, folder / str(number), outcome)
             if problem is not None:
                 outcome.add(name, seed, end, problem)
                 end += 1
@@ -96,6 +101,34 @@ def attack(target: Target, name: str, seed: int, first: int, count: int | None, 
             number = end
     outcome.cases, outcome.seconds = number - first, time.monotonic() - began
     return outcome
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Make a folder in memory, which this process and its children lock: the next campaign removes it if they were killed."""
+    with tempfile.TemporaryDirectory(prefix=FOLDER, dir=MEMORY) as folder:
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield Path(folder)
+        finally:
+            os.close(lock)
+
+
+def remove_dead() -> None:
+    """Remove the folders that killed campaigns have left in memory."""
+    for folder in MEMORY.glob(f"{FOLDER}*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
 
 
 def _child(
@@ -210,7 +243,8 @@ class State:
 
     def __init__(self, path: Path = OUT / "state.json") -> None:
         self._path = path
-        self.body: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"targets": {}}
+        found = next((place for place in (path, COMMITTED) if place.exists()), None)
+        self.body: dict[str, Any] = {"targets": {}} if found is None else json.loads(found.read_bytes())
 
     def next(self, name: str, seed: int) -> int:
         """The first number that no campaign has tried."""
@@ -286,6 +320,7 @@ def main() -> int:
     arguments = parser.parse_args()
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
+    remove_dead()
     targets = load_targets()
     names = [n for n in (*targets, *NAMES) if not arguments.target or any(Path(n).match(pattern) for pattern in arguments.target)]
     if arguments.case is not None:

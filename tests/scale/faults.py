@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
 FAULTS = ("500", "503", "reset", "cut", "stall", "flip")
+LIES = ("short", "shift", "whole", "elsewhere", "untagged")  # answers to a range that are no answers to it
 LATE_S = 3.0  # shorter than that
 STALL_S = 20.0  # longer than the client waits for bytes
 ERRORS = {"500": "InternalError", "503": "SlowDown", "403": "ExpiredToken", "404": "NoSuchKey"}
@@ -156,11 +157,17 @@ class FaultServer:
         if asked:
             first, last = asked.partition("=")[2].split("-")
             start, stop = int(first), min(int(last) + 1, size) if last else size
+        if fault == "whole":
+            asked, start, stop = None, 0, size
         with file.open("rb") as opened:
-            opened.seek(start)
-            body = bytearray(opened.read(stop - start))
+            opened.seek(start + (fault == "shift"))
+            body = bytearray(opened.read(stop - start - (fault == "short" and stop > start)))
+        if fault == "elsewhere":
+            start, stop = start + 1, stop + 1
         head = f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(body)}\r\nAccept-Ranges: bytes\r\n"
-        head += f'ETag: "{_md5(file, size, file.stat().st_mtime_ns)}"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n'
+        if fault != "untagged":
+            head += f'ETag: "{_md5(file, size, file.stat().st_mtime_ns)}"\r\n'
+        head += "Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n"
         head += f"Content-Range: bytes {start}-{stop - 1}/{size}\r\n\r\n" if asked else "\r\n"
         if verb == "HEAD":
             connection.sendall(head.encode())

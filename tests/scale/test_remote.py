@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
-from faults import FaultServer, serving
+from faults import LIES, FaultServer, serving
 from reference import lanes
 from support import tree, until, write_pictures
 
@@ -268,6 +269,53 @@ def test_faults_that_pass(fault: str, many: Path, server: FaultServer, tmp_path:
         LMDBDataset(many), shuffle=True
     )
     assert server.made[fault] > 1
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_answers_that_are_not_what_was_asked_for(lie: str, many: Path, server: FaultServer, tmp_path: Path) -> None:
+    """Lengths, ranges and ETags that a server or a proxy gets wrong at times."""
+    server.of, server.faults, server.chance = "shard-", (lie,), 0.3
+    try:
+        found = hashes(LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache"), shuffle=True)
+    except RemoteError as error:
+        assert lie != "whole" or "does not answer with the range that it was asked for" in str(error)
+    else:
+        assert found == hashes(LMDBDataset(many), shuffle=True)
+    valid(tmp_path / "cache", many, tmp_path)
+    assert server.made[lie]
+    server.always, server.chance = {"": lie}, 0.0
+    with suppress(RemoteError, FormatError):
+        assert LMDBDataset(server.url + "/many.fds", cache=tmp_path / "other")[7][0].equal(LMDBDataset(many)[7][0])
+    valid(tmp_path / "other", many, tmp_path)
+
+
+def test_a_manifest_that_changes_between_two_readings(many: Path, published: Path, tmp_path: Path) -> None:
+    """A store that is replaced while it is opened: all of the old one, all of the new one, or an error."""
+    for name in ("old", "new"):
+        shutil.copytree(published / "many.fds", tmp_path / "bucket" / name / "x.fds")
+    fastdata.publish(stores.store("jpeg", size=128), f"file://{tmp_path}/bucket/fresh/x.fds")
+    root = tmp_path / "bucket" / "now"
+    root.symlink_to("old")
+    wanted = [LMDBDataset(store)[7][0] for store in (many, stores.store("jpeg", size=128))]
+    with serving(tmp_path / "bucket") as server:
+        server.delay_s = 0.01
+        for turn in range(6):
+            (root.parent / "link").symlink_to("old")
+            (root.parent / "link").replace(root)
+
+            def swap() -> None:
+                (root.parent / "link").symlink_to("fresh")
+                (root.parent / "link").replace(root)
+
+            timer = threading.Timer(0.02 * turn, swap)
+            timer.start()
+            try:
+                image = LMDBDataset(server.url + "/now/x.fds", cache=tmp_path / f"cache{turn}")[7][0]
+            except (RemoteError, FormatError):
+                pass
+            else:
+                assert any(image.shape == one.shape and image.equal(one) for one in wanted)
+            timer.join()
 
 
 @pytest.mark.slow

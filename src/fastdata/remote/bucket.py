@@ -323,6 +323,8 @@ def _cause(error: Exception, known: Any) -> str:
         return found or "access is denied (403): check the credentials and the bucket's policy"
     if isinstance(error, known.UnauthenticatedError):
         return found or "the server wants credentials (401): set them in the environment"
+    if isinstance(error, known.NotSupportedError) and "range" in low:
+        return "the server does not answer with the range that it was asked for, as reading a store needs"
     if isinstance(error, known.NotSupportedError):
         return "this service can only be read"
     return f"{found} ({text[:300]})" if found else text[:500] or type(error).__name__
