@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import fcntl
 import importlib
 import json
 import mmap
@@ -26,7 +25,6 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,7 @@ GROWTH = 1 << 30  # bytes that a process may grow by
 SLICE = 30.0  # seconds for one target before the next has its turn
 KEPT = 3  # cases that are kept of each signature
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
-FOLDER = "faults-"  # the prefix of the folders there
+FOLDER = "fastdata-faults-"  # the prefix of the folders there, before the number of the process
 
 
 def load_targets() -> dict[str, Target]:
@@ -87,12 +85,12 @@ def attack(target: Target, name: str, seed: int, first: int, count: int | None, 
     began = time.monotonic()
     number, last = first, sys.maxsize if count is None else first + count
     target.inputs  # noqa: B018  made once, before the fork
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-", dir=MEMORY) as folder:
         while number < last:
             left = None if seconds is None else seconds - (time.monotonic() - began)
             if left is not None and left <= 0:
                 break
-            end, problem = _child(target, name, seed, number, last, left, folder / str(number), outcome)
+            end, problem = _child(target, name, seed, number, last, left, Path(folder) / str(number), outcome)
             if problem is not None:
                 outcome.add(name, seed, end, problem)
                 end += 1
@@ -103,32 +101,12 @@ def attack(target: Target, name: str, seed: int, first: int, count: int | None, 
     return outcome
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Make a folder in memory, which this process and its children lock: the next campaign removes it if they were killed."""
-    with tempfile.TemporaryDirectory(prefix=FOLDER, dir=MEMORY) as folder:
-        lock = os.open(folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield Path(folder)
-        finally:
-            os.close(lock)
-
-
 def remove_dead() -> None:
     """Remove the folders that killed campaigns have left in memory."""
-    for folder in MEMORY.glob(f"{FOLDER}*"):
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for folder in MEMORY.glob(f"{FOLDER}*-*"):
+        owner = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(lock)
 
 
 def _child(

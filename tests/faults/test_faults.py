@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from campaign import load_targets
+from campaign import FOLDER, MEMORY, load_targets
 from kills import KILLS
 from load import LOADS
-from support import run
+from support import kill_group, run, start, until
 
 HERE = Path(__file__).parent
 TARGETS = load_targets()
@@ -46,3 +46,12 @@ def test_what_is_not_damaged_is_read(name: str, tmp_path: Path) -> None:
     target = TARGETS[name]
     for case in target.undamaged(tmp_path):
         target.read(case)
+
+
+def test_what_a_killed_campaign_leaves_in_memory_goes_at_the_next_start() -> None:
+    process = start(sys.executable, HERE / "campaign.py", "--target", "wire", "--hours", 1, "--fresh")
+    left = until(lambda: list(MEMORY.glob(f"{FOLDER}{process.pid}-*")), seconds=60)
+    kill_group(process)
+    assert left[0].exists()
+    campaign("wire", 1)
+    assert not left[0].exists()
