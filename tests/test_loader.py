@@ -431,6 +431,18 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
         assert once([b.ids for b in loader], COUNT)
 
 
+def test_close_does_not_raise_if_a_worker_is_killed_meanwhile():
+    before = set(children(os.getpid()))
+    for k in (0, 2, 5):
+        loader = Loader(augmented(), 2, num_workers=2)
+        next(iter(loader))
+        (victim, *_) = sorted(set(children(os.getpid())) - before)
+        os.kill(victim, signal.SIGSTOP)  # so that `close` waits for it
+        with subprocess.Popen(["/bin/sh", "-c", f"sleep 0.0{k}; kill -9 {victim}"]):
+            loader.close()
+        no_children(before)
+
+
 def die(victim):
     os.kill(victim, signal.SIGKILL)
     time.sleep(5)

@@ -51,8 +51,9 @@ def end_workers(batches: Any) -> None:
 
 def kill_workers(batches: Any) -> None:
     """Kill the workers of an iterator at once, without torch's SIGCHLD handler reporting an error."""
-    signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
-    batches._worker_pids_set = False
+    if batches._worker_pids_set:
+        signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
+        batches._worker_pids_set = False
     for worker in batches._workers:
         worker.kill()
     batches._shutdown_workers()

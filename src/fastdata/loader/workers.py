@@ -127,7 +127,12 @@ def _release(batches: Any) -> bool:
 
 def _end(batches: Any) -> None:
     if _release(batches):
-        end_workers(batches)
+        try:
+            end_workers(batches)
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            kill_workers(batches)  # one was killed meanwhile, of which torch's handler of SIGCHLD tells
 
 
 def _kill(batches: Any) -> None:
