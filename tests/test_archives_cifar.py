@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fastdata.sources.cifar import load_batch
 from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import folder
-from support import PREP, Array, run
+from support import PEAK_MEMORY, PREP, Array, run
 
 
 def batch(count: int = 6, seed: int = 0, key: str = "labels", classes: int = 10) -> tuple[dict[bytes, Any], Array]:
@@ -174,6 +175,18 @@ def test_batches_of_something_else_are_errors(tmp_path: Path, change: dict[bytes
     (tmp_path / "test_batch").write_bytes(pickle.dumps({**batch()[0], **change}))
     with pytest.raises(PrepError, match=message):
         list_sources(tmp_path / "test_batch")
+
+
+def test_a_number_of_an_object_takes_no_memory(tmp_path: Path) -> None:
+    """Python's unpickler makes a table of 16 bytes for each number up to the largest."""
+    data = python2(batch()[0])
+    assert data[3:5] == b"q\x01"
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(data[:3] + b"r\xff\xff\xff\x0f" + data[5:])
+    code = f"{PEAK_MEMORY}\nimport sys, pathlib\nfrom fastdata.sources.cifar import load_batch\n"
+    code += "try: load_batch(pathlib.Path(sys.argv[1]))\nexcept Exception as error: print(error, peak_memory() < 1 << 30)"
+    done = run(sys.executable, "-c", code, path)
+    assert done.stdout.endswith("damaged: ValueError: it has no object of the number 268435455 True\n"), done
 
 
 def test_damaged_batches_are_errors(tmp_path: Path) -> None:

@@ -312,6 +312,16 @@ def test_a_path_with_two_labels_is_an_error_and_one_that_comes_again_is_told(pho
     assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), LabelOptions(label_column=("none",))).sources
 
 
+def test_a_path_with_two_numbers_is_an_error_too(photos: Path) -> None:
+    (photos / "t.jsonl").write_text('{"path": "a.png", "label": 0.5}\n{"path": "a.png", "label": 1}\n')
+    with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels: '0\.5' and '1'"):
+        list_sources(photos / "t.jsonl", LabelOptions(label_column=("label",)))
+
+
+def test_a_name_that_no_file_can_have_names_a_column(photos: Path) -> None:
+    assert len(list_sources(written(photos / "t.csv", [("x" * 300, "label"), ("a.png", "cat")])).sources) == 1
+
+
 @pytest.mark.parametrize("text", ["path,label\na.png,café\n", "path,café\na.png,cat\n", "a.png,café\n"])
 def test_names_that_are_not_utf8_are_an_error_that_says_how_to_convert(photos: Path, text: str) -> None:
     (photos / "t.csv").write_bytes(text.encode("latin-1"))

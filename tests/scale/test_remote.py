@@ -277,13 +277,17 @@ def test_answers_that_are_not_what_was_asked_for(lie: str, many: Path, server: F
     server.of, server.faults, server.chance = "shard-", (lie,), 0.3
     try:
         found = hashes(LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache"), shuffle=True)
-    except RemoteError as error:
-        assert lie != "whole" or "does not answer with the range that it was asked for" in str(error)
+    except RemoteError:
+        pass
     else:
         assert found == hashes(LMDBDataset(many), shuffle=True)
     valid(tmp_path / "cache", many, tmp_path)
     assert server.made[lie]
     server.always, server.chance = {"": lie}, 0.0
+    if lie == "whole":
+        with pytest.raises(RemoteError, match="does not answer with the range that it was asked for"):
+            LMDBDataset(server.url + "/many.fds", cache=tmp_path / "other")
+        return
     with suppress(RemoteError, FormatError):
         assert LMDBDataset(server.url + "/many.fds", cache=tmp_path / "other")[7][0].equal(LMDBDataset(many)[7][0])
     valid(tmp_path / "other", many, tmp_path)

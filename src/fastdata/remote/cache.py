@@ -51,7 +51,7 @@ def shard_name(shard: int, xxh3: str) -> str:
 
 
 def place_bytes(size: int, records: int) -> int:
-    """Return the size of a shard's file in a cache: the shard, a start and a length of 8 bytes each for every record, and a seal."""
+    """Return the size of a shard's file in a cache: the shard, a start and a length of 8 bytes each for every record, a seal."""
     return places_at(size) + 16 * records + 16
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -100,7 +101,9 @@ def load_batch(path: AnyPath) -> _Batch:
 
 def _load(path: AnyPath) -> dict[str, Any]:
     try:
-        loaded = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        data = path.read_bytes()
+        _check_numbers(data)
+        loaded = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except OSError as error:
         raise unreadable(path, error) from error
     except _Refused as error:
@@ -111,6 +114,13 @@ def _load(path: AnyPath) -> dict[str, Any]:
         raise PrepError(f"{path} is not a CIFAR batch: it holds a {type(loaded).__name__}, not a dictionary")
     plain = {k: v.pixels if isinstance(v, _Array) else v for k, v in loaded.items()}
     return {k.decode("latin1") if isinstance(k, bytes) else str(k): v for k, v in plain.items()}
+
+
+def _check_numbers(data: bytes) -> None:
+    """Refuse a pickle that gives an object a number beyond its own length: the unpickler makes a table as large as the number."""
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name.endswith("PUT") and argument > len(data):
+            raise ValueError(f"it has no object of the number {argument}")
 
 
 class _Refused(Exception):

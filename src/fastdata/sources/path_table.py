@@ -76,7 +76,7 @@ def _repeated(table: PathTable, columns: Sequence[int], labels: Sequence[Label])
         name = table.rows[k][table.paths]
         before = first.setdefault(os.path.normpath(name), k)
         if labels[k] != labels[before]:
-            one, other = (", ".join(table.rows[at][column].strip() for column in columns) for at in (before, k))
+            one, other = (", ".join(table.column(column)[at] for column in columns) for at in (before, k))
             raise PrepError(
                 f"{table.path} names {name!r} more than once, with different labels: {one!r} and {other!r}; keep the "
                 "row that is right"

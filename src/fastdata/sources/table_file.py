@@ -20,7 +20,7 @@ from fastdata.sources.csv_rows import read_rows
 from fastdata.sources.delimiters import delimiter_of
 from fastdata.sources.encodings import refuse_utf16
 from fastdata.sources.fields import Field
-from fastdata.sources.inputs import is_image
+from fastdata.sources.inputs import is_image, look
 from fastdata.sources.packed import Packed
 from fastdata.sources.parquet import holds_images
 from fastdata.store.column import Column
@@ -109,7 +109,7 @@ class PathTable:
     def holds_paths(self) -> bool:
         """Return whether the table seems to hold paths, judged by its header and first row."""
         first = self.rows[0][self.paths]
-        return self.find(PATHS) is not None or is_image(first) or (self.root / first).is_file()
+        return self.find(PATHS) is not None or is_image(first) or not look(self.root / first)[1]
 
     def index(self, name: str, option: str) -> int:
         """Return the index of the column that an option names."""
@@ -206,7 +206,7 @@ def _is_header(rows: Sequence[Sequence[str]], root: AnyPath) -> bool:
     """Return whether the first row is a header: unlike the next row, it does not begin with a path."""
     first, ending = rows[0][0], os.path.splitext(rows[0][0])[1].lower()
     as_the_next = ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower()
-    return not (is_image(first) or as_the_next or (root / first).is_file())
+    return not (is_image(first) or as_the_next or not look(root / first)[1])
 
 
 def _read_jsonl(path: AnyPath, root: AnyPath) -> PathTable:
