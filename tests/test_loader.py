@@ -431,6 +431,21 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
         assert once([b.ids for b in loader], COUNT)
 
 
+def test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on(monkeypatch):
+    monkeypatch.setattr("fastdata.loader.workers.CHECK_S", 0.1)
+    before = set(children(os.getpid()))
+    with Loader(augmented(), 2, num_workers=2) as loader:
+        batches = iter(loader)
+        found = [next(batches).ids]
+        (victim, *_) = sorted(set(children(os.getpid())) - before)
+        os.kill(victim, signal.SIGSTOP)
+        monkeypatch.setattr("fastdata.loader.workers.PATIENCE_S", 0.2)
+        advice = rf"no batch has come for 0 s: worker {victim} was stopped \(SIGSTOP\); kill -CONT {victim} lets it go on"
+        with subprocess.Popen(["/bin/sh", "-c", f"sleep 1; kill -CONT {victim}"]), pytest.warns(UserWarning, match=advice):
+            found += [batch.ids for batch in batches]
+        assert once(found, COUNT)
+
+
 def test_close_does_not_raise_if_a_worker_is_killed_meanwhile():
     before = set(children(os.getpid()))
     for k in (0, 2, 5):

@@ -27,8 +27,16 @@ __all__ = [
     "bilinear_averaged",
     "default_collate_fn_map",
     "default_device",
+    "end_kept_workers",
+    "end_workers",
+    "has_stepped",
+    "is_timeout",
+    "kill_workers",
+    "profiles",
+    "pytree",
+    "shared_storage",
+    "workers_of",
 ]
-__all__ += ["end_kept_workers", "end_workers", "has_stepped", "kill_workers", "profiles", "pytree", "shared_storage", "workers_of"]
 
 TESTED = ("2.6", "2.13", "2.15")
 
@@ -57,6 +65,11 @@ def kill_workers(batches: Any) -> None:
     for worker in batches._workers:
         worker.kill()
     batches._shutdown_workers()
+
+
+def is_timeout(error: RuntimeError) -> bool:
+    """Return whether an iterator of torch's DataLoader says that no batch came in its `timeout`; the next call goes on waiting."""
+    return "DataLoader timed out" in str(error)
 
 
 def end_kept_workers(loader: DataLoader[Any]) -> None:

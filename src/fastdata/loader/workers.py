@@ -8,10 +8,11 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from torch.utils.data import DataLoader
 
 from fastdata.children import end_with_parent
 from fastdata.data.dataset import SlotDataset
-from fastdata.errors import LoaderError
+from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.shared_memory import SharedArray
-from fastdata.torch_private import arrived, default_device, end_workers, kill_workers, workers_of
+from fastdata.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
 __all__ = ["Workers", "begin_worker", "start_server", "why_died"]
 
@@ -77,6 +78,8 @@ def _uninterrupted() -> Iterator[None]:
 
 
 START_S = 30.0  # a forked worker starts within milliseconds
+CHECK_S = 5.0  # between two looks at workers that do not answer, as in torch's DataLoader
+PATIENCE_S = 30.0  # for a batch, before the user is told what the workers do
 
 
 class WorkerInit:
@@ -155,6 +158,21 @@ def _kill_at_exit() -> None:
         util.Finalize(None, _kill_all, exitpriority=1)
 
 
+def _what_they_do(workers: Sequence[Any]) -> str:
+    """Say why workers may not answer, and what to do."""
+    if stopped := [str(worker.pid) for worker in workers if _is_stopped(worker.pid)]:
+        return f"worker {', '.join(stopped)} was stopped (SIGSTOP); kill -CONT {' '.join(stopped)} lets it go on"
+    pids = ", ".join(str(worker.pid) for worker in workers)
+    return f"the workers ({pids}) make it, or wait for storage or for a lock; py-spy dump --pid {workers[0].pid} shows where"
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
 class Workers(Engine):
     """Worker processes, until an error or `close` ends them.
 
@@ -185,6 +203,7 @@ class Workers(Engine):
     ) -> None:
         self._device = device if device is not None and device.type == "cuda" else None
         self._raised: BaseException | None = None
+        self._told = False  # that a batch does not come
         self._dataset = dataset
         if num_workers and multiprocessing.current_process().daemon:
             raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
@@ -206,6 +225,7 @@ class Workers(Engine):
             collate_fn=as_is,
             pin_memory=pin_memory and self.slots is None,
             prefetch_factor=prefetch_factor if num_workers else None,
+            timeout=CHECK_S if num_workers else 0,
             worker_init_fn=self._init or begin_worker,
             generator=torch.Generator(),  # leaves torch's default generator unchanged
         )
@@ -257,7 +277,7 @@ class Workers(Engine):
         self._raised = None
         while True:
             with _on_cpu():
-                reply, data = next(self._batches)
+                reply, data = self._next()
             if reply.request.generation == generation:
                 break
             self._give_back(reply.request)
@@ -270,6 +290,19 @@ class Workers(Engine):
                 self._raised = error.with_traceback(None)
                 raise error
         return reply, self._images(reply, *data) if reply.images else data
+
+    def _next(self) -> Any:
+        """Wait for what the workers make next. Tell the user once if it does not come."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return next(self._batches)
+            except RuntimeError as error:
+                if not is_timeout(error):
+                    raise
+            if not self._told and time.monotonic() >= end:
+                self._told = True
+                warn_user(f"no batch has come for {PATIENCE_S:.0f} s: {_what_they_do(workers_of(self._batches))}")
 
     def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         """Return the batch from its slot or, if it did not fit, from fresh memory."""
