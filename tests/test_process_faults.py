@@ -136,6 +136,30 @@ def test_a_store_that_cannot_be_read_for_want_of_open_files_is_not_called_damage
     assert "ulimit -n" in done.stdout and "verify" not in done.stdout
 
 
+FEW_FILES = """
+import resource, sys
+import fastdata
+from fastdata import Loader
+from support import children
+loader = Loader(fastdata.open(sys.argv[1]), 4, num_workers=8)
+resource.setrlimit(resource.RLIMIT_NOFILE, (25, 25))
+try:
+    next(iter(loader))
+except fastdata.LoaderError as error:
+    print(error)
+import os, time
+end = time.monotonic() + 20
+while left := children(os.getpid()):
+    assert time.monotonic() < end, left
+"""
+
+
+def test_workers_that_cannot_be_started_for_want_of_open_files_are_an_error_and_leave_none() -> None:
+    done = run(sys.executable, "-c", FEW_FILES, store(), env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert done.returncode == 0 and "8 workers cannot be started: too many files are open" in done.stdout, done
+    assert "ulimit -n" in done.stdout
+
+
 def test_a_store_that_is_removed_while_it_is_open(tmp_path: Path) -> None:
     """What is mapped can still be read; what is not says so."""
     write_pictures(tmp_path / "in", 6)

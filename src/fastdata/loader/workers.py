@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.children import end_with_parent
 from fastdata.data.dataset import SlotDataset
-from fastdata.errors import LoaderError, warn_user
+from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Source
@@ -229,11 +229,18 @@ class Workers(Engine):
             worker_init_fn=self._init or begin_worker,
             generator=torch.Generator(),  # leaves torch's default generator unchanged
         )
-        with ready_to_fork(), _on_cpu(), _uninterrupted():
-            batches: Any = iter(loader)
-            if num_workers:
-                _kill_at_exit()
-                _running[batches] = os.getpid(), self._init
+        before = multiprocessing.active_children()
+        try:
+            with ready_to_fork(), _on_cpu(), _uninterrupted():
+                batches: Any = iter(loader)
+                if num_workers:
+                    _kill_at_exit()
+                    _running[batches] = os.getpid(), self._init
+        except OSError as error:
+            for worker in multiprocessing.active_children():
+                if worker not in before:
+                    worker.kill()
+            raise LoaderError(f"{num_workers} workers cannot be started: {lacking(error) or error.strerror}") from error
         self._batches = batches
         if num_workers:
             if self._init is not None:
