@@ -148,6 +148,20 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         ),
         Promise("Annotations: COCO, VOC, YOLO", (BYTES,), ("coco", "voc", "yolo")),
         Promise("The manifest and tables that a bucket serves; nothing is written outside of the cache", (BYTES,), ("mirrored",)),
+        Promise(
+            "Damaged, foreign or missing files in the cache of a remote store; nothing is written outside of it",
+            (
+                BYTES,
+                "scale/test_remote.py::test_a_damaged_shard_in_the_cache_is_fetched_again",
+                "test_cache.py::test_a_link_in_a_cache_leads_nowhere",
+            ),
+            ("cached",),
+        ),
+        Promise(
+            "Damaged answers of a bucket, and answers from two stores: the samples of one store, or an error",
+            (BYTES, "scale/test_remote.py::test_answers_that_are_not_what_was_asked_for"),
+            ("answered",),
+        ),
         Promise("States of a Loader, and a fetcher that ends in the middle of a message", (BYTES,), ("loader_state", "wire")),
         Promise("No code of a pickle runs", ("test_archives_cifar.py::test_code_in_a_pickle_is_refused_by_name_and_not_run",)),
         Promise(
@@ -175,6 +189,13 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             "A lost worker of a Loader is an error, and the next pass is whole",
             ("test_loader.py::test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works", SIGNALS),
             ("loading", "loading_from_memory"),
+        ),
+        Promise(
+            "A worker that is stopped is named while the Loader waits for it, and one that is killed does not disturb `close`",
+            (
+                "test_loader.py::test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on",
+                "test_loader.py::test_close_does_not_raise_if_a_worker_is_killed_meanwhile",
+            ),
         ),
         Promise(
             "Memory that ranks share goes with its last user; others read on when one is killed",

@@ -268,7 +268,7 @@ def characters_in(data: bytes) -> list[str]:
     """
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     characters = [c for c in found if isinstance(c, str) and len(c) == 1] if isinstance(found, list) else []
     if not characters or sorted(set(characters)) != found:

@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -171,7 +172,7 @@ def _changed(rng: Random, body: Any) -> Any:
     if isinstance(body, str) and body and rng.random() < 0.4:
         at = rng.randrange(len(body))
         return body[:at] + rng.choice(("", "/", "..", "\0", "x", "9")) + body[at + 1 :]
-    return rng.choice(VALUES)
+    return deepcopy(rng.choice(VALUES))  # which may be changed again
 
 
 def as_lines(rng: Random, data: bytes) -> bytes:

@@ -58,6 +58,8 @@ def text(case: Case) -> Any:
 
 @target(packed_texts, exact="always", cases=2000)
 def packed_text(case: Case) -> Any:
+    if case.original in case.data[1:]:
+        raise CodecError("several packed files in a row are one, with the documents of all")
     return read_documents(case)
 
 

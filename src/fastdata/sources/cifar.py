@@ -119,7 +119,7 @@ def _load(path: AnyPath) -> dict[str, Any]:
 def _check_numbers(data: bytes) -> None:
     """Refuse a pickle that gives an object a number beyond its own length: the unpickler makes a table as large as the number."""
     for operation, argument, _ in pickletools.genops(data):
-        if operation.name.endswith("PUT") and argument > len(data):
+        if operation.name.endswith("PUT") and (argument or 0) > len(data):
             raise ValueError(f"it has no object of the number {argument}")
 
 

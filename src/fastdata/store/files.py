@@ -214,8 +214,10 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         if durable:
             sync(temporary)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)  # which a write does not name
         raise
     if durable:
         sync(path.parent)

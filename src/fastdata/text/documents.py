@@ -279,6 +279,8 @@ def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]
             first = sum(file.metadata.row_group(k).num_rows for k in range(piece.start))
             groups = list(range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop))
             for batch in file.iter_batches(ROWS, row_groups=groups, columns=[field], use_threads=False):
+                if not batch.num_columns:
+                    raise CodecError(f"it can't be read on: a part of it lacks the column {field!r}", "truncated")
                 column = batch.column(0)
                 for k in range(len(column)):
                     yield first + k, _value(column[k], most)
