@@ -154,7 +154,7 @@ def test_wrong_use(tmp_path: Path) -> None:
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
     again = fastdata.prep(train, tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert np.array_equal(tokens(again.out), np.fromfile(train, np.uint16)) and again.skipped == {}
-    for damaged in ('["b", "a"]', "[]"):
+    for damaged in ('["b", "a"]', "[]", "[" * 200_000):
         (path / "characters.json").write_text(damaged)
         with pytest.raises(PrepError, match="is not a sorted list of characters"):
             made(tmp_path / "x", tokenizer=str(path), end_token="none")
