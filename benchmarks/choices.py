@@ -17,6 +17,7 @@ import numpy as np
 
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg import encode_jpeg
+from fastdata.images.jpeg_planes import encode_jpeg_planes
 from fastdata.images.resize import resize, target_shape
 from fastdata.loader.order import EpochOrder
 
@@ -74,6 +75,7 @@ def main() -> None:
         "optimised tables": lambda image: cv2.imencode(".jpg", image, [*quality, cv2.IMWRITE_JPEG_OPTIMIZE, 1])[1].tobytes(),
         "grid": lambda image: cv2.imencode(".jpg", image, [*quality, cv2.IMWRITE_JPEG_RST_INTERVAL, 1])[1].tobytes(),
         "grid and index (ours)": lambda image: encode_jpeg(image, quality=90),
+        "a scan for each plane (jpeg-yuv420)": lambda image: encode_jpeg_planes(image, quality=90),
     }
     print(f"JPEG, {len(files)} photos, short side 256, quality 90")
     for name, ms in rates(encoders, small).items():

@@ -27,6 +27,7 @@ from fastdata.images.form import PixelFormat
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg import encode_jpeg
 from fastdata.images.jpeg_cut import cut_jpeg
+from fastdata.images.jpeg_planes import encode_jpeg_planes
 from fastdata.images.pixels import Window, decode_window, encode_record
 from fastdata.images.planes import split_planes
 from fastdata.images.resample import resample
@@ -36,7 +37,7 @@ from fastdata.images.view import View
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SIDE = 224
-RGB = PixelFormat("jpeg", 3, "uint8")
+RGB, PLANES = PixelFormat("jpeg", 3, "uint8"), PixelFormat("jpeg-yuv420", 3, "uint8")
 PLAIN = [cv2.IMWRITE_JPEG_QUALITY, 90, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
 FACTORS = (1.3, 2, 3, 4, 6, 8, 12, 16)
 _memory: Array = np.empty(1 << 24, np.uint8)
@@ -77,6 +78,7 @@ def steps(records: list[bytes], seed: int = 0) -> None:
         decode_the_cut=lambda k: decode_window(records[k], RGB, *sizes[k].tolist(), Window(*boxes[k]), scratch),
     )
     together(records, sizes, boxes)
+    together([encode_jpeg_planes(image) for image in pixels], sizes + sizes % 2, boxes, planes=True)
     line(
         "cuts that end at a 16th pixel, decoded",
         narrow,
@@ -132,27 +134,31 @@ def steps(records: list[bytes], seed: int = 0) -> None:
     )
 
 
-def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]]) -> None:
+def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]], *, planes: bool = False) -> None:
     """Decoding in batches of 64, which are drawn anew from the photos: one box after another, or boxes of equal width at once."""
+    form = PLANES if planes else RGB
     rng, windows, views = np.random.default_rng(0), [Window(*box) for box in boxes], [memoryview(record) for record in records]
     batches = [rng.integers(0, len(records), 64).tolist() for _ in range(32)]
     shapes = [tuple(size) for size in sizes.tolist()]
 
     def alone(batch: list[int]) -> None:
         for k in batch:
-            decode_window(views[k], RGB, *shapes[k], windows[k], scratch)
+            decode_window(views[k], form, *shapes[k], windows[k], scratch)
 
     def in_batches(batch: list[int]) -> int:
-        together, rest = jpeg_batches([views[k] for k in batch], [shapes[k] for k in batch], [windows[k] for k in batch])
+        chosen = ([of[k] for k in batch] for of in (views, shapes, windows))
+        together, rest = jpeg_batches(*chosen, planes=planes)
         for each in together:
-            each.decode(gray=False, scratch=scratch)
+            each.decode(gray=planes, scratch=scratch)
         alone([batch[k] for k in rest])
         return len(together) + len(rest)
 
     times = rates({"alone": alone, "together": in_batches}, batches)
     each = statistics.mean(64 / in_batches(batch) for batch in batches)
     print(
-        "  cut and decoded: " + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items()) + f" us; {each:.1f} together"
+        f"  cut and decoded{' to planes' * planes}: "
+        + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items())
+        + f" us; {each:.1f} together"
     )
 
 

@@ -244,7 +244,7 @@ def index_of(lengths: Array) -> bytes:
     """The index of a JPEG whose segments would have these lengths, some of them too long for a file."""
     from fastdata.images import jpeg as module
 
-    return module._index_segments(lengths)
+    return module.index_segments(lengths)
 
 
 def window_of(view: Any, box: Any, output: tuple[int, int], sides: tuple[int, int]) -> Any:

@@ -85,7 +85,7 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
         (("--size", "0"), "--size is 0"),
         (("--size", "big"), "'big' is not a valid integer"),
         (("--size", "8", "--size", "8"), "must be different"),
-        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png', 'yuv420'"),
+        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'jpeg-yuv420', 'original', 'rgb', 'png', 'yuv420'"),
         (("--quality", "101"), "--quality is 101"),
         (("--bits", "16"), "choose rgb or png for --codec"),
         (("--bits", "9"), "bits is 9"),

@@ -271,7 +271,7 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
         (["left=left", "ri-ght=right"], "names have letters, digits and _"),
         (["left=left", "mask=right"], "mask is the name of masks"),
         (["left=left", "left=right"], "two images are called left"),
-        (["left=left", "right=right:pgn"], "'pgn' is none of jpeg, original, rgb, png, yuv420, 8, 16, gray"),
+        (["left=left", "right=right:pgn"], "'pgn' is none of jpeg, jpeg-yuv420, original, rgb, png, yuv420, 8, 16, gray"),
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png, as in depth=depth:png:16"),
         (["left=left:yuv420", "right=right"], "give another codec"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, neither in SOURCE"),

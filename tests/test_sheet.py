@@ -110,6 +110,7 @@ MAKERS: dict[str, dict[str, Any]] = {
     "sixteen bits": {"bits": 16, "codec": "rgb"},
     "no labels": {},
     "planes": {"codec": "yuv420"},
+    "JPEG in planes": {"codec": "jpeg-yuv420"},
 }
 
 

@@ -94,7 +94,7 @@ class Inputs:
         """A store of fastdata, whose row k is image k."""
         out = self.work / f"{'store' if source == 'repeated' else source}-{codec}-{size}{'-captions' * captions}.fds"
         options = ["--size", str(size), "--upscale", "--codec", codec, "--workers", str(self.workers), "--progress", "off"]
-        options += ["--quality", str(QUALITY)] * (codec == "jpeg")
+        options += ["--quality", str(QUALITY)] * codec.startswith("jpeg")
         folder = self.work / source
         if captions:
             options += ["--fields", f"tokens:uint16[{TOKENS}]", "--fields", "number:int64", "--label-column", "none"]

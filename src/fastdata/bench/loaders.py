@@ -233,7 +233,7 @@ def _check_batches(batches: Iterator[Array], dataset: ImageDataset, samples: int
 
 def _rgb(images: Array, dataset: Any) -> Array:
     """Return pixels [n, H, W, C], also if the dataset returns planes."""
-    if not (isinstance(dataset, ImageDataset) and dataset._images.form.planes):
+    if not (isinstance(dataset, ImageDataset) and dataset.planes):
         return images
     rows, width = images.shape[1:3]
     return np.stack([planes_to_rgb(split_planes(image, rows // 3 * 2, width)) for image in images])

@@ -37,9 +37,10 @@ class GPUNormalize(nn.Module):
       of y. It is off by more than one unit only if x / max_value and mean nearly cancel (uint16 with the four pairs above:
       abs(y) < 2**-11); there the error of at most E is small, but not relative to y.
 
-    With `yuv420`, the input is the output of a store of that codec: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W], uint8. They
-    become RGB, [B, 3, H, W] in channels_last or [3, H, W]: the colours are interpolated as in a JPEG decoder, then clamped to 0 to
-    255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of the exact y; other dtypes are rounded once.
+    With `yuv420`, the input is the output of a store of codec yuv420 or jpeg-yuv420: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W],
+    uint8. They become RGB, [B, 3, H, W] in channels_last or [3, H, W]: the colours are interpolated as in a JPEG decoder, then
+    clamped to 0 to 255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of the exact y; other dtypes are
+    rounded once.
 
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
     state_dict, because the arguments define them: checkpoints of a model without this module still load, and none can replace them.
@@ -51,7 +52,7 @@ class GPUNormalize(nn.Module):
         dtype: dtype of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
         max_value: the code that means 1.0. None: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
             and std in code units.
-        yuv420: the batches hold planes of a yuv420 store.
+        yuv420: the batches hold planes of a yuv420 or jpeg-yuv420 store.
 
     Raises:
         TypeError: if mean or std are not numbers; when called, if the input is not a uint8 or uint16 tensor.

@@ -42,7 +42,7 @@ class ConcatImages:
             if images.labels != first.labels or not same:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
-                    "--classes of the first, and the same --gray, --bits and --mask-bits; yuv420 goes with yuv420 only"
+                    "--classes of the first, and the same --gray, --bits and --mask-bits; planes go with planes only"
                 )
         counts = [len(images) if rows is None else len(rows.array) for images, rows in self._parts]
         self._starts = np.cumsum([0, *counts]).tolist()
@@ -162,5 +162,5 @@ class ConcatImages:
 
 def _described(images: Images) -> str:
     labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
-    pixels = "yuv420 planes" if images.form.planes else f"{images.form.channels} x {images.form.dtype}"
+    pixels = f"{images.form.codec} planes" if images.form.planes else f"{images.form.channels} x {images.form.dtype}"
     return f"{labels}, {pixels}"

@@ -47,8 +47,9 @@ class ImageDataset(ColumnsDataset):
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
     of crops. The target is an int class, a float32
-    vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W]. A yuv420 store emits planes, uint8 [1, H * 3/2, W]: rows
-    of luma, then rows of Cb and Cr side by side at half the resolution (NV12), which `GPUNormalize(yuv420=True)` takes.
+    vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W]. A store of codec yuv420 or jpeg-yuv420 emits planes,
+    uint8 [1, H * 3/2, W]: rows of luma, then rows of Cb and Cr side by side at half the resolution (NV12), which
+    `GPUNormalize(yuv420=True)` takes; with `rgb=True` it emits RGB.
 
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
@@ -65,8 +66,8 @@ class ImageDataset(ColumnsDataset):
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
         views: crop, flips and transform.
-        crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new value.
-            Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks or emits planes.
+        crop, hflip, vflip, transform, rgb: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new
+            value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks or emits planes.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ImageDataset(ColumnsDataset):
         for source in (*self._sources, self._masks.source) if self._masks else self._sources:
             source.expect(rows)
         if self.views.transform is None:
-            images = [b for one in self._sources for b in render_batch(one, self.views.each, rows, plans, allocate, timing)]
+            images = [b for one in self._sources for b in self._render(one, rows, plans, allocate, timing)]
         else:
             seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
@@ -181,6 +182,11 @@ class ImageDataset(ColumnsDataset):
                 samples = render_each(self._images, self.views, rows, plans, timing, seed_sample)
             images = [stack(found, allocate) for found in samples]
         return self._as_sample(images), self._read_targets(rows, plans[0], allocate, timing)
+
+    def _render(
+        self, images: Images, rows: Array, plans: list[list[Sample]], allocate: Allocate, timing: Timing | None
+    ) -> list[Array]:
+        return render_batch(images, self.views.each, rows, plans, allocate, timing, rgb=self.views.rgb)
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         count = self.arrays_per_batch - self.large_targets
@@ -201,6 +207,7 @@ class ImageDataset(ColumnsDataset):
     hflip: Any = _view_property("hflip")
     vflip: Any = _view_property("vflip")
     transform: Any = _view_property("transform")
+    rgb: Any = _view_property("rgb")
 
     @property
     def channels(self) -> int:
@@ -226,6 +233,8 @@ class ImageDataset(ColumnsDataset):
             return "it has several crops, which share what is decoded"
         if self.images:
             return "it has several images a sample; images= chooses one"
+        if self._images.form.planes:
+            return f"its images are not held as JPEGs of pixels, but as planes ({self.codec})"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
     def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[list[Sample]]]:
@@ -262,7 +271,7 @@ class ImageDataset(ColumnsDataset):
     @property
     def planes(self) -> bool:
         """Whether samples are planes of luma and colours."""
-        return self._images.form.planes
+        return self._images.form.planes and not self.views.rgb
 
     def sides(self) -> tuple[Array, Array]:
         """Return the heights and widths of the stored images, int64 [n] each."""
@@ -271,7 +280,8 @@ class ImageDataset(ColumnsDataset):
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
         pixels = [view.most_pixels(self.sides) for view in self.views.each]
-        images = sum(source.form.nbytes(count) for source in self._sources for count in pixels)
+        forms = [source.form.emitted(rgb=self.views.rgb) for source in self._sources]
+        images = sum(form.nbytes(count) for form in forms for count in pixels)
         return int(images + (self._masks.source.form.nbytes(pixels[0]) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:
@@ -286,7 +296,7 @@ class ImageDataset(ColumnsDataset):
         self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
     ) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
-        return self._like(views=self._check_views(Views(crop, hflip, vflip, transform)))
+        return self._like(views=self._check_views(Views(crop, hflip, vflip, transform, self.views.rgb)))
 
     def with_crop_size(self, side: int) -> Any:
         if self.views.several:

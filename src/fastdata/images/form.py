@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.images.options import PLANES
 from fastdata.store.format import Form
 
 __all__ = ["PixelFormat"]
@@ -18,13 +19,22 @@ class PixelFormat(Form):
 
     @property
     def jpegs(self) -> bool:
-        """Whether records are JPEGs."""
+        """Whether records are JPEGs that decode to [H, W, C]."""
         return self.codec in ("jpeg", "original")
+
+    @property
+    def indexed(self) -> bool:
+        """Whether records may have an index of parts that can be decoded alone."""
+        return self.jpegs or self.codec == "jpeg-yuv420"
 
     @property
     def planes(self) -> bool:
         """Whether samples are a plane of luma and one of colours, instead of [H, W, C]."""
-        return self.codec == "yuv420"
+        return self.codec in PLANES
+
+    def emitted(self, *, rgb: bool) -> PixelFormat:
+        """Return the form of samples. rgb: planes become RGB pixels."""
+        return PixelFormat("rgb", 3, "uint8") if rgb and self.planes else self
 
     def shape(self, height: int, width: int) -> tuple[int, int, int]:
         """Return a sample's shape: [H, W, C], or [H * 3/2, W, 1] for planes, one after the other. Their sides are even."""

@@ -21,10 +21,12 @@ __all__ = [
     "decode_jpeg",
     "decode_jpeg_into",
     "encode_jpeg",
+    "index_segments",
     "jpeg_size",
     "read_index",
     "restart_interval",
     "scan_start",
+    "segment_lengths",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,13 +76,17 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
 
 def _with_index(data: Array) -> bytes:
     head = data[:4096].tobytes()  # cv2 writes about 600 bytes before the scan
-    scan = scan_start(head, 2)
-    body = data[scan:]
-    (at,) = (body[:-1] == 0xFF).nonzero()
-    lengths = at[body[at + 1] != 0] + 2  # 0 follows a byte of data; all others end a segment: RSTm, or EOI
-    lengths[1:] -= lengths[:-1].copy()
+    lengths = segment_lengths(data[scan_start(head, 2) :])
     insert = 2 + 2 + int.from_bytes(head[4:6], "big")  # after JFIF's APP0, which must come first
-    return b"".join([head[:insert], _index_segments(lengths), data[insert:].tobytes()])
+    return b"".join([head[:insert], index_segments(lengths), data[insert:].tobytes()])
+
+
+def segment_lengths(scan: Array) -> Array:
+    """Return the bytes of each entropy-coded segment of a scan, uint8, with the marker that ends it: RSTm or EOI."""
+    (at,) = (scan[:-1] == 0xFF).nonzero()
+    lengths: Array = at[scan[at + 1] != 0] + 2  # 0 follows a byte of data; all others end a segment
+    lengths[1:] -= lengths[:-1].copy()
+    return lengths
 
 
 def scan_start(data: bytes | memoryview, at: int) -> int:
@@ -90,7 +96,7 @@ def scan_start(data: bytes | memoryview, at: int) -> int:
     return at + 2 + (data[at + 2] << 8 | data[at + 3])
 
 
-def _index_segments(lengths: Array) -> bytes:
+def index_segments(lengths: Array) -> bytes:
     """Pack the lengths as bytes, and list longer ones after them. Two bytes for each would make a photo about 1 % larger."""
     (long,) = (lengths > 0xFF).nonzero()
     rest = b""

@@ -105,7 +105,7 @@ class ImageKind(Kind):
 
         form = PixelFormat(codec, channels, dtype)
         known = codec in CODECS and channels in (1, 3) and dtype in ("uint8", "uint16")
-        fits = (codec == "rgb" and channels == 1) if mask else (not form.planes or form == PixelFormat("yuv420", 3, "uint8"))
+        fits = (codec == "rgb" and channels == 1) if mask else (not form.planes or form == PixelFormat(codec, 3, "uint8"))
         return form if known and fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastdata.images.options import PLANES
+
 __all__ = ["NamedImage", "parse_images"]
 
 NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
@@ -64,8 +66,8 @@ def _parsed(text: str, codecs: Sequence[str], codec: str, bits: int, gray: bool)
             raise ValueError(f"--images {text}: {detail!r} is none of {', '.join(codecs)}, 8, 16, gray: give {FORM}")
     if bits == 16 and codec in ("jpeg", "original"):
         raise ValueError(f"--images {text}: 16 bits do not fit into codec {codec}: give rgb or png, as in {name}={where}:png:16")
-    if codec == "yuv420":
+    if codec in PLANES:
         raise ValueError(
-            f"--images {text}: yuv420 has colours of half the resolution, so no box fits all images: give another codec"
+            f"--images {text}: {codec} has colours of half the resolution, so no box fits all images: give another codec"
         )
     return NamedImage(name, codec, bits, gray), where

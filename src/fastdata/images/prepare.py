@@ -17,6 +17,7 @@ from fastdata.images.jpeg_file import JpegHeader
 from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe, resize_mask
 from fastdata.images.named import NamedImage
+from fastdata.images.options import PLANES
 from fastdata.images.pillow_files import extras
 from fastdata.images.pixels import encode_record
 from fastdata.images.planes import even
@@ -68,10 +69,10 @@ class ImageRecipe:
             )
         if self.bits == 16 and self.codec in ("jpeg", "original"):
             raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
-        if self.codec == "yuv420" and (self.bits == 16 or self.gray):
-            raise ValueError("--codec yuv420 holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
-        if self.mask is not None and self.codec == "yuv420":
-            raise ValueError("--codec yuv420 repeats an odd last row or column, which masks do not: choose jpeg, rgb or png")
+        if self.codec in PLANES and (self.bits == 16 or self.gray):
+            raise ValueError(f"--codec {self.codec} holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
+        if self.mask is not None and self.codec in PLANES:
+            raise ValueError(f"--codec {self.codec} repeats an odd last row or column, which masks do not: choose jpeg, rgb or png")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
         if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
@@ -229,7 +230,7 @@ def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: lis
         if original is not None and (height, width) == upright:
             records[size] = Record(data, height, width, upright, original=True)
             continue
-        if options.codec == "yuv420":
+        if options.codec in PLANES:
             height, width = even(height), even(width)
         records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
     return [records[size] for size in options.sizes]

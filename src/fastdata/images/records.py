@@ -18,7 +18,7 @@ from fastdata.images.form import PixelFormat
 from fastdata.images.geometry import Placement, placement
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg_cut import Cut
-from fastdata.images.pixels import Region, Window, decode_window, jpeg_window
+from fastdata.images.pixels import Region, Window, decode_window, jpeg_window, raw_planes
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
@@ -124,7 +124,7 @@ class _Holdable(ABC):
 
     def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
         """Load the first images, which take these bytes in memory; key: see InMemoryRecords."""
-        decoded = decoded and not self.form.planes  # planes are stored decoded
+        decoded = decoded and self.form.codec != "yuv420"  # which is stored decoded
         self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key, self.place)
         self.decoded = decoded
         self.jpegs = self.jpegs and not decoded
@@ -138,15 +138,18 @@ class _Holdable(ABC):
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
         if self.decoded and self.records is not None and index < len(self.records):
             heights, widths = self.sides(np.array([index]))
-            pixels = np.frombuffer(data, self.form.dtype).reshape(self.form.shape(int(heights[0]), int(widths[0])))
-            return (Region(pixels),)
+            height, width = int(heights[0]), int(widths[0])
+            if self.form.planes:
+                return raw_planes(data, height, width)
+            return (Region(np.frombuffer(data, self.form.dtype).reshape(self.form.shape(height, width))),)
         return self._decode(index, data, window, scratch)
 
     def _pixels(self, index: int) -> Array:
         heights, widths = self.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
-        (region,) = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
-        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+        regions = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
+        stored = (np.ascontiguousarray(region.pixels[:, :, : self.form.channels]) for region in regions)
+        return np.concatenate([pixels.view(np.uint8).reshape(-1) for pixels in stored])
 
     @property
     @abstractmethod
@@ -185,7 +188,7 @@ class StoreImages(_Holdable):
         self.mask = mask
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
-        self.jpegs = self.indexed = self.form.jpegs
+        self.jpegs, self.indexed = self.form.jpegs, self.form.indexed
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
@@ -211,7 +214,7 @@ class StoreImages(_Holdable):
         files = self.columns[SOURCE_SIZE.name].batch(ids)
         placed, stored = placement(np.asarray(files), self.variant.size, options["resize"], upscale=options["upscale"])
         found = np.stack(self.sides(ids), axis=1)
-        if ((found != stored) & (found != stored + stored % 2)).any():  # yuv420 has even sides
+        if ((found != stored) & (found != stored + stored % 2)).any():  # planes have even sides
             raise FormatError(f"{self.store.path}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
         return placed
 

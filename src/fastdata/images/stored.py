@@ -35,6 +35,9 @@ class LMDBDataset(ImageDataset):
             The samples of a batch come in any order. Under the Loader, its random numbers too are seeded by (seed, epoch, sample):
             those of random, numpy.random, torch, and generators found in its attributes, closure and globals. It can be replaced
             later through `dataset.transform`.
+        rgb: convert the planes of a yuv420 or jpeg-yuv420 store to RGB, uint8 [3, H, W], after crop and flips and before the
+            transform: for transforms and models that take no planes. Colours are interpolated as a JPEG decoder does. A model on a
+            device has the same from `GPUNormalize(yuv420=True)`, for half the bytes. Stores of pixels are read as without it.
         fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
             what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a
             `Ragged`, text, bytes and JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints
@@ -62,6 +65,7 @@ class LMDBDataset(ImageDataset):
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,
+        rgb: bool = False,
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
@@ -77,7 +81,8 @@ class LMDBDataset(ImageDataset):
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        super().__init__(first, Views(crop, hflip, vflip, transform), fields=Fields.of(fields, first, min_visible), several=several)
+        views = Views(crop, hflip, vflip, transform, rgb)
+        super().__init__(first, views, fields=Fields.of(fields, first, min_visible), several=several)
 
 
 class MaskDataset(ImageDataset):

@@ -152,6 +152,7 @@ class Views:
     Attributes:
         crop, hflip, vflip: of the views, which have the same chances of flips.
         transform: a function that changes the pixels of each view.
+        rgb: whether planes become RGB pixels before the transform.
 
     Raises:
         ValueError, TypeError: if an argument is wrong.
@@ -161,6 +162,7 @@ class Views:
     hflip: float = 0.0
     vflip: float = 0.0
     transform: Transform | None = None
+    rgb: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.crop, list):
@@ -200,7 +202,8 @@ class Views:
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         crop = [] if self.crop is None else [repr(list(self.crop) if isinstance(self.crop, tuple) else self.crop)]
-        return crop + flips + ([] if self.transform is None else [f"transform={name}"])
+        rgb = ["rgb=True"] if self.rgb else []
+        return crop + flips + rgb + ([] if self.transform is None else [f"transform={name}"])
 
 
 def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:

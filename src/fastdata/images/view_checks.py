@@ -23,7 +23,7 @@ def check_views(views: Views, *, images: Sequence[str], masks: bool, geometric: 
         ValueError: if the views do not suit these.
     """
     if views.transform is not None:
-        _check_transform(images, masks, geometric, planes)
+        _check_transform(images, masks, geometric, planes and not views.rgb)
     if views.several and (masks or geometric):
         raise ValueError(
             f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one crop, or "
@@ -57,6 +57,6 @@ def _check_transform(images: Sequence[str], masks: bool, geometric: str | None, 
         )
     if planes:
         raise ValueError(
-            "transform takes pixels [H, W, C], but a yuv420 store emits planes: transform on the device, or prepare with "
-            "codec jpeg or rgb"
+            "transform takes pixels [H, W, C], but this store emits planes: give rgb=True, transform on the device, or prepare "
+            "with codec jpeg or rgb"
         )

@@ -88,7 +88,7 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
             f"resident takes crops that only cut, but {crop} resizes images of {shape[1]} x {shape[0]}: use RandomCrop or "
             "CenterCrop, prepare with that --size, or leave resident out; a crop of your own that only cuts says resizes = False"
         )
-    if dataset.planes and crop is not None:
+    if dataset._images.form.planes and crop is not None:
         raise ValueError(f"resident takes planes without a crop, found {crop}: use codec jpeg, png or rgb, or leave resident out")
     return shape
 
