@@ -65,8 +65,9 @@ def spares(count: int | None) -> Iterator[None]:
 
     count: of the workers; None: one for each core.
     """
+    cores = available_cores()
     with suppress(OSError):  # whoever needs a process will try again, and report it
-        _spares.extend(Spawned() for _ in range(min(count or available_cores(), MOST)))
+        _spares.extend(Spawned() for _ in range(min(count or cores, max(1, cores - 1), MOST)))  # the parent takes a core
     try:
         yield
     finally:
