@@ -272,6 +272,25 @@ def test_raw_planes_go_with_it():
     np.testing.assert_array_equal(found, np.concatenate(alone))
 
 
+@pytest.mark.parametrize("rgb", [False, True])
+def test_resident_images_are_those_of_the_workers(rgb, tmp_path):
+    out = fastdata.prep(sources(), tmp_path / "o.fds", size=32, resize="crop", upscale=True, codec=CODEC, workers=1).out
+    made, resident = (
+        torch.cat([x for x, *_ in Loader(LMDBDataset(out, hflip=0.5, rgb=rgb), 4, seed=3, num_workers=0, resident=resident)])
+        for resident in (None, "cpu")
+    )
+    assert torch.equal(made, resident)
+
+
+def test_a_store_that_grows_keeps_its_samples(tmp_path):
+    out = fastdata.prep(sources(), tmp_path / "o.fds", size=32, codec=CODEC, workers=1).out
+    before = [image for image, _ in LMDBDataset(out)]
+    fastdata.append(sources(), out, workers=1)
+    after = [image for image, _ in LMDBDataset(out)]
+    assert len(after) == 2 * len(before)
+    assert all(map(torch.equal, [*before, *before], after))
+
+
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 7), (5, 1), (33, 47)])
 def test_odd_sides_become_even(height, width, tmp_path):
     image = picture(0, height, width)
