@@ -71,11 +71,13 @@ def run(*command: str | Path | int, seconds: float = 300, **options: Any) -> sub
 def start(*command: str | Path, **options: Any) -> subprocess.Popen[bytes]:
     """Start a command as the leader of a process group of its own, which Ctrl-C stops as it would in a terminal."""
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it, and so would the child
+    handled = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handled.items()}  # if ignored, the child ignores them
     try:
         return subprocess.Popen([str(part) for part in command], start_new_session=True, **options)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def members(group: int) -> list[int]:
