@@ -163,8 +163,8 @@ def _checked(path: Path, total: str) -> bytes:
         data = path.read_bytes()
     except FileNotFoundError:
         raise PrepError(
-            f"{path} is gone: perhaps another fastdata-prep is making a store at the same place, or has made one; if not, plan again "
-            "with the same SOURCE and options (finished shards are kept)"
+            f"{path} is gone: perhaps another fastdata-prep is making a store at the same place, or has made one; if not, plan "
+            "again with the same SOURCE and options (finished shards are kept)"
         ) from None
     except OSError as error:
         if found := lacking(error):
