@@ -232,7 +232,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def write_json(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
-    """Write a result as JSON."""
+    """Write a result as JSON. Its folder is made if it does not exist."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
