@@ -8,8 +8,10 @@ This uses private parts of torch, and was tried with torch 2.13 and Triton 3.9.
 
 from __future__ import annotations
 
+import tempfile
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,8 +104,8 @@ class Kernels:
         self.others = sum("extern_kernels." in line or "torch.ops.aten." in line for line in lines)
 
 
-def ptx(name: str, source: str) -> str:
-    """Compile a kernel for an H100."""
+def ptx(name: str, source: str, folder: Path) -> str:
+    """Compile a kernel for an H100. Triton reads its source from a file in the folder."""
     found: dict[str, Any] = {}
 
     def keep(**options: Any) -> Callable[[Any], Any]:
@@ -112,13 +114,12 @@ def ptx(name: str, source: str) -> str:
     from torch._inductor.runtime import triton_heuristics
 
     before = {kind: getattr(triton_heuristics, kind) for kind in ("pointwise", "reduction", "persistent_reduction")}
-    path = f"/tmp/{name}_{abs(hash(source))}.py"
-    with open(path, "w") as file:
-        file.write(source.replace("triton_helpers.set_driver_to_gpu()", ""))
+    path = folder / f"{name}_{abs(hash(source))}.py"
+    path.write_text(source.replace("triton_helpers.set_driver_to_gpu()", ""))
     try:
         for kind in before:
             setattr(triton_heuristics, kind, keep)
-        exec(compile(open(path).read(), path, "exec"), {"__file__": path, "__name__": name})
+        exec(compile(path.read_text(), path, "exec"), {"__file__": str(path), "__name__": name})
     finally:
         for kind, function in before.items():
             setattr(triton_heuristics, kind, function)
@@ -181,7 +182,8 @@ def main() -> None:
     for name, (function, inputs) in cases().items():
         for dynamic in (False, True):
             kernels = Kernels(generated(function, *inputs, dynamic=dynamic))
-            compiled = [ptx(*item) for item in kernels.sources.items()]
+            with tempfile.TemporaryDirectory() as folder:
+                compiled = [ptx(*item, Path(folder)) for item in kernels.sources.items()]
             fma = sum(text.count("fma.rn.f32") for text in compiled)
             print(f"| {name} | {'any' if dynamic else 'fixed'} | {kernels.launches} | {kernels.others} | {fma} |", flush=True)
 
