@@ -15,6 +15,9 @@ from pathlib import Path
 
 import h5py
 import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from archives import png
@@ -76,6 +79,35 @@ def test_attributes_of_a_member_are_read_in_one_pass(tmp_path: Path) -> None:
 
 
 # Other archives
+
+
+@pytest.mark.parametrize("part", ["path", "label"])
+def test_a_parquet_whose_rows_disagree_with_its_groups_is_damaged(tmp_path: Path, part: str) -> None:
+    """One byte of its tables becomes another number of rows, values or bytes."""
+    images = [{"bytes": png(k)[1], "path": f"{k}.png"} if part == "path" else {"bytes": png(k)[1]} for k in range(3)]
+    table = pa.table({"image": images, **({"label": [0, 1, 2]} if part == "label" else {})})
+    pq.write_table(table, tmp_path / "x.parquet")
+    data = (tmp_path / "x.parquet").read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    said = set()
+    for at in range(footer, len(data) - 8):
+        if data[at] == 2 * 3:  # 3 as Thrift writes it
+            (tmp_path / "y.parquet").write_bytes(data[:at] + bytes([2 * 4]) + data[at + 1 :])
+            try:
+                found = list_sources(tmp_path / "y.parquet")
+            except PrepError as error:
+                said.add(str(error).partition(" is damaged: ")[2])
+            else:
+                assert len(found.sources) in (3, 4)
+    column = "image.path" if part == "path" else "label"
+    assert f"{column} has 3 rows, its row groups 4; copy it again" in said
+
+
+def test_a_dataset_of_hdf5_with_a_name_that_is_no_utf_8_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file[b"\xe9"] = np.zeros((2, 8, 8), np.uint8)
+    with pytest.raises(PrepError, match=r"x.h5: the name of the dataset b'\\xe9' is not UTF-8: rename it"):
+        list_sources(tmp_path / "x.h5")
 
 
 def test_counts_that_the_bytes_cannot_hold_are_errors(tmp_path: Path) -> None:

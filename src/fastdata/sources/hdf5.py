@@ -68,9 +68,12 @@ def _images(file: Any, path: AnyPath, key: str) -> Any:
 
 
 def _dataset_names(file: Any) -> list[str]:
-    names: list[str] = []
+    names: list[str | bytes] = []  # bytes: no UTF-8
     file.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
-    return names
+    for name in names:
+        if isinstance(name, bytes):
+            raise PrepError(f"{file.filename}: the name of the dataset {name!r} is not UTF-8: rename it")
+    return [str(name) for name in names]
 
 
 def _is_encoded(data: Any) -> bool:

@@ -151,8 +151,18 @@ def _table(path: AnyPath, name: str, selection: Selection) -> Table:
     with _arrow().parquet.ParquetFile(path) as file:
         columns = columns_of(file.schema_arrow, path, selection)
         items = list(_items(file, columns, path, name))
-        labels = file.read([columns.label], use_threads=False)[columns.label].to_pylist() if columns.label else []
-    return columns, items, labels or [None] * len(items)
+        labels = (
+            _read_whole(file, columns.label, columns.label, len(items), path).to_pylist() if columns.label else [None] * len(items)
+        )
+    return columns, items, labels
+
+
+def _read_whole(file: Any, name: str, part: str, rows: int, path: AnyPath) -> Any:
+    """Read a column, or a part of it."""
+    column = file.read([part], use_threads=False)[name]
+    if len(column) != rows:
+        raise PrepError(f"{path} is damaged: {part} has {len(column)} rows, its row groups {rows}; copy it again")
+    return column
 
 
 def _items(file: Any, columns: Columns, path: AnyPath, name: str) -> Iterator[Item]:
@@ -160,7 +170,7 @@ def _items(file: Any, columns: Columns, path: AnyPath, name: str) -> Iterator[It
     if min(groups, default=0) < 0:
         raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
     sizes = even_sizes(path, sum(groups))
-    paths = file.read([f"{columns.image}.path"], use_threads=False)[columns.image] if columns.has_path else None
+    paths = _read_whole(file, columns.image, f"{columns.image}.path", len(sizes), path) if columns.has_path else None
     k = 0
     for group, rows in enumerate(groups):
         for row in range(rows):
