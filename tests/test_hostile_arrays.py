@@ -19,7 +19,8 @@ import pydicom
 import pytest
 
 import fastdata
-from fastdata import ArrayDataset, PrepError
+from fastdata import ArrayDataset, CodecError, PrepError
+from fastdata.arrays.readers import npz_names
 from support import PEAK_MEMORY, encode, run
 
 PEAK = f"""{PEAK_MEMORY}
@@ -105,6 +106,44 @@ def test_what_lies_before_the_pixels_of_a_deflated_dicom_is_limited_too(tmp_path
     (tmp_path / "x.dcm").write_bytes(deflated(64, 64, bytes(4096), private=1 << 30))
     kept, _, _, peak = measured(tmp_path / "x.dcm")
     assert kept == 0 and peak < 450
+
+
+def test_a_damaged_directory_of_an_npz_loses_no_array(tmp_path: Path) -> None:
+    """Any bit of it, and any entry that is not there. What is listed is all arrays, or the file is refused."""
+    np.savez(tmp_path / "good.npz", a=np.arange(3), b=np.arange(4.0), c=np.arange(5, dtype=np.uint8))
+    good, path = (tmp_path / "good.npz").read_bytes(), tmp_path / "x.npz"
+    begin = good.index(b"PK\1\2")
+    size = len(good) - begin - 22
+
+    def listed(data: bytes) -> list[str]:
+        path.write_bytes(data)
+        return npz_names(path)
+
+    assert listed(good) == ["a", "b", "c"]
+    refused = 0
+    for bit in range(8 * begin, 8 * len(good)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            assert sorted(listed(bytes(damaged))) == ["a", "b", "c"]
+        except CodecError:
+            refused += 1
+    assert refused > 500
+    for k in range(3):
+        entries = good[begin : begin + k * size // 3] + good[begin + (k + 1) * size // 3 : begin + size]
+        end = b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 2, 2, len(entries), begin, 0)
+        with pytest.raises(CodecError, match="does not fit what the file holds"):
+            listed(good[:begin] + entries + end)
+
+
+def test_an_npz_whose_directory_is_damaged_is_a_reject(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros((8, 8, 8), np.uint8), b=np.ones((8, 8, 8), np.uint8))
+    data = (tmp_path / "x.npz").read_bytes()
+    at = data.rindex(b"b.npy")
+    (tmp_path / "x.npz").write_bytes(data[:at] + b"b.npx" + data[at + 5 :])  # numpy's own reader has one array left
+    np.save(tmp_path / "y.npy", np.zeros((8, 8, 8), np.uint8))
+    done = fastdata.prep(tmp_path, tmp_path.parent / f"{tmp_path.name}.fds", workers=1)
+    assert (done.kept, done.rejected) == (1, {"undecodable": 1})
 
 
 @contextmanager

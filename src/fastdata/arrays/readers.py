@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
@@ -22,6 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MODULES = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom", ".tif": "stack", ".tiff": "stack", ".png": "stack"}
 BLOCK = 1 << 24
 LONGEST_HEADER = 1 << 20
+LOCAL = struct.Struct("<4s2xH18xHH")  # in front of a member of a zip: the signature, flags, the bytes of the name and of the rest
+UTF8 = 0x800  # the flag of names in UTF-8
+DESCRIPTOR = 24  # most bytes of what may follow a member; a header has more
 
 
 class Opened(NamedTuple):
@@ -117,13 +121,44 @@ def npz_names(path: AnyPath) -> list[str]:
     """Return the names of the arrays in an .npz file.
 
     Raises:
-        CodecError: if it is damaged.
+        CodecError: if it is damaged, also if its directory does not list all that the file holds.
     """
     with _unzipped(path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        _compare_directory(archive)
+        return _names(archive)
+
+
+def _names(archive: zipfile.ZipFile) -> list[str]:
+    names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     if len(set(names)) < len(names):
         raise CodecError("two of its arrays have the same name", "undecodable")
     return names
+
+
+def _compare_directory(archive: zipfile.ZipFile) -> None:
+    """Raise CodecError unless the entries of a zip's directory, and their names, are those of the headers in front of its members.
+
+    The members have to follow each other from the beginning of the file to the directory: a gap in which there is room for a header
+    holds one that the directory does not list.
+    """
+    file: Any = archive.fp
+    at = 0
+    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+        if not 0 <= entry.header_offset - at <= DESCRIPTOR:
+            break
+        file.seek(entry.header_offset)
+        header = file.read(LOCAL.size)
+        if len(header) < LOCAL.size:
+            break
+        signature, flags, name_bytes, extra_bytes = LOCAL.unpack(header)
+        name = file.read(name_bytes).decode("utf-8" if flags & UTF8 else "cp437", "replace")
+        if signature != b"PK\3\4" or name != entry.orig_filename:
+            break
+        at = file.tell() + extra_bytes + entry.compress_size
+    else:
+        if 0 <= archive.start_dir - at <= DESCRIPTOR:
+            return
+    raise CodecError("the directory of the .npz file does not fit what the file holds: it is damaged", "undecodable")
 
 
 def _unzipped(path: AnyPath) -> zipfile.ZipFile:
@@ -134,14 +169,19 @@ def _unzipped(path: AnyPath) -> zipfile.ZipFile:
 
 
 def _open_npz(path: AnyPath, key: str | None) -> Opened:
-    names = npz_names(path)
-    if key is None and len(names) != 1:
-        raise CodecError(f"it holds {len(names)} arrays: choose one with --key, such as {', '.join(names[:3])}", "several-arrays")
-    name = names[0] if key is None else key
-    if name not in names:
-        raise CodecError(f"it has no array {name!r}, it has {', '.join(names[:5])}", "no-such-key")
-    with _unzipped(path) as archive, archive.open(f"{name}.npy") as file:
-        header, size = _read_header(file), archive.getinfo(f"{name}.npy").file_size - file.tell()
+    with _unzipped(path) as archive:
+        if key is None:  # otherwise nothing can be missed
+            _compare_directory(archive)
+        names = _names(archive)
+        if key is None and len(names) != 1:
+            raise CodecError(
+                f"it holds {len(names)} arrays: choose one with --key, such as {', '.join(names[:3])}", "several-arrays"
+            )
+        name = names[0] if key is None else key
+        if name not in names:
+            raise CodecError(f"it has no array {name!r}, it has {', '.join(names[:5])}", "no-such-key")
+        with archive.open(f"{name}.npy") as file:
+            header, size = _read_header(file), archive.getinfo(f"{name}.npy").file_size - file.tell()
     if not header.dtype.hasobject and size != header.nbytes:
         raise CodecError(f"its header asks for {header.nbytes} bytes, {size} are there", "truncated")
     return Opened(header.shape, header.dtype, lambda: _read_member(path, name, header))
