@@ -121,6 +121,22 @@ def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
     assert found.labels.names == ("new0", "new1") and [s.label for s in found.sources] == [0, 1]
 
 
+@pytest.mark.parametrize("values", [("0.5", "1.5"), ("3", "7"), ("cat", "dog")])
+def test_with_a_label_column_of_none_a_table_beside_a_folder_gives_no_labels(photos: Path, values: tuple[str, str]) -> None:
+    table = written(photos.parent / "t.csv", [("path", "label"), *zip(NAMES, values, strict=False)])
+    found = list_sources(photos, LabelOptions(labels=table, label_column=("none",)))
+    assert (found.labels.kind, found.labels.names, found.labelled_by) == ("none", (), "")
+    assert {(source.label, source.problem) for source in found.sources} == {(-1, "")}
+
+
+def test_lists_beside_a_folder_are_no_labels(photos: Path) -> None:
+    path = photos.parent / "t.jsonl"
+    path.write_text("".join(f'{{"path": "{name}", "label": [0.5, 1.5]}}\n' for name in NAMES))
+    with pytest.raises(PrepError, match=r"--labels .*t\.jsonl: label hold lists or objects.* a column of its own"):
+        list_sources(photos, LabelOptions(labels=path))
+    assert list_sources(photos, LabelOptions(labels=path, label_column=("none",))).labels.kind == "none"
+
+
 # -------------------------------------------------------------------------------------------------------------- splits
 
 

@@ -225,6 +225,11 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
             columns=tuple(column for column, _ in typed),
         )
     if not columns:
+        if others and not fields and not options.no_labels:
+            raise PrepError(
+                f"--labels {path}: {', '.join(table.columns[k] for k in others)} hold lists or objects, but labels are numbers or "
+                "text; give each number of a label a column of its own, or leave --labels out"
+            )
         return replace(inputs, notes=notes)
     if len(columns) == 1 and not any(map(is_number, table.column(columns[0]))):
         meaning, labels = _classes(table, columns[0], sure=bool(options.label_column))
