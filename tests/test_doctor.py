@@ -442,6 +442,68 @@ def test_wrong_use(options: list[str], error: str, capsys: pytest.CaptureFixture
     assert ended.value.code == 2 and error in capsys.readouterr().err
 
 
+MINE = """
+import torch
+from torch import nn
+
+if WHERE == "module":
+    raise RuntimeError("mine, at import")
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, k):
+        if WHERE == "dataset": return {}["mine, a sample"]
+        return torch.ones(3)
+
+def loader():
+    if WHERE == "loader": raise OSError("mine, making a loader")
+    return 3 if WHERE == "no loader" else torch.utils.data.DataLoader(Data(), 4)
+
+def loss(model, batch):
+    if WHERE == "step": raise ValueError("mine, a step")
+    return model(batch)
+
+def model():
+    if WHERE == "model": raise ValueError("mine, making a model")
+    return 3 if WHERE == "no model" else (nn.Linear(4 if WHERE == "layer" else 3, 1), loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [
+        ("module", 1, "--loader mine:loader failed:|in <module>|RuntimeError: mine, at import"),
+        ("loader", 1, "--loader mine:loader failed:|in loader|OSError: mine, making a loader"),
+        ("dataset", 1, "--loader mine:loader failed:|in __getitem__|KeyError: 'mine, a sample'"),
+        ("model", 1, "--model mine:model failed:|in model|ValueError: mine, making a model"),
+        ("step", 1, "--model mine:model failed:|in loss|ValueError: mine, a step"),
+        ("layer", 1, "--model mine:model failed:|in loss|RuntimeError: "),
+        ("no loader", 2, "--loader mine:loader: doctor measures a DataLoader, a Loader or another iterable|found a int"),
+        ("no model", 2, "--model mine:model: a step is a function of a batch, or (model, loss_fn)"),
+    ],
+)
+def test_a_function_that_fails_is_named_with_its_own_traceback(
+    where: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastdata.cli import main
+
+    (tmp_path / "mine.py").write_text(MINE.replace("WHERE", repr(where)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    options = ["--loader", "mine:loader", "--model", "mine:model", "--seconds", "0.1"]
+    monkeypatch.setattr(sys, "argv", ["fastdata", "doctor", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found = capsys.readouterr().err
+    assert ended.value.code == code and found.startswith("Error: ")
+    for part in said.split("|"):
+        assert part in found
+    frames = re.findall(r'^  File "(.*)"', found, re.MULTILINE)
+    assert not frames or frames[0] == str(tmp_path / "mine.py")
+    assert not [file for file in frames if "fastdata/" in file]
+
+
 @pytest.mark.slow
 def test_a_dataset_of_a_store_is_measured_with_other_arguments(folder: Path, tmp_path: Path) -> None:
     store = fastdata.prep(folder, tmp_path / "x.fds", size=128, workers=1).out

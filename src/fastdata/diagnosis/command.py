@@ -14,6 +14,7 @@ from fastdata.diagnosis.diagnosis import Diagnosis
 from fastdata.diagnosis.doctor import diagnose
 from fastdata.diagnosis.files import Files
 from fastdata.diagnosis.subject import Ours, Subject, subject_of
+from fastdata.diagnosis.theirs import failures_named
 from fastdata.diagnosis.training import load
 from fastdata.diagnosis.tune import Tuned, tune
 from fastdata.errors import StoreError, needs
@@ -51,8 +52,9 @@ def examine(
         options: size, crop, batch_size and workers of the loader for a path; None: the default.
 
     Raises:
-        ValueError: an option is wrong, or belongs to another subject.
+        ValueError: an option is wrong, or belongs to another subject, or a function returns something else.
         StoreError: the store holds no images.
+        FastDataError: a function fails, or what it returns does.
     """
     if plot is not None:
         with needs("matplotlib"):  # fail now, not after measuring
@@ -61,11 +63,13 @@ def examine(
             raise ValueError(f"--plot is {plot!r}, but its folder does not exist: make it first")
     if tuned and (plot or model):
         raise ValueError(f"--tune measures a loader alone, and draws nothing: leave {'--plot' if plot else '--model'} out")
-    subject = find_subject(path, loader, **options)
-    if tuned:
-        return tune(subject, look(0.5), seconds)
-    found = diagnose(subject, None if model is None else load(model, "--model"), seconds=seconds)
-    if plot is not None:
+    with failures_named("--loader", loader):
+        subject = find_subject(path, loader, **options)
+    with failures_named("--model", model):
+        step = None if model is None else load(model, "--model")
+    with failures_named("--loader", loader, model):
+        found = tune(subject, look(0.5), seconds) if tuned else diagnose(subject, step, seconds=seconds)
+    if plot is not None and isinstance(found, Diagnosis):
         found.plot(plot)
     return found
 
