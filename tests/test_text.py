@@ -306,6 +306,19 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_with_nothing_in_it_has_no_documents_and_is_told(tmp_path: Path) -> None:
+    """Compressed or not; nothing compressed is some bytes, so a compressed file of none is damaged."""
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "a.jsonl").write_text('{"text": "fine"}\n\n' * 50)
+    (root / "b.jsonl").write_bytes(b"")
+    (root / "c.jsonl.gz").write_bytes(gzip.compress(b""))
+    (root / "d.jsonl.gz").write_bytes(b"")
+    summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes")
+    assert (summary.kept, summary.rejected) == (50, {"truncated": 1})
+    assert "2 files without a byte of text, and so without a document" in summary.notes
+
+
 def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_path: Path) -> None:
     """Its own vocabulary is small, its post-processor adds an id beyond it: the library does not mind."""
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<eos>": 1, "b": 2}, unk_token="b"))

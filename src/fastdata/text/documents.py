@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def documents(
         root: the folder that names count from.
         piece: what to read.
         cutting: how it is cut into documents.
-        seen: counts the blank parts as "blank", and the places where the file was cut as "cuts".
+        seen: counts the blank parts as "blank", the places where the file was cut as "cuts", and a file that is empty as "hollow".
         most: the bytes of a document, or of a line of JSON. A larger one is a reject that is never in memory as a whole.
 
     Raises:
@@ -92,6 +92,8 @@ def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int
     if blank := seen.get("blank", 0):
         what = "line" if separator in ("", "\n") else "document"
         yield f"skipped {number_of(blank, f'blank {what}')}"
+    if hollow := seen.get("hollow", 0):
+        yield f"{number_of(hollow, 'file')} without a byte of text, and so without a document"
     if separator not in ("", "\n") and not seen.get("cuts", 0) and any(format_of(name)[0] == "txt" for name in names):
         shell = f"; for line ends, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
         yield f"--split-on {shlex.quote(separator)} occurs in no .txt file, so each file is one document{shell}"
@@ -107,6 +109,10 @@ def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str]
         make, separator = partial(_field, field=cutting.field), b"\n"
     else:
         make, separator = partial(_text, ending=b"\r" if cutting.separator == "\n" else b""), cutting.separator.encode()
+    first = next(blocks, b"")
+    if separator and not first:
+        seen["hollow"] += 1
+    blocks = chain([first], blocks)
     parts = _filled(_split(blocks, separator, piece.start, seen, most), seen) if separator else [(0, _whole(blocks, most))]
     for at, part in parts:
         yield at, part if isinstance(part, CodecError) else _made(make, part, at)
