@@ -24,6 +24,7 @@ from fastdata import (
     LMDBDataset,
     Loader,
     LoaderError,
+    Prefetcher,
     RAMDataset,
     RandomCrop,
     RandomResizedCrop,
@@ -344,3 +345,18 @@ def test_a_manifest_of_other_planes_is_refused(tmp_path):
     manifest.write_text(manifest.read_text().replace('"channels": 3', '"channels": 1'))
     with pytest.raises(FormatError, match="use a newer one"):
         LMDBDataset(path)
+
+
+def test_planes_of_a_loader_are_not_taken_for_grey_images() -> None:
+    """Wherever the batch is moved; grey images of any shape are."""
+    normalize = GPUNormalize(0.5, 0.25)
+    with Loader(LMDBDataset(store("yuv420"), crop=CenterCrop((24, 32))), 4, num_workers=0) as loader:
+        batch = next(iter(loader))
+    assert batch.planes and batch[0].shape[1:] == (1, 36, 32)
+    for moved in (batch, batch.to("cpu", copy=True), next(iter(Prefetcher([batch], "cpu")))):
+        with pytest.raises(ValueError, match=r"is planes of luma and colour, not grey images: pass yuv420=True"):
+            normalize(moved[0])
+    assert GPUNormalize(0.5, 0.25, yuv420=True)(batch[0]).shape == (4, 3, 24, 32)
+    assert normalize(batch[0].clone()).shape == (4, 1, 36, 32)
+    with Loader(LMDBDataset(store("yuv420"), crop=CenterCrop((24, 32)), rgb=True), 4, num_workers=0) as loader:
+        assert not next(iter(loader)).planes

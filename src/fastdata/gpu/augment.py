@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastdata.gpu.batch import Batch
-
 __all__ = ["Augment"]
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
@@ -99,7 +97,7 @@ class Augment(nn.Module):
         if isinstance(images, tuple):
             return tuple(self._augmented(view, None, ids, epoch, number)[0] for number, view in enumerate(images))
         out, moved = self._augmented(images, masks, ids, epoch)
-        return out if moved is None else Batch.of((out, moved), batch.valid, batch.ids, batch.position)
+        return out if moved is None else batch.like((out, moved))
 
     def _augmented(self, images: Any, masks: Tensor | None, ids: Any, epoch: int, view: int = 0) -> tuple[Tensor, Tensor | None]:
         """Return the images of one view, and their masks."""

@@ -209,7 +209,7 @@ def rebuilt(
     if is_part(value):
         return change(value)
     if isinstance(value, Batch):
-        return _like(value, Batch.of(map(again, value), value.valid, value.ids, value.position))
+        return _like(value, value.like(map(again, value)))
     if isinstance(value, Ragged):
         return Ragged(again(value.values), again(value.offsets))
     if hasattr(value, "to"):

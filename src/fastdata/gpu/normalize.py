@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from fastdata.gpu.batch import holds_planes
 from fastdata.gpu.planes import plane_constants, planes_to_floats
 
 __all__ = ["GPUNormalize"]
@@ -57,7 +58,8 @@ class GPUNormalize(nn.Module):
     Raises:
         TypeError: if mean or std are not numbers; when called, if the input is not a uint8 or uint16 tensor.
         ValueError: if mean, std, dtype or max_value are out of range, mean and std differ in length, or mean or std are above 1, as
-            in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions.
+            in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions, or
+            is of a Loader's batch of planes, without `yuv420`.
 
     Examples:
         >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
@@ -161,6 +163,8 @@ class GPUNormalize(nn.Module):
         if x.dim() not in (3, 4, 5):
             raise ValueError(f"the input must be [C, H, W], [B, C, H, W] or [B, C, D, H, W], found {list(x.shape)}: reshape it")
         found = x.shape[1 if x.dim() == 5 else -3]
+        if found == 1 and not torch.compiler.is_compiling() and holds_planes(x):
+            raise ValueError(f"the input, {list(x.shape)}, is planes of luma and colour, not grey images: pass yuv420=True")
         if self.channels is not None and found != self.channels:
             raise ValueError(
                 f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}: "
