@@ -26,6 +26,7 @@ import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
+from fastdata.store.store import Store
 from faults import LIES, FaultServer, serving
 from reference import lanes
 from support import tree, until, write_pictures
@@ -564,6 +565,23 @@ def test_a_damaged_table_in_the_cache_is_fetched_again(name: str, server: FaultS
     path.write_bytes(data[:-9] + bytes(9))
     again = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
     assert again[7][0].equal(first[0]) and again[7][1] == first[1] and path.read_bytes() == data
+
+
+def test_a_record_that_is_damaged_in_the_cache_is_named_with_the_file_to_remove(
+    many: Path, server: FaultServer, tmp_path: Path
+) -> None:
+    url = f"{server.url}/many.fds"
+    expected = LMDBDataset(url, cache=tmp_path / "cache")[0][0]
+    (path,) = (tmp_path / "cache").glob("*/*/shard-00000.*.mdb")
+    store = Store(many)
+    data = bytearray(path.read_bytes())
+    data[data.index(bytes(store.reader(store.variant(None)).get(0))) + 100] ^= 1
+    path.write_bytes(data)
+    todo = f"remove {path}, a copy in the cache, to have it fetched again; if that does not help, run fastdata verify {url}"
+    with pytest.raises(FormatError, match=f"sample 0 of {url} is not what was written: .*{re.escape(todo)}"):
+        LMDBDataset(url, cache=tmp_path / "cache", check="first")[0]
+    path.unlink()
+    assert LMDBDataset(url, cache=tmp_path / "cache", check="first")[0][0].equal(expected)
 
 
 @pytest.mark.slow

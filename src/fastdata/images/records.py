@@ -22,6 +22,7 @@ from fastdata.images.pixels import Region, Window, decode_window, jpeg_window, r
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
+from fastdata.store.place import remedy
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
@@ -230,7 +231,8 @@ class StoreImages(_Holdable):
         try:
             return decode_window(data, self.form, h, w, window, scratch)
         except CodecError as error:
-            raise FormatError(f"sample {index} of {self.store.path}: {error}; run fastdata verify {self.store.path}") from None
+            place = self.store.place
+            raise FormatError(f"sample {index} of {place}: {error}; {remedy(self._reader, index, place)}") from None
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
         if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):

@@ -192,6 +192,11 @@ class CachedReader:
                 self._single[index] = data[start : start + length]
                 start += length
 
+    def copy_of(self, index: int) -> Path | None:
+        """Return the file in the cache that a record was read from; None: it is not from one."""
+        shard = bisect.bisect_right(self._starts, index) - 1
+        return None if self._mirror.in_memory or index in self._single else self._file(shard)
+
     def _file(self, shard: int) -> Path:
         """Return where a shard lies in the cache."""
         return self._mirror.root.parent / self._variant / shard_name(shard, self._sums[shard][1])

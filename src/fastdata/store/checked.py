@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from fastdata.errors import FormatError
-from fastdata.store.place import Records
+from fastdata.store.place import Records, remedy
 
 __all__ = ["CheckedRecords"]
 
@@ -43,9 +44,9 @@ class CheckedRecords:
         record = self._records.get(index)
         if not self._seen[index]:
             if xxhash.xxh3_64_intdigest(record) != int(self._sums[index]):
-                place = self._place
                 raise FormatError(
-                    f"sample {index} of {place} is not what was written: its checksum differs; run fastdata verify {place}"
+                    f"sample {index} of {self._place} is not what was written: its checksum differs; "
+                    f"{remedy(self._records, index, self._place)}"
                 )
             self._seen[index] = 1
         return record
@@ -57,3 +58,6 @@ class CheckedRecords:
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
         return self._records.lengths()
+
+    def copy_of(self, index: int) -> Path | None:
+        return self._records.copy_of(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from fastdata.store.format import Manifest, Variant
 
-__all__ = ["Place", "Records"]
+__all__ = ["Place", "Records", "remedy"]
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,6 +31,18 @@ class Records(Protocol):
 
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
+
+    def copy_of(self, index: int) -> Path | None:
+        """Return the file in a cache that a record was read from, which may be removed; None: it was read from the store itself."""
+
+
+def remedy(records: Records, index: int, place: str | os.PathLike[str]) -> str:
+    """Return what to do about a record that is not what was written, as the end of a message. place: of its store."""
+    copy = records.copy_of(index)
+    verify = f"run fastdata verify {place}"
+    if copy is None:
+        return verify
+    return f"remove {copy}, a copy in the cache, to have it fetched again; if that does not help, {verify}"
 
 
 class Place(os.PathLike[str]):

@@ -221,6 +221,9 @@ class ShardReader:
         """Return the bytes of each record, int64 [n]."""
         return np.array([len(self.get(k)) for k in range(len(self))], np.int64)
 
+    def copy_of(self, index: int) -> None:
+        """Return None: what is read is the store itself."""
+
     def open(self, shard: int) -> Tree:
         """Map a shard, and check what says where its records lie. The store must be the one that it was."""
         if not 0 <= shard < len(self._paths):
