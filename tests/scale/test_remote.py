@@ -7,13 +7,16 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ import pytest
 import fastdata
 import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
+from fastdata.remote.wire import address_of
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
 from fastdata.store.store import Store
@@ -582,6 +586,69 @@ def test_a_record_that_is_damaged_in_the_cache_is_named_with_the_file_to_remove(
         LMDBDataset(url, cache=tmp_path / "cache", check="first")[0]
     path.unlink()
     assert LMDBDataset(url, cache=tmp_path / "cache", check="first")[0][0].equal(expected)
+
+
+READER = """
+import os, resource, sys
+import fastdata
+
+dataset = fastdata.open(sys.argv[1], cache=sys.argv[2])
+dataset[0]
+most = max(map(int, os.listdir("/proc/self/fd"))) + 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = []
+while True:
+    try:
+        held.append(os.dup(0))
+    except OSError:
+        break
+
+def attempt(function):
+    try:
+        function()
+    except fastdata.FastDataError as error:
+        print(type(error).__name__, error)
+
+attempt(lambda: dataset[119])
+attempt(lambda: fastdata.open(sys.argv[1], cache=sys.argv[2]))
+attempt(lambda: fastdata.RAMDataset(sys.argv[1]))
+for one in held:
+    os.close(one)
+print(len(dataset[119]))
+"""
+
+
+def test_a_reader_that_may_open_no_more_files_says_so(server: FaultServer, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READER, f"{server.url}/many.fds", tmp_path / "cache"], capture_output=True, text=True, timeout=120
+    )
+    *errors, last = done.stdout.splitlines()
+    assert len(errors) == 3 and last == "2" and not done.stderr, done
+    for error in errors:
+        assert "too many files are open" in error and "ulimit -n" in error and "damaged" not in error
+
+
+def open_files(process: int) -> int:
+    return len([*Path(f"/proc/{process}/fd").iterdir()])
+
+
+def test_a_fetcher_that_may_open_no_more_files_says_so_and_goes_on_later(server: FaultServer, tmp_path: Path) -> None:
+    """To those that are connected, and to those that connect: they would wait for ever."""
+    url, cache = f"{server.url}/many.fds", tmp_path / "cache"
+    dataset = LMDBDataset(url, cache=cache)
+    (process,) = fetchers(cache)
+    room = open_files(process) + 20
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (room, room))
+    with ExitStack() as connections:
+        for _ in range(30):
+            connections.enter_context(socket.socket(socket.AF_UNIX)).connect(address_of(cache))
+        until(lambda: open_files(process) >= room - 1)
+        with pytest.raises(StoreError, match="too many files are open"):
+            dataset[0]
+        with ThreadPoolExecutor(1) as others, pytest.raises(StoreError, match="too many files are open"):
+            others.submit(LMDBDataset, url, cache=cache).result(60)
+    until(lambda: open_files(process) < room - 10)
+    assert dataset[0][0].equal(LMDBDataset(url, cache=cache)[0][0]) and fetchers(cache) == [process]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ A process that has used obstore cannot be forked any more: its children hang. So
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from typing import Any
 
 import xxhash
 
-from fastdata.errors import RemoteError, needs
+from fastdata.errors import RemoteError, lacking, needs
 from fastdata.remote.hedge import Hedge, Request
 from fastdata.remote.url import Storage, scheme
 
@@ -50,6 +51,7 @@ PASSING = (  # signs of errors after which the client does not repeat a write: t
 )
 
 CAUSES = (  # what a server or a library says, in lower case, and what it means
+    ("too many open files", lacking(OSError(errno.EMFILE, ""))),
     ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
     ("expiredtoken", "the credentials have expired: renew them"),
     ("tokenrefreshrequired", "the credentials have expired: renew them"),
@@ -66,6 +68,7 @@ CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("connection refused", "no server answers there: check the endpoint"),
     ("network is unreachable", "there is no route to the server: check the network"),
     ("no route to host", "there is no route to the server: check the network"),
+    ("no ca certificates", "the certificates of this machine cannot be read: install ca-certificates, or raise `ulimit -n`"),
     ("certificate", "the server's certificate is not trusted"),
     ("timed out", "the server does not answer in time"),
     ("timeout", "the server does not answer in time"),

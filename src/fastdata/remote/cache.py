@@ -23,7 +23,7 @@ from pathlib import Path
 
 import xxhash
 
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, lacking
 from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
@@ -109,7 +109,7 @@ class Cache:
                 self._mark()
             self._turn = Turn(folder)
         except OSError as error:
-            raise StoreError(f"the cache {folder} cannot be used: {error.strerror}") from None
+            raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from None
 
     def _mark(self) -> None:
         others = [path.name for path in self.folder.iterdir() if not path.name.startswith((MARK, *OWN))]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import errors
-from fastdata.errors import MissingExtraError, RemoteError, StoreError
+from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
 from fastdata.remote.cache import OPENING
 from fastdata.remote.wire import Message, address_of, is_own, receive, send
 
@@ -41,9 +41,16 @@ def ask(folder: Path, body: dict[str, Any]) -> Message:
 
     Raises:
         FastDataError: what went wrong there.
-        RemoteError: there is no fetcher, and none can be started.
+        RemoteError: there is no fetcher, and none can be started, or files or memory ran out.
         MissingExtraError: obstore is not installed.
     """
+    try:
+        return _ask(folder, body)
+    except OSError as error:
+        raise RemoteError(f"the process that fetches for {folder} cannot be asked: {lacking(error) or error}") from error
+
+
+def _ask(folder: Path, body: dict[str, Any]) -> Message:
     if body["ask"] == "open":
         _forget(folder)  # the environment may name other credentials now, and so another fetcher
     for attempt in range(TRIES):
@@ -51,8 +58,10 @@ def ask(folder: Path, body: dict[str, Any]) -> Message:
         try:
             send(connection, Message(body))
             found = receive(connection)
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
             _forget(folder)
+            if lacking(error):
+                raise
             time.sleep(0.1 * attempt)
             continue
         except BaseException:

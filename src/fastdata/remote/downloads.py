@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, lacking
 from fastdata.remote.cache import Cache, CacheFullError
 from fastdata.remote.schedule import Schedules
 from fastdata.remote.stores import RemoteStore
@@ -203,6 +203,6 @@ class Downloads:
                 if error.errno != errno.ENOSPC or attempt == TRIES - 1:
                     raise StoreError(
                         f"{key.store.bucket.url}: shard {key.shard} of {key.variant} cannot be written to the cache "
-                        f"{self._cache.folder}: {error.strerror}"
+                        f"{self._cache.folder}: {lacking(error) or error.strerror}"
                     ) from None
                 self._cache.shrink()

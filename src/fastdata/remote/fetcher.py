@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, lacking
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import Cache
 from fastdata.remote.downloads import Downloads, Key
@@ -37,6 +38,7 @@ WORTH = 4  # how many times as large as the records their shards must be
 FIRST_S = 30.0  # for the first reader to come
 GRACE_S = 2.0  # without readers
 POLL_S = 0.25
+PAUSE_S = 0.05  # before a reader is refused
 
 
 class Fetcher:
@@ -66,9 +68,8 @@ class Fetcher:
         except FastDataError as error:
             return Message({"error": type(error).__name__, "message": str(error)})
         except OSError as error:
-            full = error.errno == errno.ENOSPC
-            what = f"the disk of the cache {self._cache.folder} is full" if full else f"the cache {self._cache.folder}: {error}"
-            return Message({"error": "StoreError", "message": what})
+            why = "the disk is full" if error.errno == errno.ENOSPC else lacking(error) or error
+            return Message({"error": "StoreError", "message": f"the cache {self._cache.folder}: {why}"})
         except Exception as error:  # noqa: BLE001  a reader waits for an answer, whatever happens
             return Message({"error": "RemoteError", "message": f"the fetcher failed: {type(error).__name__}: {error}"})
 
@@ -148,6 +149,49 @@ class _Ranges:
             return True
 
 
+class _Listener:
+    """Where readers connect to a fetcher. One for whose connection there is no descriptor left is told so: it would wait for ever.
+
+    Raises:
+        OSError: another fetcher listens there.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0{address}")
+        self._spare = self._socket.dup()  # closed to make room for a connection that is refused
+
+    def listen(self) -> None:
+        self._socket.listen(512)
+        self._socket.settimeout(POLL_S)
+
+    def accept(self) -> socket.socket | None:
+        """Return the connection of a reader; None: none came for a while, or one was refused."""
+        try:
+            connection, _ = self._socket.accept()
+        except TimeoutError:
+            return None
+        except OSError as error:
+            if not lacking(error):
+                raise
+            self._refuse(lacking(error))
+            return None
+        connection.setblocking(True)
+        return connection
+
+    def _refuse(self, why: str) -> None:
+        time.sleep(PAUSE_S)  # others may end meanwhile
+        self._spare.close()
+        with suppress(OSError, EOFError):  # such as: another thread took its place
+            connection, _ = self._socket.accept()
+            with connection:
+                connection.settimeout(POLL_S)
+                receive(connection)
+                send(connection, Message({"error": "RemoteError", "message": f"the process that fetches has no room: {why}"}))
+        with suppress(OSError):
+            self._spare = self._socket.dup()
+
+
 class _Readers:
     """The connections of all readers."""
 
@@ -192,28 +236,22 @@ class _Readers:
 def main(address: str, folder: str) -> None:
     """Serve the readers of a cache until none is left. `address` is that of `wire.address_of`, without its first byte."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(f"\0{address}")
+        listener = _Listener(address)
     except OSError:
         return  # another one was faster
     allow_files(1 << 16)
     fetcher = Fetcher(Path(folder))
     readers = _Readers(fetcher)
     signal.signal(signal.SIGTERM, lambda *_: _end(fetcher))
-    listener.listen(512)
-    listener.settimeout(POLL_S)
+    listener.listen()
     last = time.monotonic() + FIRST_S - GRACE_S
     while time.monotonic() < last + GRACE_S:
-        try:
-            connection, _ = listener.accept()
-            connection.setblocking(True)
-            if is_own(connection):
-                readers.add(connection)
-            else:
-                connection.close()
-        except TimeoutError:
-            pass
+        connection = listener.accept()
+        if connection is not None and is_own(connection):
+            readers.add(connection)
+        elif connection is not None:
+            connection.close()
         if readers.any():
             last = time.monotonic()
     _end(fetcher)

@@ -146,7 +146,10 @@ class CachedReader:
 
     def _reset(self) -> None:
         self.let_go()
-        self._turn = Turn(self._mirror.cache).value
+        try:
+            self._turn = Turn(self._mirror.cache).value
+        except OSError as error:
+            raise StoreError(f"the cache {self._mirror.cache} cannot be used: {lacking(error) or error.strerror}") from None
         self._seen = self._turn[0]
         self._single: dict[int, memoryview] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -46,9 +47,12 @@ def receive(connection: socket.socket) -> Message:
 
     Raises:
         EOFError: the other process has ended.
+        OSError: there is no room for the descriptor: too many files are open.
     """
-    head, descriptors, _, _ = socket.recv_fds(connection, HEADER.size, 1)
+    head, descriptors, flags, _ = socket.recv_fds(connection, HEADER.size, 1)
     descriptor = descriptors[0] if descriptors else None
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
         head += _read(connection, HEADER.size - len(head)) if head else b""
         if not head:

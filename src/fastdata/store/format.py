@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fastdata import kinds
-from fastdata.errors import FormatError, StoreError
+from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
 from fastdata.store.files import IMAGES, MANIFEST, REJECTS, WORK, FileSum, is_variant, open_regular, sum_of
 from fastdata.tokenizer import Spec
@@ -166,7 +166,7 @@ def read_manifest(root: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(root) from None
     except OSError as error:
-        raise StoreError(f"cannot read {root / MANIFEST}: {error.strerror}") from error
+        raise StoreError(f"cannot read {root / MANIFEST}: {lacking(error) or error.strerror}") from error
     try:
         body = json.loads(raw)
         if body.pop("format") != "fastdata":
