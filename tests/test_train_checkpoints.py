@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 import resource
 import shutil
+import signal
 import sys
+import threading
 import warnings
 from functools import partial
 from pathlib import Path
@@ -92,6 +95,140 @@ def test_killed_30_times_while_it_saves(tmp_path: Path) -> None:
     numbers = Checkpoints(tmp_path / "c", World(), keep_last=2).numbers()
     assert len(numbers) in (2, 3), "a kill may come before the oldest is removed"
     assert not list((tmp_path / "c").glob("*.part"))
+
+
+SIGNALLED = """
+import json, os, random, signal, sys, time, traceback
+from functools import partial
+from pathlib import Path
+import torch
+from torch import nn
+from fastdata import Trainer
+from fastdata.checkpoint.files import Checkpoints
+from fastdata.monitor import log
+from fastdata.parallel.world import World
+torch.set_num_threads(1)
+vars(log)["draw_log"] = lambda *paths: None  # matplotlib takes a second
+folder = Path(sys.argv[1])
+
+class Large(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2_000_000))
+
+class Endless:
+    def __len__(self): return 100_000
+    def __iter__(self): return iter([torch.ones(1)] * 100_000)
+
+def train(tell):
+    saved = lambda trainer, path: os.write(tell, path.stem[-8:].encode())
+    loss = lambda model, batch: (model.weight.sum() * batch.sum(), 1)
+    options = {"dir": folder, "save_every": 1, "keep_last": 2, "hooks": {"save": saved}}
+    Trainer(Large(), loss, partial(torch.optim.SGD, lr=0.5), **options).fit(Endless(), epochs=1)
+
+def child(tell):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = 0
+    try:
+        train(tell)
+    except SystemExit as ended:
+        code = ended.code
+    except KeyboardInterrupt:
+        code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 2
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+def life(numbers, wait):
+    told, tell = os.pipe()
+    out, into = os.pipe()
+    sys.stdout.flush()
+    if not (pid := os.fork()):
+        os.setsid()
+        os.dup2(into, 1)
+        child(tell)
+    os.close(tell)
+    os.close(into)
+    said = os.read(told, 8)
+    end = time.monotonic() + 20
+    while not list((folder / "checkpoints").glob("*.part")) and time.monotonic() < end:
+        time.sleep(0.0005)
+    for number in numbers:
+        time.sleep(wait)
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            pass
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    while more := os.read(told, 1 << 16):
+        said += more
+    left = len(list((folder / "checkpoints").glob("*.part")))
+    kept = Checkpoints(folder / "checkpoints", World(), keep_last=2)
+    state = kept.newest()
+    whole = bool((state["model"]["weight"] == -0.5 * state["update"]).all())
+    with os.fdopen(out) as printed:
+        lines = [line for line in printed.read().splitlines() if not line.startswith("resumed")]
+    found = {"signals": numbers, "code": code, "left": left, "whole": whole, "kept": len(kept.numbers()), "lines": lines}
+    print(json.dumps({**found, "update": state["update"], "said": int(said[-8:])}))
+
+for numbers in json.loads(sys.argv[2]):
+    life(numbers, random.Random(str(numbers)).uniform(0, 0.02))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_signalled_while_it_saves_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    """Each signal comes while a checkpoint of 8 MB is being written; of two, the second comes while the run ends."""
+    script = tmp_path / "signalled.py"
+    script.write_text(SIGNALLED)
+    ask, interrupt, hang_up, kill = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
+    order = [[ask], [interrupt], [kill], [hang_up], [interrupt, interrupt], [ask, ask], [kill]] * 2
+    done = run(sys.executable, "-W", "error", script, tmp_path / "run", json.dumps(order), seconds=300)
+    assert done.returncode == 0 and not done.stderr, done.stderr[-3000:]
+    lives = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lives) == len(order)
+    before = 0
+    for one in lives:
+        assert one["whole"] and one["kept"] in (1, 2, 3), one
+        assert one["update"] >= max(one["said"], before), one
+        before = one["update"]
+        if one["signals"] in ([ask], [interrupt]):
+            name = "SIGTERM" if one["signals"] == [ask] else "interrupted"
+            assert (one["code"], one["left"]) == (75 if one["signals"] == [ask] else 130, 0), one
+            expected = f"{name}: saved at update {one['update']} in {tmp_path / 'run'}; the same command continues from there."
+            assert one["lines"] == [expected], one
+        elif len(one["signals"]) == 1:
+            assert one["code"] == -one["signals"][0] and one["left"] <= 1, one
+        else:
+            assert one["code"] in ((-ask, 75) if one["signals"] == [ask, ask] else (1, 130)), one
+    assert sum(one["left"] for one in lives) >= 2, "signals must fall into writing"
+    assert not list((tmp_path / "run/checkpoints").glob("*.part"))
+
+
+def test_a_signal_during_the_last_evaluation_ends_the_process(tmp_path: Path) -> None:
+    """The script does not go on after `fit`."""
+
+    def end(made: Trainer, results: Any) -> None:
+        if made.update == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        trainer(tmp_path, hooks={"eval": end}).fit([BATCH] * 3, [BATCH], max_steps=3, eval_every=2)
+    assert ended.value.code == 75 and read(tmp_path, "update-00000003.pt")["validated"] == 3
+
+
+def test_what_cannot_be_copied_leaves_nothing_to_wait_for(tmp_path: Path) -> None:
+    """As with Ctrl-C or too little memory while a state is copied: the run has to end, not to wait for what nobody writes."""
+    made = Checkpoints(tmp_path, World(), keep_last=1)
+    with pytest.raises(NotImplementedError):
+        made.save(1, {"weight": torch.empty(3, device="meta")}, best=False, then=lambda path: None)
+    waiting = threading.Thread(target=made.wait, daemon=True)
+    waiting.start()
+    waiting.join(5)
+    assert not waiting.is_alive()
 
 
 def wrapped(net: nn.Module) -> Any:

@@ -78,6 +78,10 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("test_hostile_tables.py::test_a_quote_in_a_wrong_place_is_an_error",),
         ),
         Promise(
+            "An `.npz` whose directory is damaged loses no array",
+            ("test_hostile_arrays.py::test_a_damaged_directory_of_an_npz_loses_no_array",),
+        ),
+        Promise(
             "An open dataset never gives a sample of a store that replaced its own",
             ("test_damaged_stores.py::test_a_store_that_is_replaced_gives_no_sample_of_the_other",),
         ),
@@ -208,6 +212,10 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("saving",),
         ),
         Promise(
+            "A run that gets a signal while it saves goes on from its newest whole checkpoint, and leaves no other files",
+            ("test_train_checkpoints.py::test_a_run_that_is_signalled_while_it_saves_goes_on_from_its_newest_checkpoint",),
+        ),
+        Promise(
             "A training, killed at any moment, ends with the same weights",
             ("test_train_resume.py::test_killed_after_any_save_the_last_checkpoint_is_the_same", SIGNALS),
             ("training",),
@@ -224,6 +232,13 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         Promise(
             "A full `/dev/shm` is an error, never a wait",
             ("test_process_faults.py::test_full_shared_memory_is_an_error_and_leaves_no_files",),
+        ),
+        Promise(
+            "A reader or a fetcher of a remote store that may open no more files is an error, never a wait",
+            (
+                "scale/test_remote.py::test_a_reader_that_may_open_no_more_files_says_so",
+                "scale/test_remote.py::test_a_fetcher_that_may_open_no_more_files_says_so_and_goes_on_later",
+            ),
         ),
     ),
     "Nothing leaks": (

@@ -78,9 +78,14 @@ class Checkpoints:
         """Write a state, which may change once this returns. `then` is called in this thread after the write is complete."""
         self.wait()
         if self._world.rank == 0:
+            written = Future[None]()
+            writer = threading.Thread(target=self._write, args=(written, update, _copied(state), best), name="checkpoint")
             self._then = lambda: then(self.path(update))
-            self._written = Future()
-            threading.Thread(target=self._write, args=(self._written, update, _copied(state), best), name="checkpoint").start()
+            self._written = written  # only now: after Ctrl-C while the state is copied, nothing is to be waited for
+            try:
+                writer.start()
+            except RuntimeError as error:  # there are too many threads
+                written.set_exception(FastDataError(f"{self.path(update)} could not be written: {error}"))
 
     def wait(self) -> None:
         """Wait until the current write is complete, and raise its error."""

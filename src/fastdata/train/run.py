@@ -58,6 +58,7 @@ class Run:
                 trainer.save()
             finally:
                 trainer.close()
+            self._decide()  # a signal may have come after the last update
         if self.verdict >= TERMINATE:
             self._exit()
         return trainer.results
