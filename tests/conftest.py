@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -66,6 +67,18 @@ def nothing_is_left() -> Iterator[None]:
         assert time.monotonic() < end, f"the test left processes or threads behind: {left}"
         time.sleep(0.01)
     assert _environment() == environment, "the test changed the environment"
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.fixture(scope="session")

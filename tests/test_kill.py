@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from socket import socketpair
 
@@ -307,18 +306,6 @@ def test_workers_that_cannot_start_end_the_run(troubled: Path) -> None:
     write_pictures(troubled / "in/a", 40)
     found = run(*PREP, troubled / "in", troubled / "o.fds", "--workers", "2", seconds=90)
     assert found.returncode in (1, 2) and "worker processes die before they begin (exit code 3)" in found.stderr
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("this user may not mount a file system")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,14 @@ def test_a_full_disk_ends_no_training(tmp_path):
         made(tmp_path, log_every=1).fit(BATCHES, epochs=2)
     assert sum("log.jsonl" in str(warning.message) for warning in said) == 1
     assert (tmp_path / "checkpoints" / "update-00000010.pt").exists()
+
+
+def test_lines_for_which_a_disk_has_no_room_end_no_training(tmp_path, monkeypatch):
+    with suppress(OSError), open("/dev/full", "w") as full:  # which cannot be closed without an error
+        monkeypatch.setattr(sys, "stdout", full)
+        run = made(tmp_path, progress=True)
+        run.fit(BATCHES, epochs=2)
+    assert run.update == 10 and [record["epoch"] for record in records(tmp_path, "epoch")] == [1, 2]
 
 
 def test_a_picture_that_can_not_be_drawn_ends_no_training(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -367,6 +368,31 @@ def test_an_error_of_writing_is_raised_at_the_next_save(tmp_path: Path, kind: st
     made.save()
     made.close()
     assert read(tmp_path, "update-00000003.pt")["update"] == 3
+
+
+def test_a_full_disk_ends_a_run_with_what_to_do_and_the_last_checkpoint(tiny_disk: Path) -> None:
+    """There is room for one file of 1.2 MB and its log, but not for the next."""
+
+    def made() -> Trainer:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 50_000), nn.Linear(50_000, 2))
+        return Trainer(
+            net, loss, partial(torch.optim.SGD, lr=0.1), dir=tiny_disk / "run", save_every=1, keep_last=1, progress=False
+        )
+
+    second = tiny_disk / "run/checkpoints/update-00000002.pt"
+    with pytest.raises(FastDataError) as raised:
+        made().fit([BATCH] * 4, epochs=1)
+    assert str(raised.value) == (
+        f"{second} could not be written: [Errno 28] No space left on device. Free space there, then run the same command again: it "
+        "continues from update-00000001.pt"
+    )
+    assert files(tiny_disk / "run") == ["update-00000001.pt"]
+    subprocess.run(["mount", "-o", "remount,size=16m", str(tiny_disk)], check=True)
+    again = made()
+    again.fit([BATCH] * 4, epochs=1)
+    assert again.update == 4 and files(tiny_disk / "run") == ["update-00000004.pt"]
+    assert [json.loads(line)["update"] for line in (tiny_disk / "run/log.jsonl").read_text().splitlines()][-1] == 4
 
 
 def test_what_could_not_be_loaded_is_not_a_checkpoint(tmp_path: Path) -> None:

@@ -216,6 +216,10 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("test_train_checkpoints.py::test_a_run_that_is_signalled_while_it_saves_goes_on_from_its_newest_checkpoint",),
         ),
         Promise(
+            "A disk that is full for a checkpoint ends the run with an error that names the file, and keeps the one before",
+            ("test_train_checkpoints.py::test_a_full_disk_ends_a_run_with_what_to_do_and_the_last_checkpoint",),
+        ),
+        Promise(
             "A training, killed at any moment, ends with the same weights",
             ("test_train_resume.py::test_killed_after_any_save_the_last_checkpoint_is_the_same", SIGNALS),
             ("training",),

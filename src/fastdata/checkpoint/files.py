@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -24,6 +25,7 @@ __all__ = ["Checkpoints"]
 
 NAME = re.compile(r"update-(\d{8,})\.pt")
 BEST = "best.pt"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 FOLDER = 0x10  # the bit of a part's attributes for which torch.load leaves its tensor as the memory happens to be, without an error
 RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "train.png", "events.out.tfevents.*")  # that a run writes into its folder
 
@@ -93,8 +95,16 @@ class Checkpoints:
             return
         error, self._written = self._written.exception(), None
         if error is not None:
-            raise FastDataError(f"a checkpoint could not be written into {self.folder}: {error}") from error
+            raise FastDataError(f"{error}{self._advice(error.__cause__)}") from error
         self._then()
+
+    def _advice(self, cause: BaseException | None) -> str:
+        """Return how to go on after an error of the system, as the end of a message."""
+        if not isinstance(cause, OSError):
+            return ""
+        first = "Free space there" if cause.errno in FULL else "Remove the cause"
+        after = f"continues from {self.path(kept[0]).name}" if (kept := self.numbers()) else "starts anew"
+        return f". {first}, then run the same command again: it {after}"
 
     def _write(self, written: Future[None], update: int, state: dict[str, Any], best: bool) -> None:
         try:
@@ -145,7 +155,11 @@ def _read(path: Path, **options: Any) -> Any:
 
 
 def _replace(path: Path, state: dict[str, Any]) -> None:
-    """Write a file completely and readable, or not at all."""
+    """Write a file completely and readable, or not at all.
+
+    Raises:
+        FastDataError: it cannot be written. Its cause is the system's error, if there was one.
+    """
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -154,14 +168,23 @@ def _replace(path: Path, state: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         _read(part, mmap=True)  # fails now if an object cannot be loaded; mmap leaves the tensors unread
         part.replace(path)
-    except BaseException:
+    except Exception as error:  # noqa: BLE001  torch has no error of its own for files
         part.unlink(missing_ok=True)  # the disk may be full
-        raise
+        cause = _first(error)
+        raise FastDataError(f"{path} could not be written: {cause}") from cause
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error of the system that led to an error, or the error itself. On a full disk, torch says "unexpected pos"."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return found or error
 
 
 def _copied(value: Any) -> Any:

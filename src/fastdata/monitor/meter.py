@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,11 +164,12 @@ class Meter:
         return {**record, **{f"eval_{name}": value for name, value in results.items()}}
 
     def tell(self, text: str) -> None:
-        """Print a line above the bar, and flush it for pipes."""
+        """Print a line above the bar, and flush it for pipes. A line for which a disk has no room does not end the run."""
         self._last_line = time.monotonic()
         if self._shown:
-            tqdm.write(text)
-            sys.stdout.flush()
+            with suppress(OSError):
+                tqdm.write(text)
+                sys.stdout.flush()
 
     def close(self) -> None:
         """Close the progress bar."""
