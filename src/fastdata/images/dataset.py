@@ -248,11 +248,11 @@ class ImageDataset(ColumnsDataset):
         keys = repeated(self._keys(indices), repeats)
         sides = self._images.sides(keys & ROW_MASK)
         (view,) = self.views.each
-        return view.draw(uniforms(seed, epoch, keys, view.draws), *sides, planes=self._images.form.planes)
+        return view.draw(uniforms(seed, epoch, keys, view.draws), *sides, planes=self._has_planes)
 
     def _plan(self, rows: Array, u: Array) -> list[list[Sample]]:
         """Plan the views, and the masks, from uniform numbers."""
-        return self.views.plan(u, *self._images.sides(rows), planes=self._images.form.planes)
+        return self.views.plan(u, *self._images.sides(rows), planes=self._has_planes)
 
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
@@ -270,8 +270,13 @@ class ImageDataset(ColumnsDataset):
 
     @property
     def planes(self) -> bool:
-        """Whether samples are planes of luma and colours."""
-        return self._images.form.planes and not self.views.rgb
+        """Whether samples are, or have, planes of luma and colours."""
+        return self._has_planes and not self.views.rgb
+
+    @property
+    def _has_planes(self) -> bool:
+        """Whether images are stored as planes, on whose grid all boxes then lie."""
+        return any(source.form.planes for source in self._sources)
 
     def sides(self) -> tuple[Array, Array]:
         """Return the heights and widths of the stored images, int64 [n] each."""
@@ -338,7 +343,7 @@ class ImageDataset(ColumnsDataset):
             images=self.images or (),
             masks=self._masks is not None,
             geometric=self._fields.geometric(self._images.columns) if self._fields else None,
-            planes=self._images.form.planes,
+            planes=self._has_planes,
         )
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fastdata.errors import CodecError
 from fastdata.images.jpeg import MAX_SIDE, decode_jpeg_into, index_segments, read_index, scan_start, segment_lengths
-from fastdata.images.planes import encode_planes, even, split_planes
+from fastdata.images.planes import encode_planes, pad_even, split_planes
 
 __all__ = ["PlaneCells", "encode_jpeg_planes", "find_planes", "whole_planes"]
 
@@ -53,7 +53,8 @@ def encode_jpeg_planes(image: Array, *, quality: int = 90) -> bytes:
     Raises:
         CodecError: if the image is larger than a JPEG can be.
     """
-    height, width = (even(side) for side in image.shape[:2])
+    image = pad_even(image)
+    height, width = image.shape[:2]
     if max(height, width) > MAX_SIDE:
         raise CodecError(f"{width} x {height} pixels: a JPEG holds at most {MAX_SIDE} a side; give a --size", "too-large")
     luma, chroma = split_planes(encode_planes(image), height, width)

@@ -44,7 +44,7 @@ class Masks:
             ValueError: if a mask cannot hold `ignore_index`, or it is the default and there are pixels of that class.
         """
         everything = np.arange(len(images))
-        if images.form.planes or not all(map(np.array_equal, images.sides(everything), source.sides(everything))):
+        if not all(map(np.array_equal, images.sides(everything), source.sides(everything))):
             raise FormatError(f"{images.store.path}: the masks differ in size from the images; prepare the store again")
         section = source.store.manifest.section("masks")
         names, pixels = (section.names, by_class(section.pixels)) if section else ((), {})

@@ -66,8 +66,6 @@ def _parsed(text: str, codecs: Sequence[str], codec: str, bits: int, gray: bool)
             raise ValueError(f"--images {text}: {detail!r} is none of {', '.join(codecs)}, 8, 16, gray: give {FORM}")
     if bits == 16 and codec in ("jpeg", "original"):
         raise ValueError(f"--images {text}: 16 bits do not fit into codec {codec}: give rgb or png, as in {name}={where}:png:16")
-    if codec in PLANES:
-        raise ValueError(
-            f"--images {text}: {codec} has colours of half the resolution, so no box fits all images: give another codec"
-        )
+    if codec in PLANES and (bits == 16 or gray):
+        raise ValueError(f"--images {text}: {codec} holds colours in 8 bits: give rgb or png for 16 bits, also jpeg for gray")
     return NamedImage(name, codec, bits, gray), where

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["BLACK", "Planes", "encode_planes", "even", "planes_to_rgb", "split_planes"]
+__all__ = ["BLACK", "Planes", "encode_planes", "pad_even", "planes_to_rgb", "split_planes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,15 +29,17 @@ BLACK = (0, 128)  # values of luma and chroma
 COLORS = np.array([[-0.168735892, -0.331264108, 0.5, 128], [0.5, -0.418687589, -0.081312411, 128]])  # Cb and Cr of RGB 1
 
 
-def even(side: int) -> int:
-    """Return a side of an image as it is stored."""
-    return side + side % 2
+def pad_even(image: Array) -> Array:
+    """Return an image [H, W] or [H, W, C] with even sides. An odd last row or column is repeated."""
+    height, width = image.shape[:2]
+    if height % 2 or width % 2:
+        image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
+    return image
 
 
 def encode_planes(image: Array) -> bytes:
     """Convert RGB uint8 [H, W, 3] to planes. An odd last row or column is repeated."""
-    height, width = image.shape[:2]
-    image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
+    image = pad_even(image)
     luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     half = cv2.resize(image.astype(np.float32), (image.shape[1] // 2, image.shape[0] // 2), interpolation=cv2.INTER_AREA)
     chroma = cv2.transform(half, COLORS)  # from the mean of four pixels, so it is rounded once

@@ -20,7 +20,7 @@ from fastdata.images.named import NamedImage
 from fastdata.images.options import PLANES
 from fastdata.images.pillow_files import extras
 from fastdata.images.pixels import encode_record
-from fastdata.images.planes import even
+from fastdata.images.planes import pad_even
 from fastdata.images.resize import center, resize, target_shape
 from fastdata.store.format import IMAGE, MASK
 
@@ -71,14 +71,17 @@ class ImageRecipe:
             raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
         if self.codec in PLANES and (self.bits == 16 or self.gray):
             raise ValueError(f"--codec {self.codec} holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
-        if self.mask is not None and self.codec in PLANES:
-            raise ValueError(f"--codec {self.codec} repeats an odd last row or column, which masks do not: choose jpeg, rgb or png")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
         if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
             raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
         if self.max_pixels < 1:
             raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
+
+    @property
+    def even(self) -> bool:
+        """Whether what belongs to a sample has even sides, as planes need: then an odd last row or column is repeated."""
+        return any(codec in PLANES for codec in (self.codec, *(image.codec for image in self.images)))
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -170,11 +173,12 @@ def prepare_image(
         what = f"--upscale would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
         raise CodecError(f"{what}do without --upscale, or give --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
-        records = _records(data, source, options, shapes, scratch)
+        records = _records(data, source, options, shapes, scratch, even=options.even)
         if mask is not None:
             records += _masks(mask, options, (source.height, source.width), shapes)
         for image, (called, found) in zip(options.images[1:], others, strict=True):
-            records += _other(called, found, options.of(image), (source.height, source.width), shapes, scratch)
+            own = options.of(image)
+            records += _other(called, found, own, (source.height, source.width), shapes, scratch, even=options.even)
     return records
 
 
@@ -197,19 +201,23 @@ def _least(shapes: list[Shape]) -> Shape:
     return max(h for h, _ in shapes), max(w for _, w in shapes)
 
 
-def _other(called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None) -> list[Record]:
+def _other(
+    called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None, *, even: bool
+) -> list[Record]:
     """Return a further image in each size. `size` is that of the first."""
     try:
         source = SourceImage(data, max_pixels=options.max_pixels)
         if (source.height, source.width) != size:
             height, width = size
             raise CodecError(f"{source.width} x {source.height} pixels, but the first image has {width} x {height}", "image-size")
-        return _records(data, source, options, shapes, scratch)
+        return _records(data, source, options, shapes, scratch, even=even)
     except CodecError as error:
         raise CodecError(f"its {called}: {error}", error.reason) from None
 
 
-def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None) -> list[Record]:
+def _records(
+    data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None, *, even: bool
+) -> list[Record]:
     """Return an image in each size, all from one decode."""
     original = _original(data, source, options, shapes)
     upright = source.height, source.width
@@ -224,16 +232,20 @@ def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: lis
         halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # -1 allows for rounding
         resized = resize(larger if halved else image, shape)
         larger = resized if resized.size < image.size else image
-        if options.resize == "crop" and size is not None:
-            resized = center(resized, size)
+        resized = _framed(resized, options, size, even=even)
         height, width = resized.shape[:2]
         if original is not None and (height, width) == upright:
             records[size] = Record(data, height, width, upright, original=True)
             continue
-        if options.codec in PLANES:
-            height, width = even(height), even(width)
         records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
     return [records[size] for size in options.sizes]
+
+
+def _framed(resized: Array, options: ImageRecipe, size: int | None, *, even: bool) -> Array:
+    """Return the part of a resized image or mask that is stored, with even sides if asked."""
+    if options.resize == "crop" and size is not None:
+        resized = center(resized, size)
+    return pad_even(resized) if even else resized
 
 
 def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:
@@ -254,8 +266,6 @@ def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape])
     classes = count_classes(mask)
     records = []
     for size, shape in zip(options.sizes, shapes, strict=True):
-        resized = resize_mask(mask, shape)
-        if options.resize == "crop" and size is not None:
-            resized = center(resized, size)
+        resized = _framed(resize_mask(mask, shape), options, size, even=options.even)
         records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], image, classes))
     return records

@@ -72,6 +72,6 @@ def open_images(
     first, *others = (opened.like(size, image=name) for name in names)
     everything = np.arange(len(first))
     sides = first.sides(everything)
-    if any(images.form.planes or not all(map(np.array_equal, sides, images.sides(everything))) for images in (first, *others)):
+    if any(not all(map(np.array_equal, sides, images.sides(everything))) for images in others):
         raise FormatError(f"{path}: the images {', '.join(names)} differ in size; prepare the store again")
     return first, Several(names, tuple(others))

@@ -90,13 +90,14 @@ class MaskDataset(ImageDataset):
 
     `ds[i]` is (image, mask): uint8 or uint16 [C, H, W], and uint8 or uint16 [H, W], the class of each pixel. Both come from the
     same box with the same flips. The image is averaged or interpolated; each pixel of the resized mask takes the class at its
-    centre. A `Loader` delivers masks as [B, H, W].
+    centre. A `Loader` delivers masks as [B, H, W]. Images in planes, uint8 [1, H * 3/2, W], have masks [H, W] too.
 
     Args:
         path: the store; a folder, or a URL.
         size: the stored size to read; None: the largest.
         crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image.
         hflip, vflip: probability of a flip.
+        rgb: as for LMDBDataset.
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
@@ -117,6 +118,7 @@ class MaskDataset(ImageDataset):
         crop: Crop | None = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
+        rgb: bool = False,
         ignore_index: int | None = None,
         images: str | Sequence[str] | None = None,
         check: str | None = None,
@@ -127,4 +129,4 @@ class MaskDataset(ImageDataset):
         path = locate(path, cache, cache_size, storage)
         first, several = open_images(path, size, images, check=check)
         masks = Masks.of(first, first.like(size, mask=True), ignore_index)
-        super().__init__(first, Views(crop, hflip, vflip), masks, several=several)
+        super().__init__(first, Views(crop, hflip, vflip, rgb=rgb), masks, several=several)
