@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from dataclasses import replace
 from functools import cache, partial
 
 import cv2
@@ -56,7 +57,7 @@ def deep():
 
 
 @cache
-def masked(bits):
+def masked(bits, codec="rgb"):
     """A store of images of one size with masks."""
     root, out = folder(), folder() / "masked.fds"
     for k in range(7):
@@ -66,7 +67,7 @@ def masked(bits):
         ):
             (root / name).mkdir(exist_ok=True)
             (root / name / f"{k}.png").write_bytes(pixels)
-    fastdata.prep(root / "images", out, masks=root / "masks", mask_bits=bits, codec="rgb", workers=1)
+    fastdata.prep(root / "images", out, masks=root / "masks", mask_bits=bits, codec=codec, workers=1)
     return out
 
 
@@ -80,7 +81,11 @@ DATASETS = {
     "subset": lambda **view: LMDBDataset(square(), **view).subset([5, 3, 5, 20, 41, 3, 0]),
     "joined": lambda **view: LMDBDataset(square(), **view).split(0.3, seed=1)[0] + LMDBDataset(square("jpeg"), **view),
     "planes": lambda **view: LMDBDataset(square("yuv420"), **view),
+    "planes of JPEG": lambda **view: RAMDataset(square("jpeg-yuv420"), **view),
+    "planes as RGB": lambda **view: LMDBDataset(square("jpeg-yuv420"), rgb=True, **view),
+    "planes, masks": lambda **view: MaskDataset(masked(8, "jpeg-yuv420"), **view),
 }
+PLANES = [name for name in DATASETS if name.startswith("planes")]
 
 
 def equal(ordinary, staying, device="cpu"):
@@ -109,8 +114,15 @@ crops = st.one_of(
     st.builds(CenterCrop, st.sampled_from([1, 9, 16, 32, (40, 12), 51]), fast=st.booleans()),
     st.builds(RandomCrop, st.sampled_from([2, 16, 20, (3, 20)]), padding=st.sampled_from([0, 1, 4, 19])),
     st.just(RandomCrop(32, padding=14)),
-    st.just(Resize(20)),
+    st.builds(Resize, st.sampled_from([20, (17, 40)])),
 )
+
+
+def fitting(name, crop, device):
+    """The crop, with even sides where images are planes."""
+    if name == "planes as RGB" and device != "cpu" and isinstance(crop, RandomCrop):
+        return CenterCrop(20)
+    return crop if crop is None or name not in PLANES else replace(crop, size=tuple(side + side % 2 for side in crop.sides(2)))
 
 
 @pytest.mark.slow
@@ -130,12 +142,29 @@ crops = st.one_of(
 )
 def test_batches_are_those_of_the_ordinary_loader(device, name, crop, hflip, vflip, seed, epoch, batch, rank, shuffle, drop_last):
     plain = DATASETS[name](hflip=hflip, vflip=vflip)
-    cut = plain.with_crop(None if plain.planes else crop, hflip=hflip, vflip=vflip)
-    if len(plain) < batch * rank[1] or (isinstance(crop, Resize) and {*plain.sides()[0]} != {20}):
+    cut = plain.with_crop(fitting(name, crop, device), hflip=hflip, vflip=vflip)
+    if len(plain) < batch * rank[1]:
         cut, drop_last = plain, False
     with contextlib.suppress(LoaderError):  # a box that is larger than the padded image: either says so
         options = {"seed": seed, "rank": rank[0], "world_size": rank[1], "shuffle": shuffle, "drop_last": drop_last}
         passes(cut, device, batch_size=batch, skip=epoch, **options)
+
+
+@on_each_device
+@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("crop", [CenterCrop(22), CenterCrop(46), RandomCrop(14), RandomCrop((22, 6), padding=11), Resize(18)])
+def test_cut_planes_are_those_of_the_ordinary_loader(name, crop, device):
+    passes(DATASETS[name](crop=fitting(name, crop, device), hflip=0.5, vflip=0.5), device, batch_size=5)
+
+
+def test_halves_are_rounded_as_opencv_rounds_them():
+    a, b = np.indices((256, 256), np.uint8)
+    stack = Stack(2, (256, 256, 1), torch.uint8, None, torch.device("cpu"))
+    stack.put(0, torch.from_numpy(np.stack([a, b])[..., None]))
+    columns = torch.arange(256)[None]
+    rows = 256 * columns  # those of the first image; those of the second come after 256 of them
+    found = stack.cut_between(rows, columns, rows + 256 * 256, columns)
+    np.testing.assert_array_equal(found[0, :, :, 0], cv2.addWeighted(a, 0.5, b, 0.5, 0))
 
 
 def test_a_box_that_does_not_fit_is_refused_as_ever():
@@ -247,20 +276,25 @@ def loader(dataset, **options):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: loader(LMDBDataset(square(), crop=RandomResizedCrop(32))), "crops that only cut, but RandomResizedCrop.* resizes"),
-        (lambda: loader(LMDBDataset(square(), crop=Resize(16))), "resizes images of 32 x 32: use RandomCrop or CenterCrop"),
+        (
+            lambda: loader(LMDBDataset(square(), crop=RandomResizedCrop(32))),
+            "random crops that only cut, but RandomResizedCrop.* resizes: use RandomCrop",
+        ),
         (lambda: loader(LMDBDataset(square(), transform=np.negative)), "transform batches on the device, or leave resident out"),
         (
             lambda: loader(LMDBDataset(store())),
             r"images of one size, .* x .*, \.\.\.: prepare with --resize crop --upscale,",
         ),
-        (lambda: loader(LMDBDataset(square("yuv420"), crop=CenterCrop(16))), "takes planes without a crop, found CenterCrop"),
+        (
+            lambda: loader(LMDBDataset(square("yuv420"), crop=RandomCrop(16), rgb=True), resident="meta"),
+            r"RGB of randomly cut planes on the CPU only, and is .meta.: .*GPUNormalize\(yuv420=True\)",
+        ),
         (lambda: loader(TensorDataset(torch.arange(9))), "this is a TensorDataset: leave resident out"),
         (lambda: loader(LMDBDataset(square()), device="meta"), "resident is 'cpu' and device 'meta'"),
         (lambda: loader(LMDBDataset(square()), resident="cuda:1", device="cuda:0"), "resident is 'cuda:1' and device 'cuda:0'"),
         (
-            lambda: loader(LMDBDataset(store("jpeg", size=(48, 32), resize="crop"), crop=Resize(32), size=32), schedule={3: 48}),
-            "resizes images of 48 x 48",
+            lambda: loader(LMDBDataset(store("jpeg", size=(96, 32), resize="crop"), size=32), schedule={3: 96}),
+            "needs images of one size, these have 64 x 64",
         ),
     ],
 )
@@ -287,7 +321,7 @@ def test_what_does_not_fit_is_told_with_both_figures(monkeypatch):
     monkeypatch.setattr(resident, "free_memory", lambda: COUNT * 32 * 32 * 3)
     assert len(list(loader(LMDBDataset(square())))) == 11
     with pytest.raises(LoaderError, match="decoded images take"):  # the border counts
-        list(loader(LMDBDataset(square(), crop=CenterCrop(33))))
+        list(loader(LMDBDataset(square(), crop=RandomCrop(32, padding=1))))
 
 
 def test_the_error_of_a_worker_surfaces(tmp_path):

@@ -79,8 +79,8 @@ class Loader:
             always the same ones, while workers make the others. "auto": the fastest (hybrid on a GPU only), measured for some
             seconds when the first pass begins; `loader.backend` then names it, and `loader.backend_reason` says why.
         resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu") and make the same batches there. The images must
-            have one size and fit there, and the crop must be None, a CenterCrop or a RandomCrop. Workers decode them once, before
-            the first batch, and again for another size.
+            have one size and fit there, and a random crop must only cut, as RandomCrop does. Workers decode them once, before the
+            first batch, and again for another size.
         schedule: {epoch: stored size, or (stored size, crop)}: what `set_size` would set from that epoch on; made ahead by workers.
         rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
             (RANK and WORLD_SIZE, or Lightning's NODE_RANK and LOCAL_RANK), else 0 of 1.
@@ -149,8 +149,8 @@ class Loader:
         self.order = self._planner.order
         self.backend, self.backend_reason = requested_backend(backend, dataset, resident=self.resident)
         self._sizes = Sizes.of(schedule).check(dataset)
-        if self.resident:
-            check_resident(dataset, self._sizes)
+        if self.resident and self.device is not None:
+            check_resident(dataset, self._sizes, self.device)
         self._epoch, self._consumed, self._pass = 0, 0, 0
         self._begun = False  # whether a batch was delivered since the position was set
         self._stats = Stats(dataset)

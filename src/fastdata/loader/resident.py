@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from fastdata.gpu.crops import Stack
 from fastdata.gpu.streams import Home, numbered
 from fastdata.images.crops import CenterCrop, Crop
 from fastdata.images.dataset import ImageDataset
+from fastdata.images.planes import BLACK, planes_to_rgb, split_planes
 from fastdata.images.view import shorten
 from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct
@@ -52,13 +54,13 @@ def _numbered(device: str | torch.device) -> tuple[str, int]:
     return device.type, device.index or 0
 
 
-def check_resident(dataset: Any, sizes: Sizes) -> None:
-    """Raise a ValueError unless a dataset's samples, in all `sizes`, are boxes of images of one size."""
+def check_resident(dataset: Any, sizes: Sizes, device: torch.device) -> None:
+    """Raise a ValueError unless a dataset's samples, in all `sizes`, can be made on the device of images of one size."""
     for _, size in sizes:
-        _stored_shape(sized(dataset, size))
+        _stored_shape(sized(dataset, size), device)
 
 
-def _stored_shape(dataset: Any) -> tuple[int, int]:
+def _stored_shape(dataset: Any, device: torch.device) -> tuple[int, int]:
     """Return the (height, width) of every stored image."""
     if not isinstance(dataset, ImageDataset):
         raise ValueError(
@@ -83,27 +85,31 @@ def _stored_shape(dataset: Any) -> tuple[int, int]:
             f"resident needs images of one size, these have {shapes}: prepare with --resize crop --upscale, or leave resident out"
         )
     (shape,) = found
-    if crop is not None and not _only_cuts(crop, shape):
+    if _is_drawn(crop) and crop.resizes:
         raise ValueError(
-            f"resident takes crops that only cut, but {crop} resizes images of {shape[1]} x {shape[0]}: use RandomCrop or "
-            "CenterCrop, prepare with that --size, or leave resident out; a crop of your own that only cuts says resizes = False"
+            f"resident takes random crops that only cut, but {crop} resizes: use RandomCrop, a crop that is not random, or leave "
+            "resident out; a crop of your own that only cuts says resizes = False"
         )
-    if dataset._images.form.planes and crop is not None:
-        raise ValueError(f"resident takes planes without a crop, found {crop}: use codec jpeg, png or rgb, or leave resident out")
+    if _is_drawn(crop) and _makes_rgb(dataset) and device.type != "cpu":
+        raise ValueError(
+            f"resident makes RGB of randomly cut planes on the CPU only, and is {str(device)!r}: leave rgb out, and give the model "
+            "GPUNormalize(yuv420=True), or leave resident out"
+        )
     return shape
 
 
-def _only_cuts(crop: Crop, shape: tuple[int, int]) -> bool:
-    """Return whether boxes of images of this shape are never resized."""
-    if not crop.resizes or crop.draws:
-        return not crop.resizes
-    box = _first_box(crop, shape)
-    return crop.shapes(box) == [tuple(box[0, 2:].tolist())]
+def _is_drawn(crop: Crop | None) -> TypeGuard[Crop]:
+    """Return whether boxes are random. Others are cut before images are held."""
+    return crop is not None and crop.draws > 0
 
 
-def _first_box(crop: Crop, shape: tuple[int, int]) -> Array:
-    """Return the box of one image of this shape, int64 [1, 4]."""
-    return crop.boxes(np.zeros((crop.draws, 1)), *np.array([shape]).T)
+def _makes_rgb(dataset: ImageDataset) -> bool:
+    return dataset._images.form.planes and bool(dataset.rgb)
+
+
+def _sample_shape(crop: Crop | None, shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) of samples of images of this shape."""
+    return shape if crop is None else crop.shapes(crop.boxes(np.zeros((crop.draws, 1)), *np.array([shape]).T))[0]
 
 
 class Resident(Direct):
@@ -161,14 +167,19 @@ class ResidentImages:
     def __init__(self, dataset: ImageDataset, device: torch.device, num_workers: int) -> None:
         self._dataset = dataset
         self._device = device = numbered(device)
-        self._shape = _stored_shape(dataset)
+        shape = _stored_shape(dataset, device)
         (view,) = dataset.views.each
         crop = view.crop
-        self._moved = crop is not None or view.hflip > 0 or view.vflip > 0
-        self._split = dataset.planes and self._moved  # luma and colours are flipped separately
-        self._crop = self._shape if crop is None else crop.shapes(_first_box(crop, self._shape))[0]
+        self._drawn = _is_drawn(crop)
+        self._size = _sample_shape(crop, shape)
+        self._shape = shape if self._drawn else self._size
+        self._moved = self._drawn or view.hflip > 0 or view.vflip > 0
+        self._to_rgb = self._drawn and _makes_rgb(dataset)  # after a box is cut; else what is held is RGB
+        self._split = (dataset.planes or self._to_rgb) and self._moved  # luma and colours are cut and flipped separately
+        self._between = {1} if self._split and self._drawn else set[int]()  # stacks whose boxes may begin between two pixels
         _, first, self._place = np.unique(dataset.rows(np.arange(len(dataset))), return_index=True, return_inverse=True)
-        whole = dataset.subset(first).with_crop(CenterCrop(self._shape, fast=crop.fast) if crop else None)
+        whole = dataset.subset(first).with_crop(CenterCrop(shape, fast=crop.fast) if _is_drawn(crop) else crop)
+        whole.rgb = dataset.rgb and not self._to_rgb
         layers = self._layers(whole)
         _check_room(len(whole), layers, device)
         self._stacks = [Stack(len(whole), *layer, device) for layer in layers]
@@ -188,18 +199,16 @@ class ResidentImages:
         layers = [Layer((rows, columns, channels), dtype, 0 if border else None)]
         if self._split:
             height = self._shape[0]
-            layers = [Layer((height, columns, 1), dtype, None), Layer((height // 2, columns // 2, 2), dtype, None)]
+            luma, chroma = BLACK if border else (None, None)
+            layers = [Layer((height, columns, 1), dtype, luma), Layer((height // 2, columns // 2, 2), dtype, chroma)]
         if whole.large_targets:
-            layers.append(Layer((rows, columns, 1), mask_dtype, whole.ignore_index if border else None))
+            layers.append(Layer((*self._shape, 1), mask_dtype, whole.ignore_index if border else None))
         return layers
 
     def _reaches_out(self) -> bool:
         """Return whether boxes may reach outside the images."""
         crop = self._dataset.views.each[0].crop
-        if crop is None or not crop.reaches_outside or crop.draws:
-            return crop is not None and crop.reaches_outside
-        box = _first_box(crop, self._shape)
-        return bool((box[:, :2] < 0).any() or (box[:, :2] + box[:, 2:] > self._shape).any())
+        return _is_drawn(crop) and crop.reaches_outside
 
     def _load(self, whole: ImageDataset, num_workers: int) -> None:
         """Decode every image once, and copy them to the device in chunks."""
@@ -238,10 +247,12 @@ class ResidentImages:
         if not self._moved:
             return self._finish(self._to_device(numbers))
         boxes, flips = self._dataset.draw(indices, seed=seed, epoch=epoch, repeats=repeats)
-        number, starts, turned = torch.split(self._to_device(np.concatenate([numbers, boxes[:, :2], flips], axis=1)), [1, 2, 2], 1)
+        corners = boxes[:, :2] if self._drawn else np.zeros_like(boxes[:, :2])
+        number, starts, turned = torch.split(self._to_device(np.concatenate([numbers, corners, flips], axis=1)), [1, 2, 2], 1)
         lines = [number]
-        for stack, (height, width) in zip(self._stacks, self._sizes(), strict=True):
-            lines.extend(stack.lines(number[:, 0], starts, (height, width), turned))
+        for k, (stack, size) in enumerate(zip(self._stacks, self._sizes(), strict=True)):
+            for place in [starts // 2, (starts + 1) // 2] if k in self._between else [starts]:
+                lines.extend(stack.lines(number[:, 0], place, size, turned))
         return self._finish(torch.cat(lines, 1))
 
     def _finish(self, located: torch.Tensor) -> torch.Tensor:
@@ -256,8 +267,11 @@ class ResidentImages:
 
     def _sizes(self) -> list[tuple[int, int]]:
         """Return the (height, width) to cut from each stack."""
-        height, width = self._crop
-        return [(height, width), (height // 2, width // 2)] if self._split else [(height, width)] * len(self._stacks)
+        height, width = self._size
+        sizes = [(height, width)] * len(self._stacks)
+        if self._split:
+            sizes[1] = height // 2, width // 2
+        return sizes
 
     def gather(self, located: torch.Tensor, *, pin: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the batch of `located`: images [n, C, H, W] in channels_last layout, and targets."""
@@ -265,12 +279,18 @@ class ResidentImages:
         self._located_home.visit()
         numbers = located[:, 0]
         if self._moved:
-            lines = iter(torch.split(located[:, 1:], [side for size in self._sizes() for side in size], 1))
-            images, *others = (stack.cut(next(lines), next(lines)) for stack in self._stacks)
+            sides = [size * 2 if k in self._between else size for k, size in enumerate(self._sizes())]
+            lines = iter(torch.split(located[:, 1:], [*chain(*sides)], 1))
+            images, *others = (
+                stack.cut_between(*islice(lines, 4)) if k in self._between else stack.cut(*islice(lines, 2))
+                for k, stack in enumerate(self._stacks)
+            )
         else:
             images, *others = (stack.whole(numbers) for stack in self._stacks)
         if self._split:
-            images = torch.cat([images.flatten(1), others[0].flatten(1)], 1).view(len(numbers), -1, self._shape[1], 1)
+            images = torch.cat([images.flatten(1), others[0].flatten(1)], 1).view(len(numbers), -1, self._size[1], 1)
+        if self._to_rgb:
+            images = torch.from_numpy(np.stack([planes_to_rgb(split_planes(each, *self._size)) for each in images.numpy()]))
         targets = others[-1][..., 0] if self._targets is None else self._targets.index_select(0, numbers)
         return images.permute(0, 3, 1, 2), targets
 
