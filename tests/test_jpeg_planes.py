@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import itertools
+import json
+import shutil
 import struct
 
 import cv2
@@ -32,13 +35,15 @@ from fastdata.images.form import PixelFormat
 from fastdata.images.pixels import Window, decode_window, encode_record
 from fastdata.images.planes import encode_planes, split_planes
 from fastdata.store.store import Store
+from fastdata.store.verify import verify
 from stores import sources, store
-from support import Array, encode, memory_of, picture
+from support import Array, encode, memory_of, picture, run
 from test_planes import to_rgb
 
 CODEC = "jpeg-yuv420"
 FORM = PixelFormat(CODEC, 3, "uint8")
 EOI = b"\xff\xd9"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def scans(record: bytes) -> tuple[bytes, list[bytes]]:
@@ -156,6 +161,34 @@ def test_every_viewer_opens_the_records(sides, quality, noise):
     np.testing.assert_array_equal(found, cv2.imdecode(np.frombuffer(record, np.uint8), cv2.IMREAD_COLOR_RGB))
     luma, chroma = planes(record, *even)
     assert np.abs(found - to_rgb(luma[:, :, 0], chroma)).max() <= 2 or min(even) < 6  # libjpeg upsamples narrow ones in another way
+
+
+@pytest.mark.parametrize(("height", "width"), [(90, 121), (33, 64)])
+@pytest.mark.parametrize("program", ["djpeg", "convert"])
+def test_programs_open_the_records(program, height, width, tmp_path):
+    if shutil.which(program) is None:
+        pytest.skip(f"there is no {program}")
+    record = encode_record(picture(1, height, width), CODEC)
+    (tmp_path / "a.jpg").write_bytes(record)
+    command = {"djpeg": ("-pnm", "-outfile", "a.ppm", "a.jpg"), "convert": ("a.jpg", "a.ppm")}[program]
+    done = run(program, *command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = cv2.imread(str(tmp_path / "a.ppm"), cv2.IMREAD_COLOR_RGB)
+    np.testing.assert_array_equal(found, simplejpeg.decode_jpeg(record))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_browser_opens_the_records(tmp_path):
+    record = encode_record(picture(1, 91, 120), CODEC)
+    page = f'<body style="margin:0"><img src="data:image/jpeg;base64,{base64.b64encode(record).decode()}">'
+    (tmp_path / "a.html").write_text(page)
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--force-color-profile=srgb", "--hide-scrollbars")
+    given = ("--window-size=200,200", f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'a.png'}")
+    done = run(str(CHROMIUM), *options, *given, tmp_path / "a.html", seconds=60)
+    assert done.returncode == 0, done.stderr
+    found = cv2.imread(str(tmp_path / "a.png"), cv2.IMREAD_COLOR_RGB)[:92, :120]
+    assert np.abs(found.astype(int) - simplejpeg.decode_jpeg(record)).max() <= 2
 
 
 @settings(max_examples=30, deadline=None)
@@ -289,6 +322,52 @@ def test_a_store_that_grows_keeps_its_samples(tmp_path):
     after = [image for image, _ in LMDBDataset(out)]
     assert len(after) == 2 * len(before)
     assert all(map(torch.equal, [*before, *before], after))
+
+
+def test_parts_and_unions_of_stores(tmp_path):
+    out = fastdata.prep(sources(), tmp_path / "a.fds", size=(48, 32), codec=CODEC, workers=1).out
+    images = [image for image, _ in LMDBDataset(out)]
+    shutil.copytree(out, tmp_path / "b.fds")
+    merged = LMDBDataset(fastdata.merge([out, tmp_path / "b.fds"], tmp_path / "m.fds"))
+    assert all(map(torch.equal, [image for image, _ in merged], [*images, *images]))
+    part = LMDBDataset(fastdata.subset(out, tmp_path / "s.fds", ids=[3, 17, 40]))
+    assert all(map(torch.equal, [image for image, _ in part], [images[k] for k in (3, 17, 40)]))
+    small = LMDBDataset(out, size=32)
+    assert all(map(torch.equal, [image for image, _ in LMDBDataset(out).with_size(32)], [image for image, _ in small]))
+    assert list(verify(out)) == []
+
+
+def test_boxes_follow(tmp_path):
+    paths = sorted(sources().rglob("*.png"))
+    rng = np.random.default_rng(0)
+    sides = np.array([cv2.imread(str(path)).shape[:2] for path in paths])
+    corners = np.sort(rng.integers(0, 60, (len(paths), 2, 2)), axis=1)  # inside of every image, as (x, y)
+    body = {
+        "images": [
+            {"id": k, "file_name": str(path.relative_to(sources())), "height": int(h), "width": int(w)}
+            for k, (path, (h, w)) in enumerate(zip(paths, sides, strict=True))
+        ],
+        "annotations": [
+            {"id": k, "image_id": k, "category_id": 1, "bbox": [*first.tolist(), *(last - first + 1).tolist()]}
+            for k, (first, last) in enumerate(corners)
+        ],
+        "categories": [{"id": 1, "name": "box"}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(body))
+    out = fastdata.prep(sources(), tmp_path / "o.fds", size=51, codec=CODEC, coco=tmp_path / "coco.json", workers=1).out
+    dataset = LMDBDataset(out, fields="boxes", crop=RandomResizedCrop((40, 32), scale=(0.9, 1)), hflip=0.5)
+    rows = np.arange(len(dataset))
+    _, found = dataset.read_batch(rows, seed=4, epoch=0)
+    boxes, flips = dataset.draw(rows, seed=4, epoch=0)
+    resized = np.rint(sides * 51 / sides.min(axis=1, keepdims=True))
+    assert (resized % 2).any(), "the codec repeats a row or column of these, which moves no box"
+    points = (np.stack([corners[:, 0], corners[:, 1] + 1], axis=1)[..., ::-1] * (resized / sides)[:, None] - boxes[:, None, :2]) * (
+        (40, 32) / boxes[:, 2:]
+    )[:, None]
+    points[flips[:, 0], :, 1] = 32 - points[flips[:, 0], ::-1, 1]
+    want = np.clip(points, 0, (40, 32))
+    kept = np.prod(want[:, 1] - want[:, 0], axis=1) > 0
+    np.testing.assert_allclose(found.values.reshape(-1, 2, 2)[..., ::-1], want[kept], atol=1e-3)
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 7), (5, 1), (33, 47)])
