@@ -186,7 +186,11 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         ),
         Promise(
             "Replacing a store leaves the old one or the new one at any moment, and the same command ends with the new one",
-            ("test_overwrite.py::test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike", SIGNALS),
+            (
+                "test_overwrite.py::test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike",
+                "scale/test_overwrite_remote.py::test_at_any_step_there_is_one_whole_store_and_the_same_command_ends_alike",
+                SIGNALS,
+            ),
             ("overwriting",),
         ),
         Promise(

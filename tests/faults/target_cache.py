@@ -74,7 +74,7 @@ class Here(Mirror):
 
     def ask(self, what: str, **more: Any) -> Any:
         assert what == "take"
-        found = RemoteStore(self.bucket, self.root)
+        found = RemoteStore(self.bucket, self.root, self.version)
         where = more["variant"], more["shard"]
         with as_fetcher(), Cache(self.cache).reserved(found.file(*where), found.file_bytes(*where), lambda path: 0.0) as descriptor:
             if descriptor is not None:
@@ -94,8 +94,9 @@ def read_all(bucket: Bucket, folder: Path) -> Any:
     """Open a store through a cache, and return its labels and all of its records."""
     Cache(folder)
     with as_fetcher():
-        root = mirror(bucket, folder, AtOnce(), AtOnce())
-    store = Store(Here(URL, {}, folder, None, in_memory=False, root=root, bucket=bucket), kind=None, check="first")
+        found = mirror(bucket, folder, AtOnce(), AtOnce())
+    here = Here(URL, {}, folder, None, in_memory=False, root=found.root, version=found.version, bucket=bucket)
+    store = Store(here, kind=None, check="first")
     readers = [store.reader(variant) for variant in store.manifest.variants]
     records = [[bytes(reader.get(k)) for k in range(len(reader))] for reader in readers]
     return store.samples["label"].tolist(), store.names(), records

@@ -111,7 +111,7 @@ def mirrored(case: Case) -> Any:
     folder = case.folder / "cache"
     try:
         with ThreadPoolExecutor(1) as requests, ThreadPoolExecutor(1) as downloads:
-            root = mirror(Bytes(objects), folder, requests, downloads)  # type: ignore[arg-type]
+            root = mirror(Bytes(objects), folder, requests, downloads).root  # type: ignore[arg-type]
         body = json.loads((root / "manifest.json").read_bytes())
         for name, total in body["files"].items():
             assert sum_of((root / name).read_bytes()).xxh3_128 == total["xxh3_128"], "another checksum"

@@ -62,8 +62,8 @@ def prep(
             ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents; or the first rows of a table.
         workers: number of processes; None: one per core.
-        overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. In object storage,
-            the old one is removed first. An unfinished store with other options or inputs is removed first too.
+        overwrite: replace the store that is there, once the new one is whole; until then the disk, or the bucket, holds both. An
+            unfinished store with other options or inputs is removed first.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
         engine: what runs the workers: "local", this machine, or "ray", a Ray cluster; its nodes share the disk of OUT, or OUT is

@@ -6,12 +6,9 @@ The folder looks like that of a store which is made on a disk, so that the same 
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,12 +19,14 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FastDataError, FormatError, PrepError, StoreError
+from fastdata.prepare.scratch import temporary_folder
 from fastdata.prepare.worker import Made, shard_place, shard_table
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.publish import offsets_table, published_manifest
+from fastdata.remote.replacing import pointed, pointer, prefix, version_of
 from fastdata.remote.stores import TablesOnly
 from fastdata.remote.url import Storage, is_url, local_path, scheme
-from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own, offsets_file, sum_of, write_atomic
+from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, clear, is_own, offsets_file, sum_of, write_atomic
 from fastdata.store.format import Manifest, read_manifest
 from fastdata.store.store import Store
 
@@ -42,8 +41,7 @@ ANOTHER = (
 
 FEW = 16  # shards, whose tables are asked for one by one; of more, all objects are listed
 FIRST = 1000  # objects to look at before a whole folder is taken for one of ours
-SCRATCH = "fastdata-out-"
-LOCK = "lock"  # of the folder; and in `work` an object that has the fingerprint of the plan whose URL it is
+LOCK = "lock"  # an object in `work` that has the fingerprint of the plan whose URL it is
 OURS = f"{WORK}/{PLAN}", MANIFEST
 
 
@@ -100,6 +98,8 @@ class RemoteOut:
     Objects are written only if there are none of their names. Another process may make the same shard at the same time: whose table
     comes first has made it.
 
+    A store that is to replace another one is made below the URL, as its next version.
+
     Attributes:
         url: of the store.
         storage: options of the client.
@@ -111,11 +111,11 @@ class RemoteOut:
         self.storage = dict(storage or {})
         self._closing = ExitStack()
         with ExitStack() as stack:
-            self.folder = stack.enter_context(_temporary_folder(scratch))
-            self._agent = stack.enter_context(Agent(url, storage))
+            self.folder = stack.enter_context(temporary_folder(scratch))
+            self._root = stack.enter_context(Agent(url, storage))
             self._pool = stack.enter_context(ThreadPoolExecutor(REQUESTS, "objects"))
             (self.folder / WORK).mkdir(parents=True)
-            self.refresh()
+            self._go_to(self._current() or 1)
             self._closing = stack.pop_all()
 
     def __enter__(self) -> RemoteOut:
@@ -129,7 +129,7 @@ class RemoteOut:
     def _named(self, error: FastDataError) -> str:
         """Return the message of an error as the user knows the places."""
         if isinstance(error, PrepError | FormatError):
-            return str(error).replace(str(self.folder), self.url)
+            return str(error).replace(f"{self.folder}/", f"{self._agent.url}/").replace(str(self.folder), self.url)
         return f"{error}\n{self.folder} is where shards wait until they are sent to {self.url}; --scratch chooses another disk"
 
     def close(self) -> None:
@@ -142,6 +142,29 @@ class RemoteOut:
     def _all(self, function: Callable[..., Any], arguments: Any) -> list[Any]:
         """Call a function with each of the arguments, many at a time."""
         return list(self._pool.map(function, arguments))
+
+    def _current(self) -> int | None:
+        """Return which version the store at the URL is; None: there is no store."""
+        data = self._root.read(MANIFEST)
+        return None if data is None else pointed(data)
+
+    def _go_to(self, version: int) -> None:
+        """Make a version, or read it, from now on."""
+        self._version, self._agent = version, self._root.below(prefix(version))
+        clear(self.folder)
+        (self.folder / WORK).mkdir(exist_ok=True)
+        self.refresh()
+
+    def replace(self) -> None:
+        """Make another store than the one that is there, if there is one. `commit` puts it in the place of that."""
+        if (current := self._current()) is not None:
+            self._go_to(current + 1)
+
+    def find_plan(self) -> None:
+        """Go on with the store that is to replace the one that is there, if there is a plan of such a store."""
+        later = self._version + 1
+        if (self.folder / MANIFEST).exists() and self._root.size(f"{prefix(later)}{WORK}/{PLAN}") is not None:
+            self._go_to(later)
 
     def refresh(self) -> None:
         """Copy the manifest and the plan of the store into the folder, if there are any, and what an equal plan would reuse."""
@@ -158,8 +181,8 @@ class RemoteOut:
                 self._write(name, data)
 
     def find_manifest(self) -> bool:
-        """Copy the manifest of the store into the folder; return whether there is one."""
-        data = self._agent.read(MANIFEST)
+        """Copy the manifest of the store into the folder; return whether it is finished, and in its place."""
+        data = self._agent.read(MANIFEST) if self._current() == self._version else None
         if data is None:
             (self.folder / MANIFEST).unlink(missing_ok=True)
             return False
@@ -218,10 +241,10 @@ class RemoteOut:
         if first:
             found = self._listed()
             if not any(name in found for name in OURS):  # else another process with the same plan was faster
-                self._delete([name for name in found if name != f"{WORK}/{LOCK}"])
+                self._agent.delete([name for name in found if name != f"{WORK}/{LOCK}"])
         for name, data in files.items():
             if not self._agent.put(name, data):
-                raise PrepError(f"{self.url}/{name} has other contents than this plan: give another OUT, or --overwrite")
+                raise PrepError(f"{self._agent.url}/{name} has other contents than this plan: give another OUT, or --overwrite")
         plan = self.folder / WORK / PLAN
         self._all(self.push, sorted(plan.parent.glob("sources-*.json")))
         if not self._agent.put_sealed(self._name(plan), plan.read_bytes(), replace=not first):
@@ -243,18 +266,18 @@ class RemoteOut:
 
     def give_up(self) -> None:
         """Take back a claim on a URL that turned out to have another plan, or store."""
-        self._delete([f"{WORK}/{LOCK}"])
+        self._agent.delete([f"{WORK}/{LOCK}"])
 
     def clear(self) -> None:
-        """Remove all objects that prep writes, the manifest first, so that an interruption leaves no store.
+        """Remove all objects of the store that is being made, the manifest first, so that an interruption leaves none.
 
         Raises:
             PrepError: there are other objects, but neither a store nor a plan.
         """
         found = self._listed()
         for name in reversed(OURS):
-            self._delete([name] if name in found else [])
-        self._delete([name for name in found if name not in OURS])
+            self._agent.delete([name] if name in found else [])
+        self._agent.delete([name for name in found if name not in OURS])
 
     def _listed(self) -> list[str]:
         """Return the objects that prep writes."""
@@ -266,15 +289,24 @@ class RemoteOut:
 
     def _refuse_foreign(self, found: Mapping[str, int]) -> None:
         if not any(name in found for name in OURS) and (foreign := next((name for name in found if not is_own(name)), "")):
-            raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
+            raise PrepError(f"OUT {self._agent.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
 
     def clear_work(self) -> None:
-        """Remove what only an unfinished store needs."""
-        self._delete([name for name in self._agent.list(WORK) if is_own(name)])
+        """Remove what only an unfinished store needs, and the store that this one has replaced; the plan last."""
+        if self._version > 1 and self._current() == self._version:
+            self._clear_replaced()
+        found = [name for name in self._agent.list(WORK) if is_own(name)]
+        self._agent.delete([name for name in found if name not in OURS])
+        self._agent.delete([name for name in found if name in OURS])
 
-    def _delete(self, names: Sequence[str]) -> None:
-        if names:
-            self._agent.delete(names)
+    def _clear_replaced(self) -> None:
+        """Remove all versions but this one, the manifests first; also not one that is being made to replace this one."""
+        found = [name for name in self._root.list() if is_own(name) and name != MANIFEST]
+        begun = {version_of(name) for name in found if f"/{WORK}/" in name}
+        others = {version_of(name) for name in found} - {self._version, *(version for version in begun if version > self._version)}
+        left = [name for name in found if version_of(name) in others]
+        self._root.delete([name for name in left if name.endswith(MANIFEST)])
+        self._root.delete([name for name in left if not name.endswith(MANIFEST)])
 
     def publish(self, made: Made) -> None:
         """Send the files of a shard, then its table, which marks it as complete. Files of columns stay in the folder, for `finish`.
@@ -311,14 +343,14 @@ class RemoteOut:
         self.pull([table])
         if not table.exists() or json.loads(table.read_bytes())["files"] != json.loads(made.table)["files"]:
             table.unlink(missing_ok=True)
-            self._delete([self._name(table)])
+            self._agent.delete([self._name(table)])
             raise StoreError(
                 f"shard {made.shard} of {self.url} was made twice at the same time, with different bytes; run the same command "
                 "again to make it anew"
             )
 
     def commit(self, manifest: Manifest, places: Mapping[str, Sequence[str]]) -> None:
-        """Send the tables of a store, which lie in the folder, and its manifest, which makes it one.
+        """Send the tables of a store, which lie in the folder, and its manifest. Then it is the store at the URL.
 
         Args:
             manifest: as it would be on a disk.
@@ -340,39 +372,11 @@ class RemoteOut:
                 self._agent.put(name, data, replace=True)
             offsets[name] = sum_of(data)
         if not self._agent.put(MANIFEST, published_manifest(manifest, offsets)):
-            raise PrepError(f"OUT {self.url} has become another store while this one was made; choose another URL")
+            raise self._other_store()
+        if self._version > 1:
+            if self._current() not in (None, self._version - 1, self._version):
+                raise self._other_store()
+            self._root.put(MANIFEST, pointer(self._version, manifest.fingerprint), replace=True)
 
-
-@contextmanager
-def _temporary_folder(scratch: StrPath | None) -> Iterator[Path]:
-    """Make a folder, and remove it at the end; also those of processes that were killed, whose locks are free."""
-    parent = Path(scratch or tempfile.gettempdir()).absolute()
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f"{SCRATCH}*/{LOCK}"):
-            _remove_unlocked(left)
-        folder, descriptor = None, -1
-        while folder is None:
-            folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
-            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not (folder / LOCK).exists():  # another process took it for one that is left
-                os.close(descriptor)
-                folder = None
-    except OSError as error:
-        raise StoreError(f"--scratch {parent} cannot be used: {error.strerror}; give a folder on a disk of this machine") from None
-    try:
-        yield folder / "store"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _remove_unlocked(lock: Path) -> None:
-    with suppress(OSError):  # it is in use, of another user, or gone
-        descriptor = os.open(lock, os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent)
-        finally:
-            os.close(descriptor)
+    def _other_store(self) -> PrepError:
+        return PrepError(f"OUT {self.url} has become another store while this one was made; choose another URL")

@@ -93,7 +93,7 @@ def plan_tasks(work: Work, overwrite: bool) -> Work | None:
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
     """Write a plan into OUT, and remove what killed runs have left there. The folder is claimed.
 
-    A plan that is to replace a finished store lies in a folder of its own, inside of that one.
+    A plan that is to replace a finished store lies in a folder of its own, inside of that one; at a URL, in that of a version.
 
     Returns:
         The plan, whose sources are in files; None: its store is finished.
@@ -108,6 +108,11 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
                 return None
             work = replace(work, out=next_folder(work.out), replaces=work.out)
             work.out.mkdir(exist_ok=True)
+    elif overwrite:
+        if plan_path(work.out).exists() and is_stored(work):  # the same command was killed at its very end
+            clear_work(work)
+            return None
+        work.remote.replace()
     plan, out = work.plan, work.out
     if is_finished(work, overwrite):
         return None
@@ -197,6 +202,8 @@ def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> It
     given = place_of(out)
     with opened(given, storage, scratch) as remote, looking_anew(storage):
         folder = Path(given).absolute() if remote is None else remote.folder
+        if remote is not None:
+            remote.find_plan()
         if not plan_path(plan_folder(folder)).exists() and (versions(folder) or (folder / MANIFEST).exists()):
             yield folder, remote, None
             return

@@ -52,7 +52,7 @@ class Fetcher:
         self._downloads = Downloads(self._cache, self._schedules, self._pool, DOWNLOADS)
         self._singles = ThreadPoolExecutor(REQUESTS)
         self._ranges = _Ranges()
-        self._stores: dict[str, RemoteStore] = {}
+        self._stores: dict[tuple[str, int], RemoteStore] = {}  # by root and version
         self._lock = threading.Lock()
         self._answers: dict[str, Callable[[int, dict[str, Any]], Message]] = {
             "open": self._open,
@@ -82,21 +82,22 @@ class Fetcher:
         self._cache.abandon()
 
     def _open(self, reader: int, asked: dict[str, Any]) -> Message:
-        bucket = Bucket(asked["url"], asked["storage"])
-        root = mirror(bucket, self._cache.folder, self._pool, self._singles)
+        store = mirror(Bucket(asked["url"], asked["storage"]), self._cache.folder, self._pool, self._singles)
+        root = os.fspath(store.root)
         with self._lock:
-            self._stores[os.fspath(root)] = RemoteStore(bucket, root)
-        return Message({"root": os.fspath(root)})
+            self._stores[root, store.version] = store
+        return Message({"root": root, "version": store.version})
 
     def _store(self, asked: dict[str, Any]) -> RemoteStore:
         """Return a store that a reader has opened, perhaps through a fetcher before this one."""
         with self._lock:
-            if asked["root"] not in self._stores:
-                self._stores[asked["root"]] = RemoteStore(Bucket(asked["url"], asked["storage"]), Path(asked["root"]))
+            what = asked["root"], asked["version"]
+            if what not in self._stores:
+                self._stores[what] = RemoteStore(Bucket(asked["url"], asked["storage"]), Path(asked["root"]), asked["version"])
             limit = asked["limit"]
             if limit is not None and (self._cache.limit is None or limit < self._cache.limit):
                 self._cache.limit = limit
-            return self._stores[asked["root"]]
+            return self._stores[what]
 
     def _take(self, reader: int, asked: dict[str, Any]) -> Message:
         store = self._store(asked)

@@ -16,6 +16,7 @@ import numpy as np
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.places import record_places
+from fastdata.remote.replacing import pointed
 from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, sum_of
 from fastdata.store.format import WITH_MORE, Manifest, Variant
@@ -81,13 +82,13 @@ def offsets_table(places: Iterable[Array]) -> bytes:
 
 
 def _check_free(agent: Agent, manifest: Manifest) -> None:
-    """Raise an error if another store is there."""
+    """Raise an error if another store is there, or one that has replaced another."""
     data = agent.read(MANIFEST)
     try:
         found = manifest.fingerprint if data is None else json.loads(data).get("fingerprint")
     except (ValueError, AttributeError):
         found = None
-    if found != manifest.fingerprint:
+    if found != manifest.fingerprint or (data is not None and pointed(data) > 1):
         raise RemoteError(f"{agent.url} holds another store: give a URL where nothing is, or delete what is there")
 
 
