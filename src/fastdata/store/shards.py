@@ -229,9 +229,11 @@ class ShardReader:
         if not 0 <= shard < len(self._paths):
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
         path, count = self._paths[shard], self._starts[shard + 1] - self._starts[shard]
-        tree = _open(path, self._sizes[shard])
-        for manifest in self._manifests:  # after the file was opened: who replaces a store removes its manifest first
-            manifest.check()
+        try:
+            tree = _open(path, self._sizes[shard])
+        finally:  # after the file was opened, or was not: who replaces a store removes its manifest first
+            for manifest in self._manifests:
+                manifest.check()
         if tree.count != count:
             raise _damaged(path, f"it has {tree.count} records, the manifest says {count}")
         return self._opened.setdefault(shard, tree)
