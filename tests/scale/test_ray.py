@@ -13,9 +13,11 @@ import cv2
 import psutil
 import pytest
 
+import fastdata
 from conftest import SIZES, Compare
+from fastdata import LMDBDataset, RAMDataset, StoreError
 from faults import storing
-from support import PREP, kill_group, run, start, tables, until
+from support import PREP, kill_group, run, start, tables, tree, until
 
 HERE = Path(__file__).parent
 OPTIONS = [word for size in SIZES for word in ("--size", str(size))]
@@ -92,8 +94,8 @@ def ray() -> Iterator[Ray]:
     cluster.close()
 
 
-def _start(source: Path, out: Path, address: str) -> subprocess.Popen[bytes]:
-    command = (*PREP, source, out, *OPTIONS, "--engine", "ray", "--address", address, "--progress", "json")
+def _start(source: Path, out: Path, address: str, *more: str) -> subprocess.Popen[bytes]:
+    command = (*PREP, source, out, *OPTIONS, "--engine", "ray", "--address", address, "--progress", "json", *more)
     return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -187,20 +189,42 @@ def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
     assert found.returncode == 2 and "--address 127.0.0.1:1: cannot connect to Ray" in found.stderr
 
 
-def test_nodes_that_share_no_disk(ray: Ray, source: Path, tmp_path: Path, compare_objects: Compare) -> None:
+def test_a_store_that_is_replaced_stays_whole_until_the_end(ray: Ray, source: Path, tmp_path: Path, compare: Compare) -> None:
+    """A node is killed in the middle."""
+    ray.have(3)
+    out = fastdata.prep(source / "class0", tmp_path / "o.fds", size=64, limit=5, workers=1).out
+    old, before = tree(out), LMDBDataset(out)
+    driver = _start(source, out, ray.address, "--overwrite")
+    until(lambda: len(tables(out / "work/next")) >= 5 or driver.poll() is not None, SECONDS)
+    assert driver.poll() is None and {name: data for name, data in tree(out).items() if name.partition("/")[0] != "work"} == old
+    ray.kill()
+    errors = driver.communicate(timeout=SECONDS)[1]
+    assert driver.returncode == 0, errors.decode()
+    compare(out)
+    with pytest.raises(StoreError, match="was replaced while this dataset was in use"):
+        before[0]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nodes_that_share_no_disk(overwrite: bool, ray: Ray, source: Path, tmp_path: Path, compare_objects: Compare) -> None:
     """OUT is in object storage. A node is killed in the middle."""
     ray.have(3)
     keys = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
     with storing(tmp_path) as server:
         keys["endpoint"] = server.url
         storage = [word for key, value in keys.items() for word in ("--storage", f"{key}={value}")]
-        options = (*OPTIONS, "--order", "listed", *storage, "--scratch", tmp_path / "scratch")
+        options = [*OPTIONS, "--order", "listed", *storage, "--scratch", tmp_path / "scratch"]
+        if overwrite:
+            options.append("--overwrite")
+            fastdata.prep(source / "class0", "s3://bucket/o.fds", size=64, limit=5, workers=1, storage=keys)
         driver = start(
             *PREP, source, "s3://bucket/o.fds", *options, "--engine", "ray", "--address", ray.address, stderr=subprocess.PIPE
         )
-        out = tmp_path / "bucket/o.fds"
+        out = tmp_path / "bucket/o.fds/version-2" if overwrite else tmp_path / "bucket/o.fds"
         until(lambda: len(tables(out)) >= 5 or driver.poll() is not None, SECONDS)
+        assert not overwrite or len(RAMDataset("s3://bucket/o.fds", storage=keys)) == 5
         ray.kill()
         errors = driver.communicate(timeout=SECONDS)[1]
         assert driver.returncode == 0, errors.decode()
         compare_objects(out)
+        assert not overwrite or len(RAMDataset("s3://bucket/o.fds", storage=keys)) == 344
