@@ -180,10 +180,10 @@ class StoreImages(_Holdable):
         *,
         mask: bool = False,
         image: str = "",
-        fingerprint: str | None = None,
+        version: str | None = None,
         check: str | None = None,
     ) -> None:
-        self.store = Store(path, fingerprint=fingerprint, check=check)
+        self.store = Store(path, version=version, check=check)
         self.image = image
         self.size = size
         self.mask = mask
@@ -285,15 +285,15 @@ class StoreImages(_Holdable):
     def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
         """Return other images, or the masks, of the same version of the store, from disk."""
         version = self.store.manifest.xxh3_128
-        return StoreImages(self.store.place, size, mask=mask, image=image, fingerprint=version, check=self.store.check)
+        return StoreImages(self.store.place, size, mask=mask, image=image, version=version, check=self.store.check)
 
     def __getstate__(self) -> tuple[Any, ...]:
         version = self.store.manifest.xxh3_128
         return self.store.place, self.size, self.mask, self.image, version, self.store.check, self.held, self.by_size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, mask, image, fingerprint, check, held, by_size = state
-        self.__init__(path, size, mask=mask, image=image, fingerprint=fingerprint, check=check)  # type: ignore[misc]
+        path, size, mask, image, version, check, held, by_size = state
+        self.__init__(path, size, mask=mask, image=image, version=version, check=check)  # type: ignore[misc]
         self._take(held, by_size)
 
 

@@ -304,5 +304,5 @@ def describe(
     """
     if remote is not None:
         return replace(summarize(remote.store(), work, resumed, seconds, notes), out=remote.url)
-    store = Store(folder, kind=None, fingerprint=None if work is None else work.plan.fingerprint)
+    store = Store(folder, kind=None, version=None if work is None else work.plan.fingerprint)
     return summarize(store, work, resumed, seconds, notes)

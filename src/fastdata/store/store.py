@@ -41,7 +41,7 @@ class Store:
     Args:
         path: the folder, or a Place. A store that has grown is opened as its newest version.
         kind: the kind of data it must hold; None: any.
-        fingerprint: open the version with this fingerprint, or whose manifest has this xxh3-128; None: the newest.
+        version: open the version whose manifest has this xxh3-128, or this fingerprint; None: the newest.
         check: "first": compare each record with its checksum when it is first read; None: do not.
 
     Attributes:
@@ -66,13 +66,13 @@ class Store:
         path: str | os.PathLike[str],
         kind: str | None = "images",
         *,
-        fingerprint: str | None = None,
+        version: str | None = None,
         check: str | None = None,
     ) -> None:
         self.path: Path
         self.manifest: Manifest
         while True:  # until no other store takes its place meanwhile
-            self.path, self.manifest = read_current(Path(path).absolute(), fingerprint)
+            self.path, self.manifest = read_current(Path(path).absolute(), version)
             try:
                 self._open(path, kind, check)
             except StoreError:

@@ -24,29 +24,29 @@ def versions(root: Path) -> list[int]:
     return sorted(int(name[1]) for name in found if name)
 
 
-def current(path: Path, fingerprint: str | None = None) -> Path:
+def current(path: Path, version: str | None = None) -> Path:
     """Return the folder with the manifest of a store: its newest version, or the one that is asked for.
 
     Args:
         path: a store, or the folder of one of its versions, which stands for that version.
-        fingerprint: of the version that was opened before, or the xxh3-128 of its manifest; None: take the newest.
+        version: the xxh3-128 of the manifest of the version that was opened before, or its fingerprint; None: take the newest.
 
     Raises:
         StoreError: there is no such version.
     """
     known = [version_folder(path, number) for number in reversed(versions(path))]
-    if fingerprint is None:
+    if version is None:
         return known[0] if known else path
     for folder in (*known, path):
         if known and folder == path and not (path / MANIFEST).exists():  # another store takes its place
             break
         manifest = read_manifest(folder)
-        if fingerprint in (manifest.fingerprint, manifest.xxh3_128):
+        if version in (manifest.fingerprint, manifest.xxh3_128):
             return folder
     raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
-def read_current(path: Path, fingerprint: str | None = None) -> tuple[Path, Manifest]:
+def read_current(path: Path, version: str | None = None) -> tuple[Path, Manifest]:
     """Return the folder of `current`, and its manifest. If another process puts a store in its place meanwhile, it is either.
 
     Raises:
@@ -54,7 +54,7 @@ def read_current(path: Path, fingerprint: str | None = None) -> tuple[Path, Mani
     """
     for _ in range(2):
         with suppress(StoreError):  # the files of the other store may have been removed since they were listed
-            folder = current(path, fingerprint)
+            folder = current(path, version)
             return folder, read_manifest(folder)
-    folder = current(path, fingerprint)
+    folder = current(path, version)
     return folder, read_manifest(folder)
