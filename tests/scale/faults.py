@@ -228,6 +228,9 @@ class FaultStore(FaultServer):
     """A server of S3: objects below /bucket/ are files in the folder's folder of that name. Create-only writes, multipart uploads,
     lists and deletes work as Amazon's do; signatures are not checked, checksums of bodies are.
 
+    It also is one of Google's XML API, which differs in the header of create-only writes, and in that deleting what is not there is
+    an error (https://cloud.google.com/storage/docs/xml-api/reference-methods).
+
     Attributes:
         part: names in one answer to a list; `requests` counts these answers as "LIST".
         writes: objects, or parts of them, that came, by path.
@@ -290,7 +293,10 @@ class FaultStore(FaultServer):
         if told != "UNSIGNED-PAYLOAD" and told != hashlib.sha256(body).hexdigest():
             return "400", _error("XAmzContentSHA256Mismatch"), ""
         if verb == "DELETE" and "uploadId" not in asked:
+            found = (self.root / path).exists()
             (self.root / path).unlink(missing_ok=True)
+            if not found and headers.get("authorization", "").startswith("Bearer"):  # Google's
+                return "404", _error("NoSuchKey"), ""
             return "204", b"", ""
         if verb == "POST" and "delete" in asked:
             keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
@@ -330,7 +336,8 @@ class FaultStore(FaultServer):
         temporary = self.root / f"{threading.get_ident()}.tmp"
         temporary.write_bytes(body)
         with self._objects:
-            if headers.get("if-none-match") == "*" and place.exists():
+            absent = headers.get("if-none-match") == "*" or headers.get("x-goog-if-generation-match") == "0"
+            if absent and place.exists():
                 return "412", _error("PreconditionFailed"), ""
             place.parent.mkdir(parents=True, exist_ok=True)
             temporary.replace(place)

@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ import pytest
 
 import fastdata
 import stores
+from conftest import google
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
 from fastdata.remote.wire import address_of
 from fastdata.store.files import file_sum
@@ -178,6 +180,24 @@ def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
     assert hashes(dataset, shuffle=True) == hashes(LMDBDataset(many), shuffle=True)
     with pytest.raises(RemoteError, match=r"az://bucket/folder/many.fds holds another store"):
         fastdata.publish(stores.table(), "az://bucket/folder/many.fds", storage=azurite)
+
+
+def test_google(many: Path, tmp_path: Path) -> None:
+    """Reading, from an emulator of others. It does not take obstore's writes."""
+    write_pictures(tmp_path / "buckets/bucket/photos", 9)
+    fastdata.publish(many, f"file://{tmp_path}/buckets/bucket/folder/many.fds")
+    with google(tmp_path / "buckets") as endpoint:
+        storage, url = {"endpoint": endpoint, "anonymous": True}, "gs://bucket/folder/many.fds"
+        dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=storage)
+        for shuffle in (False, True):
+            assert hashes(dataset, shuffle=shuffle) == hashes(LMDBDataset(many), shuffle=shuffle)
+        options = ("--storage", f"endpoint={endpoint}", "--storage", "anonymous=true")
+        assert fastdata_command("verify", url, *options).returncode == 0
+        with pytest.raises(RemoteError, match=r"no store at gs://bucket/none.fds: .* there is no such object \(404\)"):
+            LMDBDataset("gs://bucket/none.fds", cache=tmp_path / "cache", storage=storage)
+        made = fastdata.prep("gs://bucket/photos", tmp_path / "far.fds", size=32, storage=storage)
+    fastdata.prep(tmp_path / "buckets/bucket/photos", tmp_path / "near.fds", size=32)
+    assert made.kept == 9 and tree(tmp_path / "far.fds") == tree(tmp_path / "near.fds")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -453,21 +473,20 @@ def fewest(shards: list[int], room: int, held: int) -> int:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_least_cache_fetches_little_more_than_it_must(workers: int, tmp_path: Path) -> None:
-    """Shards of 30 and 31 samples, so that lanes begin and end a few samples from the border of a shard."""
-    (tmp_path / "in").mkdir()
-    for k in range(972):
-        assert cv2.imwrite(str(tmp_path / f"in/{k:03d}.png"), np.full((32, 32, 3), k % 251, np.uint8))
-    out = fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=32, codec="rgb", workers=1, shard_samples=31).out
+def test_the_least_cache_fetches_little_more_than_it_must(tmp_path: Path) -> None:
+    """Shards of 93 and 94 samples, which do not divide the lanes: nearly each lane begins and ends inside of a shard. Needless
+    fetches show in the third epoch."""
+    images = tmp_path / "images-idx3-ubyte"
+    images.write_bytes(struct.pack(">4i", 0x803, 12_000, 8, 8) + bytes(12_000 * 64))
+    out = fastdata.prep(images, tmp_path / "x.fds", codec="rgb", workers=1, shard_samples=94).out
     fastdata.publish(out, f"file://{tmp_path}/served/x.fds")
     manifest = read_manifest(out)
     counts, size = list(manifest.shard_samples), max(s.bytes for s in manifest.variants[0].shards)
-    epochs, batch = 4, 16
+    epochs, batch = 3, 32
 
     def read(server: FaultServer, name: str, room: int) -> None:
         dataset = LMDBDataset(f"{server.url}/x.fds", cache=tmp_path / name, cache_size=room)
-        with Loader(dataset, batch, seed=5, shuffle=True, num_workers=workers) as loader:
+        with Loader(dataset, batch, seed=5, shuffle=True, num_workers=1) as loader:
             for _ in range(epochs):
                 for _ in loader:
                     time.sleep(0.01)
@@ -481,10 +500,10 @@ def test_the_least_cache_fetches_little_more_than_it_must(workers: int, tmp_path
         read(server, "cache", least)
         fetched = sum(count for path, count in server.whole.items() if "shard-" in path)
     firsts = np.cumsum([0, *counts])
-    order = np.concatenate([lanes(counts, 8, 5, epoch) for epoch in range(epochs)])
+    order = np.concatenate([lanes(counts, 16, 5, epoch) for epoch in range(epochs)])
     shards = (np.searchsorted(firsts, order, "right") - 1).tolist()
-    must = fewest(shards, least // size, batch * (2 * workers + 1))
-    assert len(counts) == 32 and fetched <= 1.2 * must, (fetched, must, least // size)
+    must = fewest(shards, least // size, 3 * batch)
+    assert len(counts) == 128 and fetched <= 1.3 * must, (fetched, must, least // size)
 
 
 TRAINER = """

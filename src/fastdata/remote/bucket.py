@@ -350,6 +350,8 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
         for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
             if "endpoint" not in config and os.environ.get(name):
                 config["endpoint"] = os.environ[name]
+    if kind == "gs" and "endpoint" in config:
+        config["base_url"] = config.pop("endpoint")
     if kind in ("http", "https"):
         config = {}
     return {**config, "client_options": client, "retry_config": RETRIES}
