@@ -1,7 +1,7 @@
 """Change the source a little, one place at a time, and see whether the tests notice.
 
 python tools/mutants.py                  a sample of every group of modules
-python tools/mutants.py order slots      of these groups; --count N and --seed N choose the sample
+python tools/mutants.py order slots      of these, groups or modules such as store/tree.py; --count N and --seed N choose the sample
 python tools/mutants.py order --only 17  one mutant by its number, with the output of its tests
 
 A mutant swaps an operator, changes a number by one, negates a condition, returns None, or leaves a statement out. It is made in a
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import compileall
+import faulthandler
 import os
 import pickle
 import random
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import cache_from_source
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -34,11 +35,17 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+JPEG = "test_jpeg.py test_batch_decode.py test_cut.py"
 STORE = "test_store.py test_damaged_stores.py test_growing.py"
 LOADS = "test_loader.py test_sampling.py"
 # modules of src/fastdata, and the tests of each in the order in which they run
 GROUPS = {
-    "jpeg": {f"images/{name}.py": "test_jpeg.py test_batch_decode.py test_cut.py" for name in ("jpeg", "jpeg_cut", "batch_decode")},
+    "jpeg": {
+        "images/jpeg.py": JPEG,
+        "images/jpeg_cut.py": JPEG,
+        "images/jpeg_planes.py": "test_jpeg_planes.py",
+        "images/batch_decode.py": f"test_batch_decode.py test_jpeg_planes.py {JPEG}",
+    },
     "store": {f"store/{name}.py": STORE for name in ("format", "tree", "shards", "store")},
     "columns": {
         "store/column.py": "test_columns.py test_fields_sources.py",
@@ -53,6 +60,7 @@ GROUPS = {
     "slots": {"loader/slots.py": "test_slots.py"},
     "step": {"train/step.py": "test_train_step.py test_not_finite.py"},
 }
+MODULES = {module: tests for modules in GROUPS.values() for module, tests in modules.items()}
 
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
@@ -74,7 +82,10 @@ class Mutant(NamedTuple):
 
 
 def mutants(module: str) -> Iterator[Mutant]:
-    """Yield all mutants of a module. Docstrings, annotations, decorators and what only words messages stay as they are."""
+    """Yield all mutants of a module.
+
+    Docstrings, annotations, decorators, `strict` of zip, and what only words messages stay as they are.
+    """
     data = (ROOT / "src/fastdata" / module).read_bytes()
     begins = [0]
     for line in data.splitlines(keepends=True):
@@ -120,6 +131,8 @@ def mutants(module: str) -> Iterator[Mutant]:
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.Raise | ast.JoinedStr):
                 continue
+            if isinstance(node, ast.keyword) and node.arg == "strict":
+                continue
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from visit(child)
@@ -148,12 +161,13 @@ def prepare(folder: Path) -> None:
     sys.dont_write_bytecode = True
     import cv2
     import lmdb
+    import pandas
     import simplejpeg
     import torch.distributed.tensor
     import torch.utils.data
     import xxhash
 
-    assert all((cv2, lmdb, simplejpeg, torch, xxhash))
+    assert all((cv2, lmdb, pandas, simplejpeg, torch, xxhash))
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a failure need not be made smaller
     hypothesis.settings.register_profile("mutants", database=None, deadline=None, derandomize=True, phases=phases)
     hypothesis.settings.load_profile("mutants")
@@ -189,13 +203,22 @@ class Watch:
 
 
 class Choose:
-    """A pytest plugin that runs these tests, in this order."""
+    """A pytest plugin that runs these tests, in this order. One that takes longer than its limit, in seconds, ends the process."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
-        self.places = {test: place for place, test in enumerate(tests)}
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        self.limits = limits
+        self.places = {test: place for place, test in enumerate(limits)}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = sorted((item for item in items if item.nodeid in self.places), key=lambda item: self.places[item.nodeid])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Any:
+        faulthandler.dump_traceback_later(self.limits[item.nodeid], exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def passes(folder: Path, files: Sequence[str], plugin: Any, limit: float, *, quiet: bool = True, result: Any = None) -> bool:
@@ -219,16 +242,16 @@ def passes(folder: Path, files: Sequence[str], plugin: Any, limit: float, *, qui
     return os.waitpid(pid, 0)[1] == 0
 
 
-def survives(folder: Path, mutant: Mutant, tests: Sequence[str], limit: float, *, quiet: bool) -> bool:
+def survives(folder: Path, mutant: Mutant, limits: Mapping[str, float], *, quiet: bool) -> bool:
     """Put a mutant into the copy, run the tests, and take it out."""
     path = folder / "src/fastdata" / mutant.module
     compiled = Path(cache_from_source(path))
     before, code = path.read_bytes(), compiled.read_bytes()
     path.write_bytes(before[: mutant.start] + mutant.new + before[mutant.stop :])
     compiled.unlink()
-    files = dict.fromkeys(Path(test.partition("::")[0]).name for test in tests)
+    files = dict.fromkeys(Path(test.partition("::")[0]).name for test in limits)
     try:
-        return passes(folder, list(files), Choose(tests), limit, quiet=quiet)
+        return passes(folder, list(files), Choose(limits), 60 + sum(limits.values()), quiet=quiet)
     finally:
         path.write_bytes(before)
         compiled.write_bytes(code)
@@ -236,21 +259,22 @@ def survives(folder: Path, mutant: Mutant, tests: Sequence[str], limit: float, *
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
-    parser.add_argument("--count", type=int, default=80, help="mutants of each group (80)")
+    names = f"groups, of {', '.join(GROUPS)}, or modules of them; default: all groups"
+    parser.add_argument("names", nargs="*", choices=[*GROUPS, *MODULES, []], metavar="NAME", help=names)
+    parser.add_argument("--count", type=int, default=80, help="mutants of each name (80)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
     parser.add_argument("--only", type=int, help="one mutant by its number")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
+        folder = Path(temporary)
         prepare(folder)
-        for group in arguments.groups or GROUPS:
-            run(folder, group, arguments)
+        for name in arguments.names or GROUPS:
+            run(folder, name, arguments)
 
 
-def run(folder: Path, group: str, arguments: argparse.Namespace) -> None:
-    """Try a sample of a group's mutants, and print those that survive, and how many were killed in each module."""
-    modules = GROUPS[group]
+def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
+    """Try a sample of the mutants of a group or a module. Print those that survive, and how many were killed in each module."""
+    modules = GROUPS.get(name) or {name: MODULES[name]}
     every = [mutant for module in modules for mutant in mutants(module)]
     chosen = sorted(random.Random(arguments.seed).sample(range(len(every)), min(arguments.count, len(every))))
     if arguments.only is not None:
@@ -268,16 +292,17 @@ def run(folder: Path, group: str, arguments: argparse.Namespace) -> None:
         tests = [test for test in quickest if Path(test.partition("::")[0]).name in own]
         there = [test for test in tests if (mutant.module, line_of(mutant)) in lines[test]]
         tried[mutant.module] += 1
-        for some in (there, tests):  # those that run its line in this process, then the others: worker processes may run it
-            limit = 30 + 5 * sum(seconds[test] for test in some)
-            if some and not survives(folder, mutant, some, limit, quiet=arguments.only is None):
+        others = [test for test in tests if test not in there]
+        for some in (there, others):  # those that run its line in this process, then those whose worker processes may run it
+            limits = {test: 30 + 5 * seconds[test] for test in some}
+            if some and not survives(folder, mutant, limits, quiet=arguments.only is None):
                 killed[mutant.module] += 1
                 break
         else:
-            print(f"{group} {number} survives: {shown(mutant)}", flush=True)
+            print(f"{name} {number} survives: {shown(mutant)}", flush=True)
     for module in modules:
         print(f"{module}: {killed[module]} of {tried[module]} killed")
-    print(f"{group}: {killed.total()} of {tried.total()} killed, of {len(every)} mutants; seed {arguments.seed}", flush=True)
+    print(f"{name}: {killed.total()} of {tried.total()} killed, of {len(every)} mutants; seed {arguments.seed}", flush=True)
 
 
 if __name__ == "__main__":
