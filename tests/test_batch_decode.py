@@ -14,7 +14,7 @@ from fastdata.errors import CodecError, FormatError
 from fastdata.images import batch_decode
 from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
-from fastdata.images.pixels import Window
+from fastdata.images.pixels import Window, encode_record
 from stores import square, store
 from support import Array, images_of, picture
 
@@ -57,6 +57,7 @@ BELOW: Case = 2, (64, 64), (30, 20, 34, 20), 90, 1  # and one at its lower edge
 @example([INSIDE, ABOVE, INSIDE, BELOW, INSIDE, ABOVE, BELOW], False, False)
 @example([INSIDE, ABOVE, INSIDE, BELOW, INSIDE, ABOVE, BELOW], False, True)
 @example([INSIDE, INSIDE, (3, (65, 64), (30, 20, 34, 20), 90, 1), INSIDE], False, False)  # cells that end beyond the image
+@example([(3, (68, 36), (64, 32, 4, 4), 90, 8)], False, True)  # a cell of 4 x 4 pixels, which two scales make one pixel
 @settings(max_examples=400, deadline=None)
 def test_each_of_a_pile_is_what_it_is_by_itself(cases: list[Case], gray: bool, fast: bool) -> None:
     records, found, _, alone = _decoded(cases, gray, fast)
@@ -85,6 +86,15 @@ def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, True)[2] == 1, "of a fast decode, nothing does"
     monkeypatch.setattr(batch_decode, "MOST_PIXELS", 2 * 32 * 32)
     assert _decoded([INSIDE] * 5, False, False)[2] == 3
+    shrunk = *INSIDE[:4], 4
+    assert _decoded([shrunk] * 32, False, False)[2] == 1, "pixels are counted after decoding"
+    assert _decoded([shrunk] * 33, False, False)[2] == 2
+
+
+def test_each_plane_has_its_batch() -> None:
+    records = [memoryview(encode_record(picture(k, 64, 64), "jpeg-yuv420")) for k in range(3)]
+    batches, alone = jpeg_batches(records, [(64, 64)] * 3, [Window(16, 16, 24, 24)] * 3, planes=True)
+    assert not alone and [(batch.plane, batch.places) for batch in batches] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
 
 
 def test_no_batch_is_higher_than_a_jpeg_can_be() -> None:

@@ -335,6 +335,59 @@ def test_damage_is_found(store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("score.npy", b"NUMPY", b"NUMBY", "score.npy is damaged"),
+        ("score.npy", b"<f4", b"<i4", r"score.npy holds int32 \[30\], the manifest says float32"),
+        ("score.npy", b"(30,)", b"()   ", r"score.npy holds float32 \[\], the manifest says float32"),
+        ("score.npy", b"(30,)", b"(29,)", "score.npy does not fit the 30 samples"),
+        ("embedding.npy", b"(30, 2)", b"(15, 4)", r"embedding.npy holds float32 \[15, 4\], the manifest says"),
+        ("caption.offsets.npy", b"(31,)", b"(30,)", "caption.offsets.npy does not fit the 30 samples"),
+        ("caption.values.npy", "ö".encode(), b"\xff\xff", "caption.offsets.npy does not fit the 30 samples"),
+        ("meta.values.npy", b'{"k":[7', b'{"k"?[7', "meta.offsets.npy does not fit the 30 samples"),
+    ],
+)
+def test_a_column_that_is_another_is_refused(store: Path, tmp_path: Path, name: str, old: bytes, new: bytes, message: str) -> None:
+    copy = shutil.copytree(store, tmp_path / "o.fds")
+    data = (copy / "columns" / name).read_bytes()
+    assert old in data and len(old) == len(new)
+    (copy / "columns" / name).write_bytes(data.replace(old, new, 1))
+    dataset = LMDBDataset(copy, fields=name.partition(".")[0])
+    with pytest.raises(FormatError, match=message):
+        for k in range(COUNT):
+            dataset[k]
+
+
+@pytest.mark.parametrize("name", ["caption", "ids"])
+@pytest.mark.parametrize(
+    ("at", "to"),
+    [
+        (0, lambda offsets: 1),
+        (-1, lambda offsets: offsets[-1] - 1),
+        (-1, lambda offsets: offsets[-1] + 1),
+        (6, lambda offsets: -1),
+        (7, lambda offsets: offsets[6] - 1),
+        (7, lambda offsets: offsets[-1] + 1),
+    ],
+)
+def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: str, at: int, to: Any) -> None:
+    copy = shutil.copytree(store, tmp_path / "o.fds")
+    path = copy / "columns" / f"{name}.offsets.npy"
+    offsets = np.load(path)
+    offsets[at] = to(offsets)
+    np.save(path, offsets)
+    with pytest.raises(FormatError, match=f"{name}.offsets.npy does not fit the 30 samples"):
+        LMDBDataset(copy, fields=name)[6]
+
+
+def test_columns_of_other_types_are_not_joined(table: Path, store: Path, tmp_path: Path) -> None:
+    other = prep(table, tmp_path / "o.fds", size=32, fields="score:float64", resize="crop", workers=1).out
+    first, second = LMDBDataset(store, fields="score"), LMDBDataset(other, fields="score")
+    with pytest.raises(ValueError, match=r"columns are score \(float32\) and score \(float64\) cannot be concatenated"):
+        first + second
+
+
+@pytest.mark.parametrize(
     ("edit", "message"),
     [
         (lambda body: body["columns"].append(body["columns"][0]), "two columns have one name"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -238,6 +239,85 @@ def test_a_manifest_with_another_number_of_records_is_refused(kind: str, records
         READERS[kind](out)
 
 
+def _npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+def _npz(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, array)
+    return file.getvalue()
+
+
+class Code:
+    """What runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda samples: b"samples", "is damaged"),
+        (lambda samples: _npy(samples)[:-1], "is damaged"),
+        (_npz, "is damaged"),
+        (lambda samples: _npy(np.array([Code()] * 42, object)), "is damaged.*Python objects"),
+        (lambda samples: _npy(np.zeros(42, "<i4")), r"holds \(42,\) int32, the manifest says 42 x"),
+        (lambda samples: _npy(samples[1:]), r"holds \(41,\) .* the manifest says 42 x"),
+        (lambda samples: _npy(samples[:, None]), r"holds \(42, 1\) .* the manifest says 42 x"),
+    ],
+)
+def test_a_table_that_is_another_is_refused(made: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checksum is right."""
+    out = _copy(stores.store(), tmp_path)
+    (out / "samples.npy").write_bytes(made(np.load(out / "samples.npy")))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError, match=f"samples.npy {message}"):
+        Store(signed(out))
+    assert not (tmp_path / "ran").exists()
+
+
+LINE = b'"a"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("names.txt", LINE * 41, "has 41 names, the manifest says 42"),
+        ("names.txt", LINE * 41 + b"7\n", "is damaged: a line is not a str"),
+        ("names.txt", LINE * 41 + b"a\n", "is damaged: Expecting value"),
+        ("rejects.jsonl", b"[]\n", "is damaged: a line is not a dict"),
+        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b"}\n', "is damaged: a line lacks one of source, name, reason"),
+        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b", "detail": 2}\n', "is damaged: a line lacks one of"),
+    ],
+)
+def test_lines_that_are_others_are_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    """Their checksum is right; if it is not, that is said."""
+    out = _copy(stores.store(), tmp_path)
+    (out / name).write_bytes(data)
+    store = Store(signed(out, name))
+    read = {"names.txt": store.names, "rejects.jsonl": store.rejects}[name]
+    with pytest.raises(FormatError, match=f"{name} {message}"):
+        read()
+    (out / name).write_bytes(data[:-1] + b" ")
+    with pytest.raises(FormatError, match=f"{name} is not what was written: its checksum differs"):
+        read()
+
+
+@pytest.mark.parametrize("row", [-1, 42])
+def test_a_subset_of_records_that_do_not_exist_is_refused(row: int, tmp_path: Path) -> None:
+    part = fastdata.subset(stores.store(), tmp_path / "p.fds", ids=[0, 41])
+    assert len(Store(part)) == 2
+    rows = np.load(part / "rows.npy")
+    rows[1] = row
+    np.save(part / "rows.npy", rows)
+    with pytest.raises(FormatError, match=r"rows.npy names records that are not from 0 to 41; make the subset again"):
+        Store(signed(part, "rows.npy"))
+
+
 def test_token_records_of_other_sizes_are_an_error_that_names_the_store(tmp_path: Path) -> None:
     out = _copy(stores.tokens(), tmp_path)
     (file,) = shards(out)
@@ -332,6 +412,28 @@ def test_a_store_that_is_being_replaced_is_none(seen: bool, two: tuple[Path, Pat
         dataset[29]
     with pytest.raises(StoreError, match="has no manifest"):
         LMDBDataset(out)
+
+
+def test_a_shard_that_changes_its_size_while_its_store_is_open_is_an_error(tmp_path: Path) -> None:
+    """By a whole page, which the reader does not need."""
+    out = _copy(stores.store(), tmp_path)
+    dataset = LMDBDataset(out)
+    for file in shards(out):
+        os.truncate(file, file.stat().st_size + PAGE)
+    with pytest.raises(FormatError, match=r"shard-00000.mdb has \d+ bytes, the manifest says \d+: it was cut short or changed"):
+        dataset[0]
+
+
+def test_columns_of_a_store_that_was_replaced_are_not_read(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 3)
+    (tmp_path / "in" / "t.csv").write_text("path,score\n" + "".join(f"{k:02d}.png,{k / 2}\n" for k in range(3)))
+    out = fastdata.prep(tmp_path / "in" / "t.csv", tmp_path / "o.fds", fields="score", label_column="none", workers=1).out
+    read, unread = LMDBDataset(out), LMDBDataset(out)
+    assert read.columns["score"].tolist() == [0, 0.5, 1]
+    (out / "manifest.json").write_bytes((out / "manifest.json").read_bytes() + b"\n")
+    assert read.columns["score"].tolist() == [0, 0.5, 1], "what is open stays open"
+    with pytest.raises(StoreError, match=REPLACED):
+        unread.columns["score"]
 
 
 def test_a_subset_of_a_store_that_was_replaced_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:

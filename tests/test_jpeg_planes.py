@@ -115,7 +115,10 @@ def test_every_box_has_libjpegs_planes(sides, quality, seed, noise, data):
 
 @pytest.mark.parametrize(("height", "width"), [(64, 40), (32, 56), (72, 24)])
 def test_every_box_of_blocks(height, width):
-    """Rows of 5, 7 or 3 blocks: segments of 4 begin elsewhere in each row, and the last ones end with the plane."""
+    """Rows of 5, 7 or 3 blocks: segments of 4 begin elsewhere in each row, and the last ones end with the plane.
+
+    Only the blocks of the box are returned, unless a plane's last segment is shorter, as that of 9 x 3 blocks.
+    """
     record = memoryview(encode_record(image_of(height, width, 0, noise=True), CODEC))
     whole = planes(bytes(record), height, width)
     rows, columns = (itertools.combinations(range(0, side + 1, 8), 2) for side in (height, width))
@@ -124,6 +127,10 @@ def test_every_box_of_blocks(height, width):
         for plane, region, scale in zip(whole, decode_window(record, FORM, height, width, window, scratch), (1, 2), strict=True):
             y, x = (top - region.top) // scale, (left - region.left) // scale
             found = region.pixels[y:, x:][: (bottom - top) // scale, : (right - left) // scale]
+            if height != 72:
+                ends = [min(-(-end // (8 * scale)) * 8, side // scale) for end, side in ((bottom, height), (right, width))]
+                want = [end - start // (8 * scale) * 8 for start, end in zip((top, left), ends, strict=True)]
+                assert list(region.pixels.shape[:2]) == want
             np.testing.assert_array_equal(found, plane[top // scale : bottom // scale, left // scale : right // scale])
 
 
@@ -203,7 +210,7 @@ def test_the_best_quality_keeps_the_planes(sides, noise):
 
 def test_quantization_tables_are_those_of_other_encoders():
     image = picture(0, 40, 40)
-    for quality in (3, 50, 77, 90, 100):
+    for quality in range(1, 101):
         with (
             Image.open(io.BytesIO(encode_record(image, CODEC, quality=quality))) as ours,
             Image.open(io.BytesIO(simplejpeg.encode_jpeg(image, quality, colorsubsampling="420"))) as theirs,
@@ -230,6 +237,29 @@ def test_a_damaged_record_is_an_error(window):
             decode_window(memoryview(bad), FORM, 70, 90, window, scratch)
     with pytest.raises(CodecError, match="the index says"):
         decode_window(memoryview(record), FORM, 72, 90, window, scratch)
+
+
+@pytest.mark.parametrize(
+    ("marker", "place", "value"),
+    [
+        *(("ffc0", place, value) for place, value in ((4, 12), (9, 4), (11, 0x21), (14, 0x21), (17, 0x12), (15, 0), (18, 0))),
+        *(("ffda", place, value) for place, value in ((4, 3), (5, 2))),
+        ("ffdd", 5, 0),
+    ],
+)
+def test_another_jpeg_is_an_error(marker, place, value):
+    """Of other samples, components or tables, of more planes in a scan, or without restart markers."""
+    record = bytearray(encode_record(picture(5, 70, 90), CODEC))
+    record[record.index(bytes.fromhex(marker)) + place] = value
+    for window in (Window(0, 0, 70, 90), Window(10, 20, 30, 30)):
+        with pytest.raises(CodecError, match="it has no scan for each plane"):
+            decode_window(memoryview(bytes(record)), FORM, 70, 90, window, scratch)
+
+
+def test_an_image_that_is_too_large_is_refused():
+    assert encode_record(np.zeros((1, 65_499, 3), np.uint8), CODEC)
+    with pytest.raises(CodecError, match="65502 x 2 pixels: a JPEG holds at most 65500 a side; give a --size"):
+        encode_record(np.zeros((1, 65_501, 3), np.uint8), CODEC)
 
 
 # Datasets

@@ -9,8 +9,11 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import shutil
+import signal
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +358,33 @@ def test_readers_work_after_a_fork(opened: bool) -> None:
     assert _all(reader) == expected
 
 
+def test_a_child_reads_although_a_thread_was_opening_shards_when_it_was_forked() -> None:
+    store, ended = Store(GOLDEN), threading.Event()
+    variant = store.variant(64)
+
+    def first() -> bytes:
+        return bytes(store.reader(variant).get(0))
+
+    def read() -> None:
+        while not ended.is_set():
+            first()
+
+    expected, codes = first(), []
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(20):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads are not in the child
+            pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit(first() != expected)
+        codes.append(os.waitpid(pid, 0)[1])
+    ended.set()
+    thread.join()
+    assert codes == [0] * 20
+
+
 def test_threads_read_one_reader() -> None:
     """Each of many new readers is first used by eight threads at once; all their files are closed in the end."""
     _, expected = _reader(GOLDEN)
@@ -432,19 +462,93 @@ def test_empty_shards_and_empty_records(tmp_path: Path) -> None:
         reader.get(3)
 
 
-def test_a_shard_has_the_same_bytes_across_several_commits(tmp_path: Path) -> None:
+COMMIT = 32 << 20
+
+
+@pytest.mark.parametrize(("sizes", "commits"), [((COMMIT - 1, 1) * 2, 2), ((COMMIT - 1, 1, COMMIT - 1, 1, 1), 3)])
+def test_a_shard_has_the_same_bytes_across_several_commits(sizes: tuple[int, ...], commits: int, tmp_path: Path) -> None:
     """Commits come at amounts of bytes, not at times."""
-    rng = np.random.default_rng(0)
-    records = [rng.bytes(3 << 20) for _ in range(25)]
     sums = []
     for k in range(2):
         writer = ShardWriter(tmp_path / f"{k}.mdb")
-        for record in records:
-            writer.append(record)
+        for size in sizes:
+            writer.append(bytes(size))
         sums.append(writer.finish())
-    assert sums[0] == sums[1]
+        assert not _shards_open(tmp_path)
+    assert sums[0] == sums[1] and len(list(tmp_path.iterdir())) == 2
     with lmdb.open(str(tmp_path / "0.mdb"), subdir=False, readonly=True, lock=False) as env:
-        assert env.info()["last_txnid"] == 3, "75 MiB in steps of 32"
+        assert env.info()["last_txnid"] == commits
+
+
+@pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != PAGE, reason="LMDB takes the machine's page size")
+def test_the_leaves_of_a_shard_are_full(tmp_path: Path) -> None:
+    """A node of 17 bytes takes 36 of the 4,080 of a page: its place, its header and key, the value and a byte to an even number."""
+    writer = ShardWriter(tmp_path / "s.mdb")
+    for _ in range(1130):
+        writer.append(bytes(17))
+    writer.finish()
+    with lmdb.open(str(tmp_path / "s.mdb"), subdir=False, readonly=True, lock=False) as env:
+        assert env.stat()["leaf_pages"] == 10
+
+
+def test_a_shard_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path / "s.mdb")
+    writer.append(b"a")
+    writer.abort()
+    assert not list(tmp_path.iterdir()) and not _shards_open(tmp_path)
+
+
+TOO_LARGE = """
+import json, resource, sys
+from pathlib import Path
+from fastdata.errors import StoreError
+from fastdata.store.shards import ShardWriter
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+found = []
+for count in (1, 40):  # the error comes from `finish`, and from `append`
+    try:
+        writer = ShardWriter(Path(sys.argv[1]))
+        for _ in range(count):
+            writer.append(bytes(1 << 20))
+        writer.finish()
+    except StoreError as error:
+        found.append(str(error))
+        writer.abort()
+print(json.dumps(found))
+"""
+
+
+def test_a_shard_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.mdb"
+    found = script(TOO_LARGE, path)
+    assert len(found) == 2
+    for message in found:
+        assert re.fullmatch(rf"cannot write {path}: mdb_txn_commit: Input/output error; \d+ bytes are free there", message)
+    path.mkdir()
+    with pytest.raises(StoreError, match=f"cannot write {path}: .*"):
+        ShardWriter(path)
+
+
+MANY = """
+import json, resource, sys
+from pathlib import Path
+from fastdata.store.shards import ShardReader, ShardWriter
+
+paths, sizes = [Path(sys.argv[1], f"{k}.mdb") for k in range(200)], []
+for k, path in enumerate(paths):
+    writer = ShardWriter(path)
+    writer.append(b"%d" % k)
+    sizes.append(writer.finish().bytes)
+hard = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+reader = ShardReader(paths, [1] * 200, sizes)
+print(json.dumps([int(bytes(reader.get(k))) for k in range(200)]))
+"""
+
+
+def test_more_shards_are_open_than_the_soft_limit_of_open_files_allows(tmp_path: Path) -> None:
+    assert script(MANY, tmp_path) == list(range(200))
 
 
 # ------------------------------------------------------------------------------------------------------------- verify

@@ -263,7 +263,7 @@ def _find(plane: Plane, interval: int, top: int, left: int, bottom: int, right: 
 
 
 def whole_planes(
-    data: bytes | memoryview, height: int, width: int, scratch: Callable[[int], Array], *, shrink: int = 1, fast: bool = False
+    data: bytes | memoryview, height: int, width: int, scratch: Callable[[int], Array], *, shrink: int, fast: bool
 ) -> tuple[Array, Array]:
     """Decode luma [h, w, 1] and colours [h / 2, w / 2, 2], each side divided by `shrink` and rounded up.
 

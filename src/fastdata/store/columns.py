@@ -145,8 +145,8 @@ class ColumnReader:
         if self._offsets is None:
             return np.asarray(self._values[rows])
         lengths = self.lengths(rows)
-        ends = np.cumsum(lengths)
-        index = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self._offsets[rows] - (ends - lengths), lengths)
+        befores = np.cumsum(lengths) - lengths
+        index = np.arange(lengths.sum()) + np.repeat(self._offsets[rows] - befores, lengths)
         return np.asarray(self._values[index])
 
     def objects(self, rows: Array) -> list[Any]:
@@ -165,12 +165,9 @@ class ColumnReader:
 
 def _load(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     try:
-        with path.open("rb") as file:
-            np.lib.format.read_magic(file)
-            found, _, _ = np.lib.format.read_array_header_1_0(file)
-        values: Array = np.load(path, mmap_mode="r" if found[0] else None, allow_pickle=False)
+        values: Array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
         raise damaged(path, error) from None
-    if values.dtype != dtype or values.shape[1:] != shape:
+    if values.dtype != dtype or not values.ndim or values.shape[1:] != shape:
         raise FormatError(f"{path} holds {values.dtype} {list(values.shape)}, the manifest says {dtype} {['n', *shape]}")
     return np.asarray(values)  # plain, because a slice of a memmap takes ten times as long
