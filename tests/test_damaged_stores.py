@@ -298,6 +298,8 @@ def test_lines_that_are_others_are_refused(name: str, data: bytes, message: str,
     """Their checksum is right; if it is not, that is said."""
     out = _copy(stores.store(), tmp_path)
     (out / name).write_bytes(data)
+    with pytest.raises(FormatError, match=rf"{name} has {len(data)} bytes, the manifest says \d+"):
+        Store(out)
     store = Store(signed(out, name))
     read = {"names.txt": store.names, "rejects.jsonl": store.rejects}[name]
     with pytest.raises(FormatError, match=f"{name} {message}"):
@@ -420,8 +422,13 @@ def test_a_shard_that_changes_its_size_while_its_store_is_open_is_an_error(tmp_p
     dataset = LMDBDataset(out)
     for file in shards(out):
         os.truncate(file, file.stat().st_size + PAGE)
-    with pytest.raises(FormatError, match=r"shard-00000.mdb has \d+ bytes, the manifest says \d+: it was cut short or changed"):
-        dataset[0]
+    for use in (lambda: dataset[0], lambda: Store(out)):
+        with pytest.raises(FormatError, match=r"shard-00000.mdb has \d+ bytes, the manifest says \d+: it was cut short or changed"):
+            use()
+    for file in shards(out):
+        file.unlink()
+    with pytest.raises(StoreError, match=r"shard-00000.mdb cannot be read: No such file or directory; copy the whole store again"):
+        Store(out)
 
 
 def test_columns_of_a_store_that_was_replaced_are_not_read(tmp_path: Path) -> None:

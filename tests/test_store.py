@@ -252,6 +252,17 @@ def test_a_variant_cannot_lead_elsewhere(name: Any) -> None:
         Store(path)
 
 
+def test_sizes_of_a_store() -> None:
+    assert Store(several()).variant(image="depth").image == "depth" and Store(several()).variant(image="photo").image == ""
+    with pytest.raises(StoreError, match="has no size 7; it has the images' own"):
+        Store(several()).variant(7)
+    with pytest.raises(StoreError, match="has no size 7; it has 64, 32"):
+        Store(GOLDEN).variant(7)
+    with pytest.raises(StoreError, match="has no masks; prepare it with --masks FOLDER"):
+        Store(GOLDEN).variant(mask=True)
+    assert Store(GOLDEN).variant().size == 64
+
+
 def test_what_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such folder"):
         Store(tmp_path / "nothing")
@@ -369,15 +380,15 @@ def test_a_child_reads_although_a_thread_was_opening_shards_when_it_was_forked()
         while not ended.is_set():
             first()
 
-    expected, codes = first(), []
+    expected, codes = first(), list[int]()
     thread = threading.Thread(target=read)
     thread.start()
-    for _ in range(20):
+    while len(codes) < 20 and not any(codes):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads are not in the child
             pid = os.fork()
         if pid == 0:
-            signal.alarm(20)
+            signal.alarm(20)  # ends a child that waits for ever
             os._exit(first() != expected)
         codes.append(os.waitpid(pid, 0)[1])
     ended.set()
@@ -460,6 +471,8 @@ def test_empty_shards_and_empty_records(tmp_path: Path) -> None:
     assert _all(reader) == [b"", b"a", b"b" * 5000]
     with pytest.raises(IndexError):
         reader.get(3)
+    with pytest.raises(FormatError, match=r"1.mdb is damaged: it has 2 records, the manifest says 3; run fastdata verify"):
+        ShardReader([tmp_path / "1.mdb"], [3], [sizes[1]]).get(0)
 
 
 COMMIT = 32 << 20
