@@ -473,6 +473,9 @@ def test_empty_shards_and_empty_records(tmp_path: Path) -> None:
         reader.get(3)
     with pytest.raises(FormatError, match=r"1.mdb is damaged: it has 2 records, the manifest says 3; run fastdata verify"):
         ShardReader([tmp_path / "1.mdb"], [3], [sizes[1]]).get(0)
+    (tmp_path / "zeros.mdb").write_bytes(bytes(sizes[1]))
+    with pytest.raises(FormatError, match=r"zeros.mdb is damaged: it has \d+ bytes in pages of 0; run fastdata verify"):
+        ShardReader([tmp_path / "zeros.mdb"], [2], [sizes[1]]).get(0)
 
 
 COMMIT = 32 << 20
