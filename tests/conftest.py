@@ -17,7 +17,7 @@ import pytest
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(len(os.sched_getaffinity(0)) // WORKERS, 1)))
 
-from support import children, encode, picture  # noqa: E402  which imports what reads it
+from support import children, encode, picture, worker_processes  # noqa: E402  which imports what reads it
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for newer versions of itself
 if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the machine's name, which may not answer at once
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _processes() -> set[int]:
-    found = set()
+    found = worker_processes()
     for pid in children(os.getpid()):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")

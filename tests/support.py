@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -88,6 +89,11 @@ def members(group: int) -> list[int]:
 def children(pid: int) -> list[int]:
     """The living children of a process."""
     return _living(1, pid)
+
+
+def worker_processes() -> set[int]:
+    """The living processes that multiprocessing has for this one, also those whose parent is the fork server."""
+    return {int(process.pid or 0) for process in multiprocessing.active_children()}
 
 
 def _living(field: int, value: int) -> list[int]:

@@ -21,7 +21,7 @@ from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenD
 from fastdata.loader.device_prefetch import Feed
 from fastdata.torch_private import arrived
 from stores import COUNT, once, sha, store
-from support import ahead_of, children, engine_of, until
+from support import ahead_of, engine_of, until, worker_processes
 from training import net, summed, values
 
 
@@ -285,13 +285,13 @@ def is_read(k: int) -> bool:
 def test_a_batch_that_failed_costs_no_slot(device):
     """An error that was still to come is dropped when the pass begins anew, and the workers live on."""
     read = [is_read(k) for k in range(COUNT)]
-    before, workers = set(children(os.getpid())), set[int]()
+    before, workers = worker_processes(), set[int]()
     sampler = [read.index(True)] + [read.index(False)] * 9
     with Loader(augmented(transform=fails), 1, sampler=sampler, num_workers=1, device=device) as loader:
         for _ in range(30):
             next(iter(loader))
             time.sleep(0.02)  # the next ones fail meanwhile
-            workers |= set(children(os.getpid())) - before
+            workers |= worker_processes() - before
             loader.set_epoch(0)
         assert len(workers) == 1
         assert loader.stats().copies == 0, "who has no slot left gets copies"
@@ -313,7 +313,7 @@ def test_who_keeps_batches_on_the_host_gets_copies(depth):
 
 
 def test_a_loader_that_is_let_go_leaves_nothing():
-    before = set(children(os.getpid()))
+    before = worker_processes()
     loader = Loader(augmented(), 6, num_workers=2, device="cpu")
     next(iter(loader))
     feeding = weakref.ref(engine_of(loader))
@@ -321,7 +321,7 @@ def test_a_loader_that_is_let_go_leaves_nothing():
     del loader
     gc.collect()
     assert feeding() is None and slots() is None
-    until(lambda: not set(children(os.getpid())) - before, 5)
+    until(lambda: not worker_processes() - before, 5)
 
 
 class Dies(Dataset[Any]):

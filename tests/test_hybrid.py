@@ -20,7 +20,7 @@ from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.requests import Requests
 from fastdata.loader.sizes import Sizes
 from stores import COUNT, sha, store
-from support import children
+from support import worker_processes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -163,11 +163,11 @@ def test_on_a_device_with_a_sampler_and_another_size_in_between():
 
 def test_a_killed_worker_ends_the_pass_with_an_error_and_the_next_one_works():
     pytest.importorskip("nvidia.dali")
-    before = set(children(os.getpid()))
+    before = worker_processes()
     with Loader(photos(), **OPTIONS, backend="hybrid:0.5", num_workers=1) as loader:
         batches = iter(loader)
         next(batches)
-        (worker,) = set(children(os.getpid())) - before
+        (worker,) = worker_processes() - before
         os.kill(worker, signal.SIGKILL)
         with pytest.raises(LoaderError, match="a worker died"):
             for _ in range(3 * BATCHES):

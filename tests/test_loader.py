@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -21,7 +22,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset, W
 from fastdata import CenterCrop, CodecError, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, Resize
 from fastdata.loader import ranks
 from stores import COUNT, deep, folder, once, script, square, store
-from support import children, run, until
+from support import run, until, worker_processes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -81,18 +82,19 @@ import sys, torch
 from torch.utils.data import TensorDataset
 from fastdata import Loader
 
-torch.multiprocessing.set_start_method("spawn", force=True)
+torch.multiprocessing.set_start_method(sys.argv[1], force=True)
 list(Loader(TensorDataset(torch.arange(9)), 4, num_workers=1))
 """
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_guard_is_told_of_it(method, tmp_path):
     (tmp_path / "train.py").write_text(UNGUARDED)
-    found = run(sys.executable, tmp_path / "train.py")
+    found = run(sys.executable, tmp_path / "train.py", method)
     assert found.returncode == 1
-    assert "a worker died: " in found.stderr
-    assert 'where spawn starts workers, a script needs `if __name__ == "__main__":` around' in found.stderr
+    assert re.search("a worker died: |the fork server ended; ", found.stderr)
+    assert f'where {method} starts workers, a script needs `if __name__ == "__main__":` around' in found.stderr
 
 
 @pytest.mark.slow
@@ -195,7 +197,7 @@ def test_set_size_between_epochs_keeps_the_workers():
 
     with Loader(dataset, 8, num_workers=2) as loader:
         assert torch.equal(images(loader), want[96])
-        workers = sorted(children(os.getpid()))
+        workers = sorted(worker_processes())
         loader.set_size(64)
         assert torch.equal(images(loader), want[64])
         iterator = iter(loader)
@@ -209,7 +211,7 @@ def test_set_size_between_epochs_keeps_the_workers():
         assert torch.equal(images(loader), want[64])
         loader.set_size(None)
         assert torch.equal(images(loader), want[96])
-        assert sorted(children(os.getpid())) == workers
+        assert sorted(worker_processes()) == workers
         state = {**loader.state_dict(), "sizes": {0: [64, None]}}
     with Loader(dataset, 8, num_workers=0) as loader:
         loader.load_state_dict(state)
@@ -305,25 +307,25 @@ def test_the_users_generators_stay_as_they_are(name, workers, monkeypatch):
     assert states() == before
 
 
-def no_children(before):
-    until(lambda: not set(children(os.getpid())) - before, 5)
+def no_workers(before):
+    until(lambda: not worker_processes() - before, 5)
 
 
 def test_close_and_the_context_manager_end_the_workers():
-    before = set(children(os.getpid()))
+    before = worker_processes()
     with Loader(augmented(), 8, num_workers=2) as loader:
         next(iter(loader))
-        assert len(set(children(os.getpid())) - before) == 2
-    no_children(before)
+        assert len(worker_processes() - before) == 2
+    no_workers(before)
     loader.close()
     assert len(list(loader)) == 6
     loader.close()
-    no_children(before)
+    no_workers(before)
     loader = Loader(augmented(), 8, num_workers=2)
     next(iter(loader))
     del loader
     gc.collect()
-    no_children(before)
+    no_workers(before)
 
 
 def fails(pixels):
@@ -334,13 +336,13 @@ def fails(pixels):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_the_users_keeps_its_type_and_its_place(workers):
-    before = set(children(os.getpid()))
+    before = worker_processes()
     loader = Loader(augmented(fails), 8, num_workers=workers)
     with pytest.raises(CodecError, match="a colour that nobody likes") as caught:
         list(loader)
     if workers:
         assert re.search(r"Traceback.*in fails\n", str(caught.value), re.DOTALL)
-    no_children(before)
+    no_workers(before)
 
 
 def raises_its_own(pixels):
@@ -357,11 +359,11 @@ def test_an_error_whose_class_does_not_travel_is_an_error_all_the_same():
 
 
 def test_a_sampler_that_ends_early_leaves_no_workers():
-    before = set(children(os.getpid()))
+    before = worker_processes()
     loader = Loader(augmented(), 4, sampler=Short(), num_workers=2)
     with pytest.raises(LoaderError, match="the sampler ended after") as kept:
         list(loader)
-    assert set(children(os.getpid())) == before
+    assert worker_processes() == before
     assert kept.value
 
 
@@ -412,11 +414,11 @@ def test_an_error_of_a_batch_that_nobody_wants_any_more_is_dropped():
 
 @pytest.mark.parametrize("when", ["while it waits", "between passes"])
 def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
-    before = set(children(os.getpid()))
+    before = worker_processes()
     with Loader(augmented(), 2, num_workers=2) as loader:
         iterator = iter(loader)
         next(iterator)
-        (victim, *_) = sorted(set(children(os.getpid())) - before)
+        (victim, *_) = sorted(worker_processes() - before)
         if when == "while it waits":
             started = time.monotonic()
             with subprocess.Popen(["/bin/sh", "-c", f"sleep 0.3; kill -9 {victim}"]):
@@ -424,7 +426,9 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
                 with pytest.raises((LoaderError, RuntimeError), match=r"epoch 0, batch \d+: a worker died|killed by signal"):
                     list(iterator)
             assert time.monotonic() - started < 10
-            no_children(before)
+            no_workers(before)
+        elif multiprocessing.get_start_method() == "forkserver":  # the worker is no child of this process, so torch hears nothing
+            os.kill(victim, signal.SIGKILL)
         else:
             with pytest.raises(RuntimeError, match="killed by signal"):  # torch's signal handler speaks up wherever the program is
                 die(victim)
@@ -433,11 +437,11 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
 
 def test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on(monkeypatch):
     monkeypatch.setattr("fastdata.loader.workers.CHECK_S", 0.1)
-    before = set(children(os.getpid()))
+    before = worker_processes()
     with Loader(augmented(), 2, num_workers=2) as loader:
         batches = iter(loader)
         found = [next(batches).ids]
-        (victim, *_) = sorted(set(children(os.getpid())) - before)
+        (victim, *_) = sorted(worker_processes() - before)
         os.kill(victim, signal.SIGSTOP)
         monkeypatch.setattr("fastdata.loader.workers.PATIENCE_S", 0.2)
         advice = rf"no batch has come for 0 s: worker {victim} was stopped \(SIGSTOP\); kill -CONT {victim} lets it go on"
@@ -447,15 +451,15 @@ def test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on(
 
 
 def test_close_does_not_raise_if_a_worker_is_killed_meanwhile():
-    before = set(children(os.getpid()))
+    before = worker_processes()
     for k in (0, 2, 5):
         loader = Loader(augmented(), 2, num_workers=2)
         next(iter(loader))
-        (victim, *_) = sorted(set(children(os.getpid())) - before)
+        (victim, *_) = sorted(worker_processes() - before)
         os.kill(victim, signal.SIGSTOP)  # so that `close` waits for it
         with subprocess.Popen(["/bin/sh", "-c", f"sleep 0.0{k}; kill -9 {victim}"]):
             loader.close()
-        no_children(before)
+        no_workers(before)
 
 
 def die(victim):
@@ -489,10 +493,11 @@ def test_the_garbage_collector_is_left_as_it_was():
 
 
 SET_ASIDE = """
-import gc, json, sys
+import gc, json, multiprocessing, sys
 gc.freeze()  # Python 3.12 and later begin with objects set aside
 from fastdata import CenterCrop, LMDBDataset, Loader
 
+multiprocessing.set_start_method("fork")
 with Loader(LMDBDataset(sys.argv[1], size=64, crop=CenterCrop(16)), 8, num_workers=1) as loader:
     next(iter(loader))
     print(json.dumps(gc.get_freeze_count()))
@@ -509,10 +514,11 @@ def test_workers_start_although_opencv_has_threads_in_this_process():
 
 
 STUCK = """
-import json, os, sys, time
+import json, multiprocessing, os, sys, time
 import fastdata.loader.workers as workers
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError
 
+multiprocessing.set_start_method("fork")
 path, times = sys.argv[1], int(sys.argv[2])
 workers.START_S = 1.0
 forks = 0
@@ -548,13 +554,14 @@ from fastdata import CenterCrop, LMDBDataset, Loader
 class Box:
     pass
 
-box = Box()
-box.itself, box.loader = box, Loader(LMDBDataset(sys.argv[1], size=64, crop=CenterCrop(16)), 8, num_workers=2)
-list(box.loader)
-started = time.monotonic()
-del box
-gc.collect()
-print(json.dumps(time.monotonic() - started))
+if __name__ == "__main__":
+    box = Box()
+    box.itself, box.loader = box, Loader(LMDBDataset(sys.argv[1], size=64, crop=CenterCrop(16)), 8, num_workers=2)
+    list(box.loader)
+    started = time.monotonic()
+    del box
+    gc.collect()
+    print(json.dumps(time.monotonic() - started))
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from stores import COUNT, square, store
-from support import Array, children
+from support import Array, worker_processes
 
 SCHEDULE = {1: 64, 2: (96, 48), 4: (None, 80)}  # epoch 3 is as epoch 2
 
@@ -41,9 +40,9 @@ def test_a_schedule_changes_size_and_crop_without_new_workers_or_lost_batches(wo
     dataset.transform = partial(counted, tmp_path / "made")
     with Loader(dataset, 8, seed=7, num_workers=workers, schedule=SCHEDULE) as loader:
         found = epochs(loader, 1)
-        alive = sorted(children(os.getpid()))
+        alive = sorted(worker_processes())
         found += epochs(loader, 4)
-        assert sorted(children(os.getpid())) == alive and len(alive) >= workers
+        assert sorted(worker_processes()) == alive and len(alive) >= workers
         stats = loader.stats()
         assert stats.copies == 0 and stats.slot_bytes >= stats.slots * 8 * 80 * 80 * 3  # room for the largest
         ahead = 2 * workers * 8

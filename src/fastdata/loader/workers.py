@@ -35,7 +35,7 @@ PRELOAD = ["__main__", "fastdata.loader.preload"]
 
 
 def why_died() -> str:
-    """Return what may have ended a worker, and what to do."""
+    """Return what may have ended a worker or the fork server, and what to do."""
     method = multiprocessing.get_start_method()
     advice = "if memory ran out, use fewer workers"
     if method == "fork":
@@ -49,7 +49,8 @@ def start_server() -> None:
     An error is left to the first batch, which meets it again. There is one where this process is itself a child that is importing
     a script, and may start none.
     """
-    if multiprocessing.get_start_method(allow_none=True) == "forkserver":
+    chosen = multiprocessing.get_start_method(allow_none=True)  # without this argument, the program could choose none later
+    if (chosen or multiprocessing.get_all_start_methods()[0]) == "forkserver":  # the default comes first
         forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
         with suppress(RuntimeError, OSError):
             forkserver.ensure_running()
@@ -236,11 +237,13 @@ class Workers(Engine):
                 if num_workers:
                     _kill_at_exit()
                     _running[batches] = os.getpid(), self._init
-        except OSError as error:
+        except (OSError, EOFError) as error:
             for worker in multiprocessing.active_children():
                 if worker not in before:
                     worker.kill()
-            raise LoaderError(f"{num_workers} workers cannot be started: {lacking(error) or error.strerror}") from error
+            ended = isinstance(error, ConnectionError | EOFError)
+            why = f"the fork server ended; {why_died()}" if ended else lacking(error) or str(error)
+            raise LoaderError(f"{num_workers} workers cannot be started: {why}") from error
         self._batches = batches
         if num_workers:
             if self._init is not None:
