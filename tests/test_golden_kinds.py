@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "classes": (TABLE, {"target": "name"}),
     "floats": (TABLE, {"target": ["x", "y"], "category": "name"}),
 }
+ROUNDED = {"rgb", "png", "yuv420", "gray16", "square"}  # show how OpenCV rounds when it resizes, which the processor decides
+X86 = platform.machine() == "x86_64" and cv2.checkHardwareSupport(11)  # with AVX2
 
 
 def write_inputs(root: Path) -> None:
@@ -74,6 +77,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_the_bytes_are_those_of_the_first_version(name: str, inputs: Path, tmp_path: Path) -> None:
+    if name in ROUNDED and not X86:
+        pytest.skip("the sums are those of x86-64 with AVX2")
     assert sums(name, inputs, tmp_path / f"{name}.fds") == json.loads(SUMS.read_text())[name]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -49,6 +50,8 @@ def start_server() -> None:
     An error is left to the first batch, which meets it again. There is one where this process is itself a child that is importing
     a script, and may start none.
     """
+    if multiprocessing.parent_process() is None and sys.modules["__mp_main__"].__name__ == "__mp_main__":
+        return  # this is the fork server, importing the script
     chosen = multiprocessing.get_start_method(allow_none=True)  # without this argument, the program could choose none later
     if (chosen or multiprocessing.get_all_start_methods()[0]) == "forkserver":  # the default comes first
         forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
