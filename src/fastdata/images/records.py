@@ -227,12 +227,10 @@ class StoreImages(_Holdable):
         self._reader = self.store.reader(self.variant)  # what the other had mapped counts as memory of this process
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
-        h, w = int(self._height[index]), int(self._width[index])
         try:
-            return decode_window(data, self.form, h, w, window, scratch)
+            return decode_window(data, self.form, int(self._height[index]), int(self._width[index]), window, scratch)
         except CodecError as error:
-            place = self.store.place
-            raise FormatError(f"sample {index} of {place}: {error}; {remedy(self._reader, index, place)}") from None
+            raise FormatError(f"sample {index} of {self.place}: {error}; {remedy(self._reader, index, self.place)}") from None
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
         if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
