@@ -380,6 +380,15 @@ def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: 
         LMDBDataset(copy, fields=name)[6]
 
 
+def test_a_sum_of_sums_has_the_values_of_all(store: Path) -> None:
+    whole = LMDBDataset(store, fields=("caption", "big"))
+    both = whole.subset([5, 2]) + whole
+    chosen = [5, 2, *range(COUNT), *range(COUNT), 5, 2, *range(COUNT)]
+    columns = (both + (whole + both)).columns
+    assert columns["big"].tolist() == [255 - k for k in chosen]
+    assert columns["caption"] == [rows()[k]["caption"] for k in chosen]
+
+
 def test_columns_of_other_types_are_not_joined(table: Path, store: Path, tmp_path: Path) -> None:
     other = prep(table, tmp_path / "o.fds", size=32, fields="score:float64", resize="crop", workers=1).out
     first, second = LMDBDataset(store, fields="score"), LMDBDataset(other, fields="score")
