@@ -228,6 +228,13 @@ def test_without_an_index_the_whole_is_decoded():
         np.testing.assert_array_equal(region.pixels, plane)
 
 
+@pytest.mark.parametrize("window", [Window(60, 20, 5, 10), Window(10, 30, 30, 11)])
+def test_of_a_box_beyond_the_image_the_whole_is_decoded(window):
+    record = encode_record(picture(5, 64, 40), CODEC)
+    for region, plane in zip(decode_window(memoryview(record), FORM, 64, 40, window, scratch), planes(record, 64, 40), strict=True):
+        np.testing.assert_array_equal(region.pixels, plane)
+
+
 @pytest.mark.parametrize("window", [Window(0, 0, 70, 90), Window(10, 20, 30, 30)])
 def test_a_damaged_record_is_an_error(window):
     record = encode_record(picture(5, 70, 90), CODEC)
