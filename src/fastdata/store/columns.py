@@ -129,9 +129,6 @@ class ColumnReader:
         path = self._root / self.column.files[-1]
         return FormatError(f"{path} does not fit the {self._samples} samples of its store; run fastdata verify {self._root}")
 
-    def __reduce__(self) -> Any:
-        return ColumnReader, (self._root, self.column, self._samples)
-
     def lengths(self, rows: Array) -> Array:
         """Return how many items these samples have, int64 [n]; only for lists and text."""
         assert self._offsets is not None
