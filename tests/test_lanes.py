@@ -56,9 +56,9 @@ def test_an_epoch_has_every_sample_once(counts: list[int]) -> None:
     np.testing.assert_array_equal(np.sort(whole(order, 5)), np.arange(sum(counts)))
 
 
-@pytest.mark.slow
+@example([1] + [0] * 9, 1, 0)  # shards without samples, also at the end
 @given(counts_of_shards, st.integers(1, 30), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_pieces_say_what_each_lane_reads_and_when(counts: list[int], lanes: int, epoch: int) -> None:
     order = LaneOrder(np.array(counts), 7, min(lanes, sum(counts)))
     pieces = order.pieces(epoch)
@@ -66,7 +66,7 @@ def test_the_pieces_say_what_each_lane_reads_and_when(counts: list[int], lanes: 
     shards = order.shards_at(epoch, np.arange(order.n))
     found = np.full(order.n, -1)
     for lane, shard, first, last in zip(*map(np.ndarray.tolist, pieces), strict=True):
-        assert first % order.lanes == last % order.lanes == lane
+        assert first % order.lanes == last % order.lanes == lane and first <= last
         assert (found[first : last + 1 : order.lanes] == -1).all()
         found[first : last + 1 : order.lanes] = shard
     np.testing.assert_array_equal(found, shards)

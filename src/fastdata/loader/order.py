@@ -116,7 +116,7 @@ class Part:
     world_size: int
     blocks: bool = False
 
-    def places(self, start: int, stop: int, batch: int, lanes: int = 0) -> tuple[Array, int]:
+    def places(self, start: int, stop: int, batch: int, lanes: int) -> tuple[Array, int]:
         """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and the real ones of each.
 
         lanes: the number of lanes of the order; 0: it has none.
