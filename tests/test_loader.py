@@ -289,6 +289,20 @@ def test_wrong_arguments():
         list(Loader(augmented(), 4, sampler=Short(), num_workers=0))
 
 
+@pytest.mark.parametrize(
+    ("options", "batches", "rows"),
+    [
+        ({"global_batch_size": 1, "sampler": range(42)}, 42, 1),
+        ({"global_batch_size": 4, "sampler": range(42), "rank": 1, "world_size": 2}, 21, 2),
+        ({"global_batch_size": 3, "rank": 2, "world_size": 3}, 14, 1),
+    ],
+)
+def test_ranks_share_a_global_batch(options, batches, rows):
+    """A sampler yields the samples of one rank."""
+    with Loader(augmented(), num_workers=0, **options) as loader:
+        assert len(loader) == batches and len(next(iter(loader)).ids) == rows
+
+
 # What must not be touched or left
 
 

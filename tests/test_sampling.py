@@ -212,8 +212,8 @@ def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *[("consumed", value) for value in (-3, 43, 1.5, None, "4", True, float("nan"))],
-        *[("epoch", value) for value in (-5, 1 << 32, 0.0, None, [1])],
+        *[("consumed", value) for value in (-1, 43, 1.5, None, "4", True, float("nan"))],
+        *[("epoch", value) for value in (-1, 1 << 32, 0.0, None, [1])],
         *[("sizes", value) for value in (None, 3, [0], {0: [1, 2, 3]}, {0: "x"}, {-1: [None, None]}, {"x": [None, None]})],
     ],
 )

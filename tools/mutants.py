@@ -55,7 +55,7 @@ GROUPS = {
     "order": {
         "loader/order.py": f"test_order.py test_lanes.py {LOADS}",
         "loader/lanes.py": "test_lanes.py",
-        "loader/plan.py": f"{LOADS} test_lanes.py test_epochs.py test_elastic.py",
+        "loader/plan.py": f"{LOADS} test_lanes.py test_epochs.py test_elastic.py test_foreign.py",
     },
     "slots": {"loader/slots.py": "test_slots.py"},
     "step": {"train/step.py": "test_train_step.py test_not_finite.py"},
