@@ -143,7 +143,7 @@ class Slow(Dataset[int]):
 def test_whether_the_next_batch_is_there_is_known_exactly(tmp_path):
     flag = tmp_path / "go"
     batches = iter(DataLoader(Slow(flag), 1, num_workers=2))
-    until(lambda: arrived(batches) is False and len(batches._task_info[1]) == 2)  # another one is there, not the next
+    until(lambda: arrived(batches) is False and len(batches._task_info[1]) == 2, 60)  # another one is there, not the next
     assert arrived(batches) is False
     flag.touch()
     until(lambda: arrived(batches))

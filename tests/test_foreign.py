@@ -64,8 +64,12 @@ def test_collate_fn_makes_the_batches_of_other_datasets(workers):
     assert not all(torch.equal(a[0], b) for a, b in zip(found, again, strict=True)), "the next epoch draws others"
 
 
+def only_labels(items):
+    return {"labels": [k for _, k in items]}
+
+
 def test_collate_fn_may_return_anything():
-    with Loader(Sentences(), 4, num_workers=1, collate_fn=lambda items: {"labels": [k for _, k in items]}) as loader:
+    with Loader(Sentences(), 4, num_workers=1, collate_fn=only_labels) as loader:
         assert next(iter(loader)) == {"labels": [0, 1, 2, 3]}
 
 

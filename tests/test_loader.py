@@ -382,9 +382,12 @@ def test_a_sampler_that_ends_early_leaves_no_workers():
 
 
 def test_errors_of_the_users_come_at_once():
-    started = time.monotonic()
-    with Loader(BadAtTheEnd(), 16, num_workers=1) as loader, pytest.raises(OSError, match="sample 15 is bad"):
-        list(loader)
+    with Loader(BadAtTheEnd(), 8, num_workers=1) as loader:
+        batches = iter(loader)
+        next(batches)  # the worker has started
+        started = time.monotonic()
+        with pytest.raises(OSError, match="sample 15 is bad"):
+            next(batches)
     assert time.monotonic() - started < 0.9
 
 
@@ -443,6 +446,7 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
             no_workers(before)
         elif multiprocessing.get_start_method() == "forkserver":  # the worker is no child of this process, so torch hears nothing
             os.kill(victim, signal.SIGKILL)
+            until(lambda: victim not in worker_processes())
         else:
             with pytest.raises(RuntimeError, match="killed by signal"):  # torch's signal handler speaks up wherever the program is
                 die(victim)

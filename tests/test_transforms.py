@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from functools import partial
 
@@ -185,20 +186,21 @@ def test_a_running_loaders_next_batch_has_the_transform_that_was_set(workers, de
         assert torch.equal(image, 255 - original if k in new else original), k
 
 
+class Foreign(torch.utils.data.Dataset):
+    transform = staticmethod(int)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, k):
+        return self.transform(k)
+
+
 def test_a_foreign_datasets_transform_is_noticed_too():
-    class Foreign(torch.utils.data.Dataset):
-        transform = staticmethod(lambda number: number)
-
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, k):
-            return self.transform(k)
-
     dataset = Foreign()
     with Loader(dataset, 4, num_workers=1) as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        dataset.transform = lambda number: -number
+        dataset.transform = operator.neg
         assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3], [-4, -5, -6, -7]]
 
 
