@@ -32,6 +32,7 @@ def child(work, daemon=False):
     assert process.exitcode == 0
     return queue.get()
 
+multiprocessing.set_start_method("fork")
 path = sys.argv[1]
 cv2.setNumThreads(4)
 start_pool()
