@@ -125,10 +125,10 @@ def damaged(what: object, error: BaseException) -> StoreError:
 
 
 def warn_user(message: str) -> None:
-    """Warn with the line of the nearest caller outside fastdata and torch, once per line as Python does."""
+    """Warn with the line of the nearest caller outside fastdata, torch and context managers, once per line as Python does."""
     frame = sys._getframe(1)
     stacklevel = 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("fastdata", "torch"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("fastdata", "torch", "contextlib"):
         frame = frame.f_back
         stacklevel += 1
     warnings.warn(message, stacklevel=stacklevel)
