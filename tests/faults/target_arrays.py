@@ -71,7 +71,7 @@ def packed_nifti() -> dict[str, bytes]:
 
 FORMATS: dict[str, tuple[Callable[[], Mapping[str, bytes]], str, int]] = {
     "npy": (npy, "truncated", 3000),
-    "npz": (npz, "truncated", 2000),  # its list of names has no checksum
+    "npz": (npz, "always", 2000),
     "nifti": (nifti, "truncated", 500),
     "nifti_gz": (packed_nifti, "always", 500),
     "dicom": (lambda: made(lambda folder: slices(folder, VALUES[:2])), "truncated", 500),
