@@ -27,6 +27,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fastdata
+import stores
 from fastdata import LMDBDataset, Loader, RandomResizedCrop, doctor
 from fastdata.diagnosis.advice import Memory, advise
 from fastdata.diagnosis.conditions import Conditions, look
@@ -401,6 +402,13 @@ def test_a_folder_of_images(folder: Path, tmp_path: Path, crop: int) -> None:
     assert image is not None and image.shape[1] == 1575
     edge = np.concatenate([image[:2].reshape(-1), image[-2:].reshape(-1), image[:, :2].reshape(-1), image[:, -2:].reshape(-1)])
     assert edge.min() == 255 and 0.03 < (image.min(2) < 200).mean() < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["yuv420", "jpeg-yuv420"])
+def test_stores_are_tried_in_place_of_planes(codec: str) -> None:
+    found = doctor(Loader(LMDBDataset(stores.store(codec), crop=RandomResizedCrop(64)), 8, num_workers=0), seconds=2)
+    assert found.variants and not found.rejected
 
 
 @pytest.mark.slow
