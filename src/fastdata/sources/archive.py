@@ -190,13 +190,12 @@ def make_list(
         PrepError: the labels do not fit together, or look like captions.
     """
     if not names and not sure:
-        refuse_captions([label for label in labels if isinstance(label, str)], by)
-    meaning, numbers, problems = number_labels(labels, names)
+        refuse_captions((label for label in labels if isinstance(label, str)), by)
+    meaning, convert = number_labels(labels, names)
+    each = zip(items, map(convert, labels), repeat((), len(labels)) if parts is None else parts, strict=True)
     sources = PackedInputs(
         Source(name, label, size, problem or unlabelled, place=place, parts=own)
-        for (name, size, problem, place), label, unlabelled, own in zip(
-            items, numbers, problems, repeat((), len(labels)) if parts is None else parts, strict=True
-        )
+        for (name, size, problem, place), (label, unlabelled), own in each
     )
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 

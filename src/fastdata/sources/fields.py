@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.sources.packed import Packed
 from fastdata.sources.values import infer_text, infer_values, listed, parse_text
 from fastdata.store.column import Column
 
@@ -44,7 +45,9 @@ class Field:
         shape = declared.shape if declared.many else declared.shape[1:]
         return replace(self.column, shape=shape) if self.column.many else self.column
 
-    def typed(self, cells: Sequence[Any], where: Callable[[int], str], *, texts: bool, declared: Column | None = None) -> Any:
+    def typed(
+        self, cells: Sequence[Any], where: Callable[[int], str], *, texts: bool, declared: Column | None = None
+    ) -> tuple[Column, Sequence[Any]]:
         """Return the column of these cells, and its values as JSON.
 
         Args:
@@ -64,7 +67,7 @@ class Field:
             column = self.shaped(declared or infer_values(self.name, cells))
         if column.type == "bytes" and not texts:
             raise field_error(self, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
-        values = []
+        values = Packed[Any]()
         for row, cell in enumerate(cells):
             try:
                 values.append(listed(column, parse_text(column, cell) if texts else cell))

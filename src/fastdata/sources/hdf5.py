@@ -14,6 +14,7 @@ from fastdata.sources.fields import field_error, make_column
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.options import NO_LABELS
+from fastdata.sources.packed import Packed
 from fastdata.store.column import Column
 
 __all__ = ["KIND"]
@@ -30,16 +31,16 @@ def _open(path: AnyPath) -> Any:
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    items, labels, by = list[Item](), list[Value](), ""
+    items, labels, by = Packed[Item](), Packed[Value](), ""
     for path in files:
         try:
             with _open(path) as file:
                 images, name = _images(file, path, selection.key), str(path.relative_to(root))
                 place = "hdf5", name, images.name.strip("/")
                 sizes = even_sizes(path, len(images))
-                items += [(f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(images))]
+                items.extend((f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(images)))
                 values, by = _labels(images, path, selection.label)
-                labels += values
+                labels.extend(values)
         except (OSError, RuntimeError, KeyError) as error:  # h5py raises these for a damaged file
             raise unreadable(path, error) from error
     return make_list(root, items, labels, by=by, sure=bool(selection.label))

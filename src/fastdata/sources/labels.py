@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Label, fits_float, is_number
 from fastdata.store.format import Labels
 
-__all__ = ["Value", "number_labels", "text_label"]
+__all__ = ["Convert", "Value", "number_labels", "text_label"]
 
 Value = int | str | tuple[float, ...] | None
+Convert = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
 MOST_CLASSES = 1 << 16  # with a larger number, only the numbers that occur become classes
 
 
@@ -22,8 +23,8 @@ def text_label(text: str) -> Value:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text or None
 
 
-def number_labels(values: Sequence[Value], names: Sequence[str] = ()) -> tuple[Labels, list[Label], list[str]]:
-    """Convert labels to those of a store.
+def number_labels(values: Sequence[Value], names: Sequence[str] = ()) -> tuple[Labels, Convert]:
+    """Decide how labels become those of a store.
 
     Class numbers are kept; those below 0 mean no label. Class names are numbered in sorted order. Vectors must have one length.
 
@@ -32,36 +33,50 @@ def number_labels(values: Sequence[Value], names: Sequence[str] = ()) -> tuple[L
         names: of the numbered classes, or of the values in a vector.
 
     Returns:
-        The meaning of the labels; the label of each input; and its problem: an input without a label is a problem if others have
-        one, and so is a vector that is not finite.
+        The meaning of the labels, and a function that returns for each value the label and the problem of its input: an input
+        without a label is a problem if others have one, and so is a vector that is not finite.
 
     Raises:
         PrepError: only some labels are vectors, their lengths differ, or a class number has no name.
     """
-    values = [None if isinstance(value, int) and value < 0 else value for value in values]
-    known = [value for value in values if value is not None]
-    if not known:
-        return Labels("none"), [-1] * len(values), [""] * len(values)
-    problems = ["no-label" if value is None else "" for value in values]
-    if any(isinstance(value, tuple) for value in known):
-        lengths = {len(value) if isinstance(value, tuple) else -1 for value in known}
-        count = lengths.pop()
-        if lengths or count < 1:
-            which = [f"some have {n} numbers" if n >= 0 else "some are classes" for n in sorted({*lengths, count})]
-            raise PrepError(f"the labels are not all lists of numbers of one length: {', '.join(which)}")
-        columns = tuple(names) if len(names) == count else tuple(f"label{k}" for k in range(1, count + 1))
-        problems = [
-            "not-finite" if isinstance(v, tuple) and not fits_float(*v) else p for v, p in zip(values, problems, strict=True)
-        ]
-        vectors: list[Label] = [value if isinstance(value, tuple) else (math.nan,) * count for value in values]
-        return Labels("vector", columns), vectors, problems
-    number, names = _classes(set(known), tuple(names))
-    if unknown := [value for value in known if value not in number]:
-        raise PrepError(f"the label {unknown[0]!r} has no name: there are {len(names)} classes, {', '.join(names[:5])} and so on")
-    return Labels("class", names), [-1 if value is None else number[value] for value in values], problems
+    lengths, classes = set[int](), set[int | str]()
+    for value in values:
+        if isinstance(value, tuple):
+            lengths.add(len(value))
+        elif value is not None and not _is_negative(value):
+            classes.add(value)
+    if lengths:
+        return _vectors(sorted({*lengths, *([-1] if classes else [])}), names)
+    if not classes:
+        return Labels("none"), lambda value: (-1, "")
+    number, names = _classes(classes, tuple(names))
+    if unknown := classes - number.keys():
+        first = next(value for value in values if value in unknown)
+        raise PrepError(f"the label {first!r} has no name: there are {len(names)} classes, {', '.join(names[:5])} and so on")
+    return Labels("class", names), lambda value: (number[value], "") if value in number else (-1, "no-label")
 
 
-def _classes(values: set[Value], names: tuple[str, ...]) -> tuple[dict[Value, int], tuple[str, ...]]:
+def _is_negative(value: int | str) -> bool:
+    return isinstance(value, int) and value < 0
+
+
+def _vectors(lengths: Sequence[int], names: Sequence[str]) -> tuple[Labels, Convert]:
+    """Do it for vectors. lengths: all of theirs, and -1 if some labels are classes."""
+    count = lengths[-1]
+    if len(lengths) > 1 or count < 1:
+        which = [f"some have {n} numbers" if n >= 0 else "some are classes" for n in lengths]
+        raise PrepError(f"the labels are not all lists of numbers of one length: {', '.join(which)}")
+    missing = (math.nan,) * count
+
+    def convert(value: Value) -> tuple[Label, str]:
+        if not isinstance(value, tuple):
+            return missing, "no-label"
+        return value, "" if fits_float(*value) else "not-finite"
+
+    return Labels("vector", tuple(names) if len(names) == count else tuple(f"label{k}" for k in range(1, count + 1))), convert
+
+
+def _classes(values: set[int | str], names: tuple[str, ...]) -> tuple[dict[Value, int], tuple[str, ...]]:
     """Return the number of each value, and the name of each number."""
     numbers = [value for value in values if isinstance(value, int)]
     if len(numbers) == len(values) and (names or max(numbers) < MOST_CLASSES):

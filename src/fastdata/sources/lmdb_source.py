@@ -20,6 +20,7 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Item, Kind, Selection, make_list, open_once
 from fastdata.sources.inputs import SourceList
+from fastdata.sources.packed import Packed
 from fastdata.store.files import is_store
 
 __all__ = ["KIND", "walk"]
@@ -60,7 +61,7 @@ class _Environment:
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     if len(files) > 1:
         raise PrepError(f"SOURCE is {len(files)} LMDB files, {files[0]} and others; prepare each by itself")
-    path, items, skipped = files[0], list[Item](), Counter[str]()
+    path, items, skipped = files[0], Packed[Item](), Counter[str]()
     _refuse_stores(path)
     file = "" if path == root else str(path.relative_to(root))
     for name, size in _entries(path):

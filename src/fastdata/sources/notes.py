@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from fastdata.errors import PrepError
@@ -31,17 +31,17 @@ def not_stored(columns: Sequence[str], stored: str) -> str:
     return f"{count} column{'s are' if count > 1 else ' is'} not stored: {listed(columns)} ({stored})"
 
 
-def refuse_captions(texts: Sequence[str], by: str) -> None:
+def refuse_captions(texts: Iterable[str], by: str) -> None:
     """Raise PrepError if the names of the classes are long texts that rarely repeat. by: what they were read from."""
-    names = set(texts)
-    if len(names) < 2 or len(names) * 2 <= len(texts):
+    names = Counter(texts)
+    if len(names) < 2 or len(names) * 2 <= names.total():
         return
     if median(len(name.split()) for name in names) < CAPTION_WORDS and median(map(len, names)) < CAPTION_CHARS:
         return
     raise PrepError(
-        f'{by} holds {len(names)} different texts in {len(texts)} rows, such as "{texts[0]:.60}": they look like captions, and '
-        "each would become a class. Name the column of labels with --label-column (this one too, if these are classes), or "
-        f"prepare without labels: --label-column {NO_LABELS}"
+        f'{by} holds {len(names)} different texts in {names.total()} rows, such as "{next(iter(names)):.60}": they look like '
+        "captions, and each would become a class. Name the column of labels with --label-column (this one too, if these are "
+        f"classes), or prepare without labels: --label-column {NO_LABELS}"
     )
 
 

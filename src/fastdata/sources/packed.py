@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import MISSING, fields
 from functools import cache
-from itertools import pairwise
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -19,21 +19,36 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Packed[Any]")
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
+BLOCK = 32  # items that are compressed together: each that is asked for out of turn costs the unpacking of so many
+
 
 class Packed(Sequence[T]):
-    """A sequence of values that are held as bytes, and made anew each time they are asked for.
+    """A sequence of values that are held compressed. It can only grow. What it returns is not to be changed.
 
     Args:
         items: plain values, such as lists of text. They are taken one at a time.
     """
 
-    def __init__(self, items: Iterable[T]) -> None:
+    def __init__(self, items: Iterable[T] = ()) -> None:
         self._data = bytearray()
-        self._ends = array("Q", [0])
-        self._places: Array | None = None  # of the items, in their order; None: all, as they came
-        for item in items:
-            self._data += pickle.dumps(self._plain(item), pickle.HIGHEST_PROTOCOL)
+        self._ends = array("Q", [0])  # of the blocks
+        self._last: list[Any] = []  # items that do not fill a block yet
+        self._read: tuple[int, list[Any]] = -1, []  # the block that was read last, and its number
+        self._places: Sequence[int] | Array | None = None  # of the items, in their order; None: all, as they came
+        self.extend(items)
+
+    def append(self, item: T) -> None:
+        """Add an item to the end."""
+        self._last.append(self._plain(item))
+        if len(self._last) == BLOCK:
+            self._data += zlib.compress(pickle.dumps(self._last, pickle.HIGHEST_PROTOCOL), 1)
             self._ends.append(len(self._data))
+            self._last = []
+
+    def extend(self, items: Iterable[T]) -> None:
+        """Add items to the end."""
+        for item in items:
+            self.append(item)
 
     def _plain(self, item: T) -> Any:
         return item
@@ -43,7 +58,7 @@ class Packed(Sequence[T]):
         return made
 
     def __len__(self) -> int:
-        return len(self._ends) - 1 if self._places is None else len(self._places)
+        return (len(self._ends) - 1) * BLOCK + len(self._last) if self._places is None else len(self._places)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -56,24 +71,32 @@ class Packed(Sequence[T]):
     def __iter__(self) -> Iterator[T]:
         if self._places is not None:
             return map(self._item, range(len(self)))
-        view = memoryview(self._data)
-        return (self._made(pickle.loads(view[begin:end])) for begin, end in pairwise(self._ends))
+        return (self._made(plain) for number in range(len(self._ends)) for plain in self._block(number))
 
     def _item(self, index: int) -> T:
-        place = index if self._places is None else int(self._places[index])
-        return self._made(pickle.loads(memoryview(self._data)[self._ends[place] : self._ends[place + 1]]))
+        number, place = divmod(index if self._places is None else int(self._places[index]), BLOCK)
+        return self._made(self._block(number)[place])
 
-    def taken(self: P, places: Array) -> P:
-        """Return the items at some places, which share their memory with this list."""
+    def _block(self, number: int) -> list[Any]:
+        if number == len(self._ends) - 1:
+            return self._last
+        read = self._read
+        if read[0] != number:
+            begin, end = self._ends[number : number + 2]
+            self._read = read = number, pickle.loads(zlib.decompress(memoryview(self._data)[begin:end]))
+        return read[1]
+
+    def taken(self: P, places: Sequence[int] | Array) -> P:
+        """Return the items at some places, which share their memory with this list. Those far apart take long to read."""
         chosen = copy(self)
-        chosen._places = places if self._places is None else self._places[places]
+        chosen._places = places if self._places is None else np.asarray(self._places)[places]
         return chosen
 
 
 class PackedInputs(Packed[T]):
-    """The same for dataclasses, such as inputs: some 25 bytes each besides their text."""
+    """The same for dataclasses, such as inputs."""
 
-    def __init__(self, items: Iterable[T]) -> None:
+    def __init__(self, items: Iterable[T] = ()) -> None:
         self._numbers: dict[type[Any], int] = {}
         self._classes: list[type[Any]] = []
         super().__init__(items)

@@ -20,6 +20,7 @@ from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
+from fastdata.sources.packed import Packed
 from fastdata.store.column import Column
 
 __all__ = ["KIND", "Columns", "Table", "columns_of", "field_of", "holds_images", "image_bytes", "list_tables", "row_name"]
@@ -53,7 +54,7 @@ def list_tables(
     read_table: Callable[[AnyPath, str, Selection], Table], root: AnyPath, files: list[AnyPath], selection: Selection
 ) -> SourceList:
     """List the inputs of files that have the same columns. `read_table` gets the path of each, its name, and the selection."""
-    items, labels, first, arrow = list[Item](), list[Value](), None, _arrow()
+    items, labels, first, arrow = Packed[Item](), Packed[Value](), None, _arrow()
     for path in files:
         try:
             columns, rows, values = read_table(path, str(path.relative_to(root)), selection)
@@ -62,8 +63,8 @@ def list_tables(
         if first not in (None, columns):
             raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
         first = columns
-        items += rows
-        labels += _label_values(values, columns.label)
+        items.extend(rows)
+        labels.extend(_label_values(values, columns.label))
     assert first is not None  # there is at least one file
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")

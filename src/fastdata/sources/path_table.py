@@ -26,6 +26,8 @@ from fastdata.store.format import Labels
 
 __all__ = ["class_names", "list_table", "relabelled", "with_table"]
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 LABELS = ("label", "labels", "class", "class_name", "category")
 SPLIT = "split"
 
@@ -47,8 +49,9 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
     stored = [table.columns.index(field.name) for field in fields]
     others = [k for k in range(len(table.columns)) if k not in (table.paths, split, *stored)]
     columns = [] if options.labels is not None else _label_columns(table, others, options)
+    labels: Sequence[Label]
     if not columns:
-        meaning, labels = Labels("none"), list[Label]([-1]) * len(table.rows)
+        meaning, labels = Labels("none"), Packed(repeat(-1, len(table.rows)))
     elif len(columns) == 1 and not (options.label_column and _are_fractions(table.column(columns[0]))):
         meaning, labels = _classes(table, columns[0], sure=bool(options.label_column))
     else:
@@ -72,7 +75,7 @@ def _repeated(table: PathTable, columns: Sequence[int], labels: Sequence[Label])
     """
     first: dict[str, int] = {}
     again = []
-    for k in _rows_of_equal_checksums(map(os.path.normpath, table.names()), len(table.rows)):
+    for k in _rows_of_equal_checksums(table):
         name = table.rows[k][table.paths]
         before = first.setdefault(os.path.normpath(name), k)
         if labels[k] != labels[before]:
@@ -88,14 +91,19 @@ def _repeated(table: PathTable, columns: Sequence[int], labels: Sequence[Label])
     return (f"{rows} a path{label}, such as {again[0]}; each row is a sample",) if again else ()
 
 
-def _rows_of_equal_checksums(names: Iterable[str], count: int) -> list[int]:
-    """Return the places of all names that may be equal to another one, in order."""
-    encoded = (name.encode("utf-8", "surrogatepass") for name in names)
-    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, count)
-    order = np.argsort(sums, kind="stable")
-    same = sums[order[1:]] == sums[order[:-1]]
-    found: list[int] = np.union1d(order[1:][same], order[:-1][same]).tolist()
+def _rows_of_equal_checksums(table: PathTable) -> list[int]:
+    """Return the rows whose paths may be equal to that of another one, in order."""
+    sums = _checksums(table.names(), len(table.rows))
+    ordered = np.sort(sums)
+    several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    found: list[int] = np.flatnonzero(np.isin(sums, several)).tolist() if len(several) else []
     return found
+
+
+def _checksums(names: Iterable[str], count: int) -> Array:
+    """Return a checksum of the normal form of each path, uint64 [count]."""
+    encoded = (os.path.normpath(name).encode("utf-8", "surrogatepass") for name in names)
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, count)
 
 
 def _left_out(table: PathTable, labels: Sequence[int], others: Sequence[int]) -> tuple[str, ...]:
@@ -128,20 +136,20 @@ def _label_columns(table: PathTable, others: Sequence[int], options: LabelOption
     return usual if len(usual) == 1 else [k for k in plain if table.columns[k]] or plain
 
 
-def _classes(table: PathTable, column: int, *, sure: bool) -> tuple[Labels, list[Label]]:
+def _classes(table: PathTable, column: int, *, sure: bool) -> tuple[Labels, Sequence[Label]]:
     values = table.column(column)
     if not sure:
         refuse_captions(values, f"{table.columns[column]} of {table.path}")
-    _refuse_empty(table, [(value,) for value in values])
+    _refuse_empty(table, ((value,) for value in values))
     names = class_names(str(table.path), set(values))
     number = {name: k for k, name in enumerate(names)}
-    return Labels("class", names), [number[value] for value in values]
+    return Labels("class", names), Packed(number[value] for value in values)
 
 
-def _vectors(table: PathTable, columns: Sequence[int]) -> tuple[Labels, list[Label]]:
+def _vectors(table: PathTable, columns: Sequence[int]) -> tuple[Labels, Sequence[Label]]:
     names = tuple(table.columns[k] if table.named else f"label{n}" for n, k in enumerate(columns, 1))
     texts = [table.column(k) for k in columns]
-    cells = [tuple(column[k] for column in texts) for k in range(len(table.rows))]
+    cells = Packed(zip(*texts, strict=True))
     for row, values in zip(table.rows, cells, strict=True):
         if not all(is_number(value) for value in values if value):
             first = "give the table a first line, such as path,label, and " if not table.named else ""
@@ -151,16 +159,16 @@ def _vectors(table: PathTable, columns: Sequence[int]) -> tuple[Labels, list[Lab
                 f"labels with --label-column{of_values}"
             )
     _refuse_empty(table, cells)
-    labels = [tuple(map(float, values)) for values in cells]
+    labels = Packed[tuple[float, ...]](tuple(map(float, values)) for values in cells)
     if bad := [k for k, label in enumerate(labels) if not fits_float(*label)]:
         raise PrepError(
             f"{table.path}, row of {table.rows[bad[0]][table.paths]!r}: the label {', '.join(cells[bad[0]])} is not finite, or too "
             f"large for float32, {_in_all(bad)}; correct these rows, or leave them out"
         )
-    return Labels("vector", names), list(labels)
+    return Labels("vector", names), labels
 
 
-def _refuse_empty(table: PathTable, cells: Sequence[Sequence[str]]) -> None:
+def _refuse_empty(table: PathTable, cells: Iterable[Sequence[str]]) -> None:
     if empty := [k for k, values in enumerate(cells) if "" in values]:
         first = table.rows[empty[0]][table.paths]
         raise PrepError(f"{table.path}, row of {first!r}: its label is empty, {_in_all(empty)}; fill these rows, or leave them out")
@@ -198,32 +206,33 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     Raises:
         PrepError: the table cannot be read, or does not fit the inputs.
     """
-    known = {os.path.normpath(source.name) for source in inputs.sources}
-    table = read_table(path, inputs.root, known, fields)
+    sources = inputs.sources
+    table = read_table(path, inputs.root, lambda name: any(os.path.normpath(one.name) == name for one in sources), fields)
     if len(table.columns) < 2:
         raise PrepError(f"{path} has one column; it needs a path and at least one value")
     _refuse_split_column(table, inputs.root)
-    names = [os.path.normpath(row[table.paths]) for row in table.rows]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
+    repeated = Counter(os.path.normpath(table.rows[k][table.paths]) for k in _rows_of_equal_checksums(table))
+    if twice := [name for name, count in repeated.items() if count > 1]:
         raise PrepError(f"{path} names {twice[0]!r} more than once")
-    if missing := [name for name in names if name not in known]:
+    rows = _rows_of(sources, table)
+    is_missing = np.ones(len(table.rows), bool)
+    is_missing[rows[rows >= 0]] = False
+    if is_missing.any():
+        first = os.path.normpath(table.rows[int(is_missing.argmax())][table.paths])
         raise PrepError(
-            f"{path} names {len(missing)} images that are not in {inputs.root}, the first {missing[0]!r}; "
-            f"paths are relative to SOURCE, such as {inputs.sources[0].name if inputs.sources else 'photo.jpg'!r}"
-            f"{lacks_ending(inputs.root, missing[0])}"
+            f"{path} names {is_missing.sum()} images that are not in {inputs.root}, the first {first!r}; "
+            f"paths are relative to SOURCE, such as {sources[0].name if sources else 'photo.jpg'!r}"
+            f"{lacks_ending(inputs.root, first)}"
         )
     typed = list(map(table.typed, fields))
     stored = [table.columns.index(field.name) for field in fields]
     others = [k for k in range(len(table.columns)) if k not in (table.paths, *stored)]
     columns = _label_columns(table, others, options)
     notes = (*inputs.notes, *_left_out(table, columns, others))
-    rows = {name: tuple(values[k] for _, values in typed) for k, name in enumerate(names)}
     if fields:
-        inputs = replace(
-            inputs,
-            sources=PackedInputs(_with_values(source, rows.get(os.path.normpath(source.name))) for source in inputs.sources),
-            columns=tuple(column for column, _ in typed),
-        )
+        cells = [values for _, values in typed]
+        sources = PackedInputs(_with_values(source, row, cells) for source, row in zip(sources, rows, strict=True))
+        inputs = replace(inputs, sources=sources, columns=tuple(column for column, _ in typed))
     if not columns:
         if others and not fields and not options.no_labels:
             raise PrepError(
@@ -236,16 +245,35 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     else:
         meaning, labels = _vectors(table, columns)
     unlabelled = -1 if meaning.kind == "class" else (float("nan"),) * len(columns)
-    by_name = dict(zip(names, labels, strict=True))
-    normal = ((source, os.path.normpath(source.name)) for source in inputs.sources)
-    sources = PackedInputs(relabelled(source, by_name.get(name, unlabelled), has_label=name in by_name) for source, name in normal)
+    sources = PackedInputs(
+        relabelled(source, labels[row] if row >= 0 else unlabelled, has_label=row >= 0)
+        for source, row in zip(sources, rows, strict=True)
+    )
     return replace(inputs, labels=meaning, sources=sources, labelled_by=table.describe(columns), notes=notes)
 
 
-def _with_values(source: Source, values: tuple[Any, ...] | None) -> Source:
-    if values is None:
+def _rows_of(sources: Sequence[Source], table: PathTable) -> Array:
+    """Return the row of each input in a table that names none twice, int64; -1: it has none. A dict of 10^8 paths would fill the
+    memory."""
+    own = _checksums(table.names(), len(table.rows))
+    order = np.argsort(own, kind="stable")
+    own = own[order]
+    wanted = _checksums((source.name for source in sources), len(sources))
+    rows = np.full(len(sources), -1, np.int64)
+    for k, (source, place) in enumerate(zip(sources, np.searchsorted(own, wanted), strict=True)):
+        name = os.path.normpath(source.name)
+        while place < len(own) and own[place] == wanted[k]:
+            if os.path.normpath(table.rows[order[place]][table.paths]) == name:
+                rows[k] = order[place]
+                break
+            place += 1
+    return rows
+
+
+def _with_values(source: Source, row: int, columns: Sequence[Sequence[Any]]) -> Source:
+    if row < 0:
         return replace(source, problem="not-listed" if source.problem in ("", "no-label") else source.problem)
-    return replace(source, values=values)
+    return replace(source, values=tuple(values[row] for values in columns))
 
 
 def _refuse_split_column(table: PathTable, root: AnyPath) -> None:

@@ -40,7 +40,7 @@ def shuffled(sources: PackedInputs[Any], *, remote: bool = False) -> PackedInput
         if isinstance(source, Source) and source.place and _is_unpacked(source):
             raise UnpackedWholeError(f"{source.place[1]} is unpacked in large pieces, and would be so once for each input")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources)))
-    return sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable"))
+    return PackedInputs(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
 
 
 def _is_unpacked(source: Source) -> bool:

@@ -22,6 +22,7 @@ from fastdata.sources.inputs import SPLITS, SourceList, look, read_bytes, splits
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
+from fastdata.sources.packed import Packed
 
 __all__ = ["KIND"]
 
@@ -121,7 +122,7 @@ def _names(spec: dict[str, Any], count: int) -> tuple[str, ...]:
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    items, labels, columns = list[Item](), list[Value](), None
+    items, labels, columns = Packed[Item](), Packed[Value](), None
     (path,) = files
     for file in _files(path):
         image, label = _columns(file, selection)

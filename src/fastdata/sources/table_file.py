@@ -6,12 +6,9 @@ import csv
 import json
 import os
 import shlex
-import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
-
-import numpy as np
 
 from fastdata.errors import PrepError, needs
 from fastdata.remote.path import AnyPath
@@ -31,6 +28,7 @@ __all__ = ["PathTable", "is_path_table", "read_table"]
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
+ROWS = 1024  # of a Parquet that are in memory as Python's values
 NO_TEXT = "text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB"
 
 
@@ -65,9 +63,9 @@ class PathTable:
         """The index of the column of paths."""
         return self.find(PATHS) or 0
 
-    def column(self, index: int) -> list[str]:
+    def column(self, index: int) -> Sequence[str]:
         """Return the cells of a column as text."""
-        return [sys.intern(_checked(self.path, self._text(row, index).strip())) for row in self.rows]
+        return Packed(_checked(self.path, self._text(row, index).strip()) for row in self.rows)
 
     def names(self) -> Iterator[str]:
         """Yield the path of each row."""
@@ -88,20 +86,17 @@ class PathTable:
         """Return whether a column holds numbers or text only."""
         return self.texts or not any(isinstance(row[index], list | dict | bytes) for row in self.rows)
 
-    def typed(self, chosen: Field) -> tuple[Column, list[Any]]:
+    def typed(self, chosen: Field) -> tuple[Column, Sequence[Any]]:
         """Return the column of a field's cells, and its values.
 
         Raises:
             PrepError: there is no such column, or a cell does not hold a value of the column's type.
         """
         index = self.index(chosen.name, f"--fields {chosen.name}")
-        cells = self.column(index) if self.texts else [row[index] for row in self.rows]
+        cells = self.column(index) if self.texts else Packed(row[index] for row in self.rows)
         inferred = chosen.column is None or chosen.column.many
         declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred else None
-        found: tuple[Column, list[Any]] = chosen.typed(
-            cells, lambda row: self.describe_row(self.rows[row]), texts=self.texts, declared=declared
-        )
-        return found
+        return chosen.typed(cells, lambda row: self.describe_row(self.rows[row]), texts=self.texts, declared=declared)
 
     def describe_row(self, row: Sequence[Any]) -> str:
         return f"{self.path}, row of {row[self.paths]!r}"
@@ -145,13 +140,15 @@ def _lists_paths(path: AnyPath) -> bool:
     return bool(texts) and not holds_images(schema)
 
 
-def read_table(path: AnyPath, root: AnyPath, known: Collection[str] = (), fields: Sequence[Field] = ()) -> PathTable:
+def read_table(
+    path: AnyPath, root: AnyPath, is_known: Callable[[str], bool] = lambda name: False, fields: Sequence[Field] = ()
+) -> PathTable:
     """Read a table, whose rows must all have one length.
 
     Args:
         path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
         root: the folder that the paths are relative to.
-        known: normal paths. A first line of a CSV that begins with one of them is not a header.
+        is_known: whether there is an input of a normal path. A first line of a CSV that begins with one is not a header.
         fields: whose columns are read from a Parquet even if they hold lists.
 
     Raises:
@@ -162,10 +159,10 @@ def read_table(path: AnyPath, root: AnyPath, known: Collection[str] = (), fields
         return _checked_paths(_read_jsonl(path, root))
     if ending == PARQUET:
         return _checked_paths(_read_parquet(path, root, {one.name for one in fields}))
-    return _read_csv(path, root, known)
+    return _read_csv(path, root, is_known)
 
 
-def _read_csv(path: AnyPath, root: AnyPath, known: Collection[str]) -> PathTable:
+def _read_csv(path: AnyPath, root: AnyPath, is_known: Callable[[str], bool]) -> PathTable:
     try:
         refuse_utf16(path)
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -178,12 +175,12 @@ def _read_csv(path: AnyPath, root: AnyPath, known: Collection[str]) -> PathTable
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
-    if os.path.normpath(rows[0][0]) in known or not _is_header(rows, root):
+    if not _is_header(rows, root) or is_known(os.path.normpath(rows[0][0])):
         return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
     columns = tuple(_checked(path, cell.strip()) for cell in rows[0])
     if len(rows) == 1:
         raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
-    return PathTable(path, root, columns, True, rows.taken(np.arange(1, len(rows))))
+    return PathTable(path, root, columns, True, rows.taken(range(1, len(rows))))
 
 
 def _from_start(file: TextIO) -> TextIO:
@@ -250,7 +247,7 @@ def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> Path
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
             nested = {name for name in schema.names if schema.field(name).type.num_fields and name not in wanted}
-            batches = file.iter_batches(columns=[name for name in schema.names if name not in nested], use_threads=False)
+            batches = file.iter_batches(ROWS, columns=[name for name in schema.names if name not in nested], use_threads=False)
             rows = Packed(row for batch in batches for row in _rows(batch, schema.names))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value, text_label
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.tar_members import Member, members
 
 __all__ = ["CLASSES", "KIND", "MASK"]
@@ -56,7 +55,7 @@ def _inside(folder: Folder) -> list[AnyPath]:
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    labels, names, skipped = list[Value](), list[str](), Counter[str]()
+    labels, names, skipped = Packed[Value](), list[str](), Counter[str]()
 
     def unlabelled() -> Iterator[Source]:
         for path in files:
@@ -69,7 +68,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
                 for (name, size, problem, place), label, own, parts, others in _samples(
                     path, str(path.relative_to(root)), skipped, selection
                 ):
-                    labels.append(sys.intern(label) if isinstance(label, str) else label)
+                    labels.append(label)
                     if not names:
                         names.extend(own)
                     yield Source(name, -1, size, problem, place=place, parts=parts, others=others)
@@ -194,15 +193,14 @@ def _parse_json(data: bytes) -> tuple[Value, list[str]]:
     return None, []
 
 
-def _class_names(folder: AnyPath, labels: list[Value]) -> list[str]:
+def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
     """Read the names of the classes from `classes.json` next to the shards, if it fits the labels."""
     try:
         names = json.loads(read_bytes(folder / CLASSES))
     except (OSError, ValueError, RecursionError):
         return []
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    numbers = [label for label in labels if label is not None]
-    return names if fits and all(isinstance(n, int) and n < len(names) for n in numbers) else []
+    return names if fits and all(n is None or (isinstance(n, int) and n < len(names)) for n in labels) else []
 
 
 KIND = Kind("tar", _takes, _inputs, read_range, _inside, has_several=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,42 +80,47 @@ def infer_text(texts: Sequence[str]) -> str:
     """Return int64 or float32, if all cells are such numbers, else text."""
     if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in texts):
         return "int64"
+    found = "text"
     try:
-        numbers = [float(text) for text in texts if text]
+        for text in filter(None, texts):
+            float(text)
+            found = "float32"
     except ValueError:
         return "text"
-    return "float32" if numbers else "text"
+    return found
 
 
 def infer_values(name: str, values: Sequence[Any]) -> Column:
     """Return the column that suits JSON's values: bool, int64, float32, text, arrays or lists of numbers; else JSON."""
-    known = [value for value in values if value is not None]
-    if not known:
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:
         return Column(name, "json")
-    kinds = {type(value) for value in known}
     for found, fitting in (("bool", {bool}), ("int64", {int}), ("float32", {int, float}), ("text", {str})):
         if kinds <= fitting:
             return Column(name, found)
-    return _infer_lists(name, known) or Column(name, "json")
+    found_lists = _infer_lists(name, (value for value in values if value is not None)) if kinds == {list} else None
+    return found_lists or Column(name, "json")
 
 
-def _infer_lists(name: str, values: Sequence[Any]) -> Column | None:
+def _infer_lists(name: str, values: Iterable[list[Any]]) -> Column | None:
     """Return a column of arrays, or of lists if their lengths differ; None if these are not numbers, or the shapes do not fit."""
-    if not all(isinstance(value, list) for value in values):
+    lengths, shapes, kinds = set[int](), set[tuple[int, ...]](), set[str]()
+    for value in values:
+        try:
+            array = np.array(value)
+        except ValueError:  # the lengths differ inside one value
+            return None
+        lengths.add(len(array))
+        if array.size:
+            shapes.add(array.shape[1:])
+            kinds.add(array.dtype.kind)
+    if len(shapes) != 1:
         return None
-    try:
-        arrays = [np.array(value) for value in values]
-    except ValueError:  # the lengths differ inside one value
-        return None
-    items = [array for array in arrays if array.size]
-    kinds = {array.dtype.kind for array in items}
-    if not items or len({array.shape[1:] for array in items}) > 1:
-        return None
+    (shape,) = shapes
     type = "bool" if kinds == {"b"} else "int64" if kinds == {"i"} else "float32" if kinds <= {"i", "f"} else None
     if type is None:
         return None
-    lengths = {len(array) for array in arrays}
-    return Column(name, type, items[0].shape) if len(lengths) == 1 else Column(name, type, items[0].shape[1:], many=True)
+    return Column(name, type, (*lengths, *shape)) if len(lengths) == 1 else Column(name, type, shape, many=True)
 
 
 def fit(column: Column, value: Any) -> Any:
