@@ -201,6 +201,16 @@ def test_a_text_that_cannot_be_tokenized_is_rejected(table: Path, tmp_path: Path
     assert LMDBDataset(done.out).columns["caption"][0].tolist() == [0] * 5  # no token to pad with: 0
 
 
+def test_a_tokenizer_that_fails_rejects_the_text_and_says_why(tmp_path: Path) -> None:
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "<unk>"}
+    (tmp_path / "broken.json").write_text(json.dumps({"version": "1.0", "model": model, "pre_tokenizer": {"type": "Whitespace"}}))
+    (tmp_path / "t.jsonl").write_text('{"text": "a b"}\n{"text": "b c a"}\n{"text": "b"}\n')
+    done = prep(tmp_path / "t.jsonl", tmp_path / "o.fds", tokenizer=tmp_path / "broken.json", end_token="none", workers=1)
+    (reject,) = Store(done.out, "tokens").rejects()
+    assert reject["reason"] == "unencodable" and reject["detail"].startswith("the tokenizer cannot encode it: ")
+    assert done.kept == 2
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.text(), st.none() | st.integers(3, 12))
 def test_any_text_comes_back_from_its_tokens(own: Path, text: str, length: int | None) -> None:

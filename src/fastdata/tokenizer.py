@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.errors import CodecError, PrepError, needs
+from fastdata.errors import CodecError, FastDataError, PrepError, needs
 
 __all__ = ["FILES", "LIBRARIES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load"]
 
@@ -136,16 +137,27 @@ class _Characters(_Plain):
         return self._characters.index(token) if token in self._characters else None
 
 
+@contextmanager
+def _failing(made: Callable[[BaseException], FastDataError]) -> Iterator[None]:
+    """Make an error of ours of what tokenizers raises: bare Exceptions, and panics, which are no Exceptions."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # noqa: BLE001  see above
+        raise made(error) from None
+
+
+def _unencodable(error: BaseException) -> CodecError:
+    return CodecError(f"the tokenizer cannot encode it: {error}", "unencodable")
+
+
 class _HuggingFace:
     def __init__(self, name: str, data: bytes) -> None:
         with needs("tokenizers"):
             import tokenizers
-        try:
+        with _failing(lambda error: PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}")):
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001  the library raises bare Exceptions; its panics are no Exceptions
-            raise PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}") from None
         padding = self._tokenizer.padding
         self._tokenizer.no_truncation()  # the file may turn truncation on, which would cut documents short
         self._tokenizer.no_padding()
@@ -156,15 +168,17 @@ class _HuggingFace:
         self.pad = next((self._ids[name] for name in PADS if name in self._ids), None) if own is None else own
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
-        ids = self._tokenizer.encode(text).ids
-        if cut := length is not None and len(ids) > length:
-            self._tokenizer.enable_truncation(length)
+        with _failing(_unencodable):
             ids = self._tokenizer.encode(text).ids
-            self._tokenizer.no_truncation()
+            if cut := length is not None and len(ids) > length:
+                self._tokenizer.enable_truncation(length)
+                ids = self._tokenizer.encode(text).ids
+                self._tokenizer.no_truncation()
         return np.array(ids, np.uint32), cut
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with _failing(_unencodable):
+            found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in found]
 
     def decode(self, ids: Sequence[int]) -> str:
