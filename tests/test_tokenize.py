@@ -207,7 +207,7 @@ def test_a_tokenizer_that_fails_rejects_the_text_and_says_why(tmp_path: Path) ->
     (tmp_path / "t.jsonl").write_text('{"text": "a b"}\n{"text": "b c a"}\n{"text": "b"}\n')
     done = prep(tmp_path / "t.jsonl", tmp_path / "o.fds", tokenizer=tmp_path / "broken.json", end_token="none", workers=1)
     (reject,) = Store(done.out, "tokens").rejects()
-    assert reject["reason"] == "unencodable" and reject["detail"].startswith("the tokenizer cannot encode it: ")
+    assert reject["reason"] == "unencodable" and "the tokenizer cannot encode it: " in reject["detail"]
     assert done.kept == 2
 
 
