@@ -388,7 +388,7 @@ def test_errors_of_the_users_come_at_once():
         started = time.monotonic()
         with pytest.raises(OSError, match="sample 15 is bad"):
             next(batches)
-    assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < 0.9
 
 
 def test_torch_s_defaults_may_be_others():
