@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from fastdata import kinds
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, lacking
 
 __all__ = [
     "COLUMNS",
@@ -121,17 +121,31 @@ class Stamp:
         self._sum = xxh3_128
         self._seen: tuple[int, ...] = ()
 
-    def check(self) -> None:
-        """Raise a StoreError unless the file still has these bytes. They are read again only if the file is another one."""
+    def compare(self) -> None:
+        """Raise a StoreError if the file has other bytes now, or is gone from its folder. It is read only if it is another file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         try:
             info = self._path.stat()
             now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
             same = now == self._seen or file_sum(self._path).xxh3_128 == self._sum
-        except OSError:
+        except FileNotFoundError:
+            folder = self._path.parent
+            if not (folder.parent if re.fullmatch(VERSION, folder.name) else folder).exists():  # the store is gone as a whole
+                raise
             same = False
         if not same:
             raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
         self._seen = now
+
+    def check(self) -> None:
+        """Do the same; a file that cannot be read is a StoreError too."""
+        try:
+            self.compare()
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
 VERSION = r"version-[0-9]+(\.[0-9]+\.tmp)?"  # a folder with the manifest and the tables of a version

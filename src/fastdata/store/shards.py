@@ -13,6 +13,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -231,9 +232,13 @@ class ShardReader:
         path, count = self._paths[shard], self._starts[shard + 1] - self._starts[shard]
         try:
             tree = _open(path, self._sizes[shard])
-        finally:  # after the file was opened, or was not: who replaces a store removes its manifest first
-            for manifest in self._manifests:
-                manifest.check()
+        except StoreError:
+            with suppress(OSError):
+                for manifest in self._manifests:
+                    manifest.compare()
+            raise
+        for manifest in self._manifests:  # after the file was opened: who replaces a store removes its manifest first
+            manifest.check()
         if tree.count != count:
             raise _damaged(path, f"it has {tree.count} records, the manifest says {count}")
         return self._opened.setdefault(shard, tree)
