@@ -283,11 +283,14 @@ def test_who_opens_a_store_while_it_is_replaced_gets_the_other(name: str, pair: 
 
 
 def test_readers_that_open_it_all_the_time(pair: Pair, server: Watched, tmp_path: Path) -> None:
-    found, end, seen = list[set[int]](), threading.Event(), 0
+    found, errors, end, seen = list[set[int]](), set[str](), threading.Event(), 0
 
     def read() -> None:
         while not end.is_set():
-            found.append(values(RAMDataset(URL)))
+            try:
+                found.append(values(RAMDataset(URL)))
+            except RemoteError as error:  # opened before, and read after
+                errors.add(str(error))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -301,6 +304,7 @@ def test_readers_that_open_it_all_the_time(pair: Pair, server: Watched, tmp_path
         reader.join()
     check_replaced(server.out, 4, pair.new_store)
     assert {frozenset(one) for one in found} == {frozenset({OLD}), frozenset({NEW})}
+    assert errors <= {REPLACED}
 
 
 def test_a_copy_of_a_store_that_grew_is_replaced_with_all_its_versions(pair: Pair, server: Watched, tmp_path: Path) -> None:

@@ -233,7 +233,9 @@ def test_google(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
     local = fastdata.prep(photos, tmp_path / "local.fds", size=64, order="shuffled").out
     fastdata.publish(local, "gs://bucket/published.fds")
     fastdata.prep(photos, url, size=64, overwrite=True, workers=2)
-    same(objects(server), objects(server, "published.fds"))
+    found = objects(server)
+    assert json.loads(found.pop("manifest.json") or b"")["shards_in"] == "version-2"
+    same({name.removeprefix("version-2/"): data for name, data in found.items()}, objects(server, "published.fds"))
     dataset = LMDBDataset(url, cache=tmp_path / "cache")
     assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
 
