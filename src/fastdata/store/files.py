@@ -141,7 +141,7 @@ class Stamp:
         self._seen = now
 
     def check(self) -> None:
-        """Do the same; a file that cannot be read is a StoreError too."""
+        """Do as `compare`, but raise a StoreError also if the file cannot be read."""
         try:
             self.compare()
         except OSError as error:
