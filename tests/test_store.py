@@ -220,6 +220,8 @@ CONTRADICTIONS: list[tuple[Any, tuple[Any, ...], Any, str]] = [
     ("several", ("images", "names"), ["a", "a"], "the variants of several images do not fit their names"),
     ("several", ("images", "variants"), [], "the variants of several images do not fit their names"),
     ("several", ("files", "images.npy"), None, "it does not list images.npy"),
+    ("several", ("options", "images", 1, "name"), 7, "found 7, expected a str"),
+    ("plain", ("masks",), {"names": [], "pixels": {"": 3}}, "found '', expected the number of a class"),
 ]
 
 

@@ -288,6 +288,8 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
     for name in ("zero.jsonl.gz", "zero.txt.zst"):
         (root / name).write_bytes(b"")
     (root / "no.parquet").write_bytes(b"PAR1 is not enough")
+    parquet.write_table(pyarrow.table({"text": ["first", "second"]}), root / "name.parquet")
+    (root / "name.parquet").write_bytes((root / "name.parquet").read_bytes().replace(b"text", b"t\xf4xt"))
     (root / "gone.txt").symlink_to(tmp_path / "nowhere")
     (root / "picture.jpg").write_bytes(b"")
     summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes")
@@ -297,6 +299,7 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
         "empty.txt": "empty",
         "gone.txt": "broken-link",
         "latin.txt": "not-utf8",
+        "name.parquet": "undecodable",
         "no.parquet": "undecodable",
         "zero.jsonl.gz": "truncated",
         "zero.txt.zst": "truncated",

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fastdata.images.named import NamedImage
 from fastdata.images.options import ImageOptions
 from fastdata.kinds import Kind, Planned, StrPath
 from fastdata.words import number_of
@@ -75,12 +74,14 @@ class ImageKind(Kind):
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Turn a manifest's options into command-line options."""
+        from fastdata.images.sections import parse_stored_images
+
         found = dict[str, Any]()
         for key, value in options.items():
             if key == "mask":
                 found |= typed_masks(value) if isinstance(value, dict) else {}
             elif key == "images":
-                found[key] = [str(NamedImage(**image)) for image in value]
+                found[key] = [str(image) for image in parse_stored_images(options)]
             else:
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found
@@ -109,9 +110,10 @@ class ImageKind(Kind):
         return form if known and fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the classes of masks."""
-        from fastdata.images.sections import parse_masks
+        """Read the classes of masks, and check how images are said to be stored."""
+        from fastdata.images.sections import parse_masks, parse_stored_images
 
+        parse_stored_images(body["options"])
         return {"masks": parse_masks(body.get("masks"))}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.images.named import NamedImage
 from fastdata.store.format import PIXELS, Labels, entry, sample_columns
 
-__all__ = ["Masks", "join_masks", "parse_masks", "samples_dtype"]
+__all__ = ["Masks", "join_masks", "parse_masks", "parse_stored_images", "samples_dtype"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,18 @@ def parse_masks(found: Any) -> Masks | None:
         return None
     names = tuple(entry(name, str) for name in entry(found["names"], list))
     pixels = {k: entry(n, int) for k, n in entry(found["pixels"], dict).items()}
-    if wrong := next((k for k in pixels if not (k.isascii() and k.isdigit())), None):
-        raise ValueError(f"found {wrong!r:.80}, expected the number of a class")
+    for k in pixels:
+        if not (k.isascii() and k.isdigit()):
+            raise ValueError(f"found {k!r:.80}, expected the number of a class")
     return Masks(names, pixels)
+
+
+def parse_stored_images(options: dict[str, Any]) -> list[NamedImage]:
+    """Parse how each of several images is stored, which the options say; []: samples have one image."""
+    return [
+        NamedImage(entry(one["name"], str), entry(one["codec"], str), entry(one["bits"], int), entry(one["gray"], bool))
+        for one in entry(options.get("images", []), list)
+    ]
 
 
 def join_masks(found: Sequence[Masks | None]) -> Masks | None:

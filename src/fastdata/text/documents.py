@@ -291,7 +291,7 @@ def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]
                 for k in range(len(column)):
                     yield first + k, _value(column[k], most)
                 first += len(column)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
         raise CodecError(f"it can't be read on: {error}", "truncated") from None
 
 

@@ -203,7 +203,7 @@ def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -
         with parquet.ParquetFile(root / name) as file:
             schema = file.schema_arrow
             count = file.num_row_groups
-    except (pyarrow.ArrowException, OSError):
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError):  # the last is about names of columns
         yield Piece(name, 0, -1, size, "undecodable")
         return
     text = [f.name for f in schema if pyarrow.types.is_string(f.type) or pyarrow.types.is_large_string(f.type)]
