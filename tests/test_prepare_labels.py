@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from archives import write_tar
-from fastdata import Summary, prep
+from fastdata import LMDBDataset, Summary, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import PREP, Array, encode, picture, run, write_pictures
@@ -227,6 +227,20 @@ def test_long_names_of_classes_that_come_again_are_classes(tmp_path: Path) -> No
     names = ["great white shark, white shark, man-eater", "tiger cat of the old world"]
     found = prep(parquet(tmp_path / "in.parquet", label=[names[k % 2] for k in range(6)]), tmp_path / "o.fds")
     assert labels(found) == [names[k % 2] for k in range(6)]
+
+
+@pytest.mark.parametrize("as_source", [True, False])
+def test_names_that_only_python_takes_for_numbers_are_names(tmp_path: Path, as_source: bool) -> None:
+    names = ["1_2", "10_3", "1_2"]
+    for k in range(3):
+        put(tmp_path / "in" / f"{k}.png")
+    table = tmp_path / "in.csv"
+    table.write_text("path,label,tile\n" + "".join(f"{k}.png,{name},{name}\n" for k, name in enumerate(names)))
+    options: dict[str, Any] = {"root": tmp_path / "in"} if as_source else {"labels": table}
+    done = prep(table if as_source else tmp_path / "in", tmp_path / "o.fds", fields="tile", workers=1, **options)
+    assert labels(done) == names and LMDBDataset(done.out).columns["tile"] == names
+    with pytest.raises(PrepError, match=r"row of '0.png': '1_2' is not a number"):
+        prep(table, tmp_path / "p.fds", root=tmp_path / "in", fields="tile:int64")
 
 
 # ----------------------------------------------------------------------------------------------------- other columns

@@ -323,6 +323,16 @@ def test_rows_without_a_target_are_rejects() -> None:
     assert dataset.column("x").tolist() == [10, 40] and dataset.targets.tolist() == [[1.0], [4.0]]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_whose_target_is_not_finite_are_rejects(dtype: type[Any]) -> None:
+    values = np.array([1, np.inf, -2, -np.inf, np.finfo(dtype).max], dtype)
+    done = fastdata.prep(pa.table({"x": range(5), "y": values}), stores.folder() / "o.fds", target="y", workers=1)
+    fitting = [k for k in range(5) if abs(float(values[k])) <= float(np.finfo(np.float32).max)]
+    assert TableDataset(done.out).column("x").tolist() == fitting and TableDataset(done.out).targets[:, 0].tolist() == [
+        values[k] for k in fitting
+    ]
+
+
 # -------------------------------------------------------------------------------------------------------------- dataset
 
 

@@ -216,6 +216,11 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"target": ["y", "n"]},
         r"^target 'n' holds names: give it as the only target",
     ),
+    "a target that int64 does not hold": (
+        lambda: csv(f"a,y\n1,{2**63}\n2,1\n"),
+        {},
+        r"^target 'y' holds whole numbers above 2\^63 - 1, and targets are int64: to take them as classes, add category y",
+    ),
     "name of a mask": (
         lambda: _parquet(with_target(**{"a": pa.array([1, None]), "a.missing": [1, 2]})),
         {},

@@ -103,12 +103,12 @@ def is_image(name: str) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number, such as "-1.5" or "nan"."""
+    """Return whether a text is a number, such as "-1.5" or "nan". Python also reads 1_2 as one, which is a name in a table."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 def fits_float(*values: float) -> bool:

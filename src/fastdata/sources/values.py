@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.sources.inputs import is_number
 from fastdata.store.column import TEXTS, Column
 
 __all__ = ["fit", "infer_text", "infer_values", "listed", "parse_file", "parse_text"]
@@ -39,6 +40,8 @@ def parse_text(column: Column, text: str) -> Any:
         if text.lower() not in ("true", "false", "0", "1"):
             raise ValueError(f"{text!r:.60} is not true, false, 0 or 1")
         return text.lower() in ("true", "1")
+    if "_" in text:  # Python would read 1_2 as 12
+        raise ValueError(f"{text!r:.60} is not a number")
     return float(text) if column.dtype.kind == "f" else int(text)
 
 
@@ -80,14 +83,8 @@ def infer_text(texts: Sequence[str]) -> str:
     """Return int64 or float32, if all cells are such numbers, else text."""
     if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in texts):
         return "int64"
-    found = "text"
-    try:
-        for text in filter(None, texts):
-            float(text)
-            found = "float32"
-    except ValueError:
-        return "text"
-    return found
+    filled = list(filter(None, texts))
+    return "float32" if filled and all(map(is_number, filled)) else "text"
 
 
 def infer_values(name: str, values: Sequence[Any]) -> Column:

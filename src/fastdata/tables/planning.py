@@ -155,6 +155,12 @@ def _labels(table: Table) -> Labels:
                 "names: give it as the only target" if column.kind == "category" else f"{column.kind} values, not numbers or names"
             )
             raise PrepError(f"--target {column.name!r} holds {what}")
+    if len(targets) == 1 and targets[0].dtype == "uint64":
+        name = targets[0].name
+        raise PrepError(
+            f"--target {name!r} holds whole numbers above 2^63 - 1, and targets are int64: to take them as classes, add "
+            f"--category {name}"
+        )
     return Labels("integer" if len(targets) == 1 and targets[0].kind == "integer" else "vector", table.targets)
 
 

@@ -14,6 +14,7 @@ from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers
 from fastdata.remote.path import AnyPath, to_path
+from fastdata.sources.inputs import LARGEST_FLOAT
 from fastdata.tables.arrow import arrow, codes, missing_of, plain, reading, values_of
 from fastdata.tables.column_stats import exact
 from fastdata.tables.columns import Column, Table
@@ -49,7 +50,8 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 def _reject(piece: Piece, row: int, targetless: dict[str, Array]) -> dict[str, Any]:
     names = ", ".join(repr(name) for name, rows in targetless.items() if rows[row])
     place = piece.first + row
-    return {"source": place, "name": f"row {place}", "reason": "no-target", "detail": f"it has no value, or NaN, in {names}"}
+    detail = f"it has no value, or one that is not finite as float32, in {names}"
+    return {"source": place, "name": f"row {place}", "reason": "no-target", "detail": detail}
 
 
 def _read(
@@ -73,8 +75,10 @@ def _read(
                 encoded, missing = _encode(from_text(array, column) if is_text else array, column, names.get(column.name))
             values[column.name][rows] = encoded
             if column.name in targetless:
-                nan = encoded != encoded if column.kind == "float" else np.zeros(len(encoded), bool)
-                targetless[column.name][rows] = nan if missing is None else nan | missing
+                unfit = np.zeros(len(encoded), bool)
+                if column.kind == "float":
+                    unfit = ~(np.abs(encoded.astype(np.float64)) <= LARGEST_FLOAT)
+                targetless[column.name][rows] = unfit if missing is None else unfit | missing
             elif missing is not None:
                 if column.missing is None:
                     raise _changed(path, column)
