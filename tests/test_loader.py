@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import re
 import signal
@@ -281,12 +284,63 @@ def test_wrong_arguments():
     wrong("has 0 samples", batch_size=8, dataset=augmented().subset([]))
     wrong("give both rank and world_size", batch_size=8, rank=0)
     wrong("rank is 2 of world_size 2, but ranks count from 0", batch_size=8, rank=2, world_size=2)
+    for name in ("seed", "batch_size", "global_batch_size"):
+        wrong(f"{name} is 8.0, but must be a whole number", error=TypeError, **{name: 8.0})
     wrong("datasets with len", batch_size=8, dataset=iter([1]), error=TypeError)
     for epoch in (-1, 2**32 - 1, 2**32):
         with pytest.raises(ValueError, match=f"epoch is {epoch}, but must be from 0 to 4294967294"):
             Loader(augmented(), 8, num_workers=0).set_epoch(epoch)
     with pytest.raises(LoaderError, match=r"the sampler ended after 7 indices, but its len\(\) is 10"):
         list(Loader(augmented(), 4, sampler=Short(), num_workers=0))
+
+
+FIXED = {
+    "dataset": None,
+    "batch_size": 4,
+    "shuffle": False,
+    "seed": 1,
+    "drop_last": True,
+    "order": "lanes",
+    "device": "cpu",
+    "resident": True,
+    "prefetch_factor": 3,
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_a_loader_was_made_with_cannot_be_set_later(name):
+    loader = Loader(augmented(), 8, shuffle=True, num_workers=0)
+    before = getattr(loader, name)
+    with pytest.raises(AttributeError, match=f"{name} of a Loader is fixed when it is made: make another Loader, with {name}="):
+        setattr(loader, name, FIXED[name])
+    assert getattr(loader, name) is before
+
+
+@pytest.mark.parametrize("into", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_copy_of_a_loader_is_another_one(into, begun):
+    loader = Loader(augmented(), 8, shuffle=True, num_workers=0)
+    if begun:
+        next(iter(loader))
+        loader.close()
+    other = into(loader)
+    batches = [(a.ids.tolist(), b.ids.tolist()) for a, b in zip(loader, other, strict=True)]
+    assert len(batches) == len(loader) and all(one == two for one, two in batches)
+    assert once([one for one, _ in batches], COUNT)
+    other.set_epoch(7)
+    next(iter(other))
+    assert loader.epoch == 1 + begun and loader.stats().batches == len(loader) + begun
+
+
+def test_numbers_of_numpy_leave_a_state_that_torch_loads():
+    loader = Loader(augmented(), np.int64(8), shuffle=True, seed=np.uint64(2**63), num_workers=0)
+    loader.set_epoch(np.int64(3))
+    plain = Loader(augmented(), 8, shuffle=True, seed=2**63, num_workers=0)
+    plain.set_epoch(3)
+    assert next(iter(loader)).ids.tolist() == next(iter(plain)).ids.tolist()
+    torch.save(loader.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == plain.state_dict()
 
 
 @pytest.mark.parametrize(

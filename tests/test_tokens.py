@@ -214,6 +214,13 @@ def test_a_store_that_uses_the_largest_id_comes_as_uint32() -> None:
 # ------------------------------------------------------------------------------------------------------------- Loader
 
 
+@pytest.mark.parametrize(("name", "value"), [("block_size", 8), ("mode", "sequential"), ("documents", "mask")])
+def test_what_rows_are_made_with_cannot_be_set_later(name: str, value: Any) -> None:
+    dataset = TokenDataset(ready([np.arange(100)]), 16)
+    with pytest.raises(AttributeError, match=f"{name} of a TokenDataset is fixed when it is made: make another TokenDataset"):
+        setattr(dataset, name, value)
+
+
 def test_batches_carry_where_they_stand_and_no_worker_is_started() -> None:
     dataset = TokenDataset(store(), 16)
     with Loader(dataset, 8, shuffle=True, seed=1, num_workers=2) as loader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fastdata.data.fixed import Fixed
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.backend import choose_backend, requested_backend, share_of
@@ -20,7 +22,7 @@ from fastdata.loader.engine import Engine, detach_after_fork
 from fastdata.loader.fetch import Reply
 from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import Part
-from fastdata.loader.plan import Plan, Planner
+from fastdata.loader.plan import Plan, Planner, whole
 from fastdata.loader.ranks import cores_of, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.resident import Resident, check_resident, one_device
@@ -33,7 +35,7 @@ from fastdata.loader.workers import Workers, start_server, why_died
 __all__ = ["Loader"]
 
 
-class Loader:
+class Loader(Fixed):
     """Batches of a dataset, made ahead in worker processes.
 
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
@@ -91,6 +93,8 @@ class Loader:
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
             or WORLD_SIZE is above 1 and nothing says which rank this is.
     """
+
+    _fixed = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "resident", "prefetch_factor"
 
     def __init__(
         self,
@@ -211,10 +215,9 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._engine is not None:
-            raise TypeError(
-                "a running Loader has worker processes, which cannot be pickled: pickle its state_dict(), or close() it first"
-            )
-        return self.__dict__
+            raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
+        own = {"_plan": None, "_watched": copy.copy(self._watched), "_stats": replace(self._stats)}  # nothing that a pass changes
+        return {**self.__dict__, **own}
 
     @property
     def epoch(self) -> int:
@@ -226,6 +229,7 @@ class Loader:
 
         Right after `load_state_dict`, setting the resumed epoch keeps the position in it. Epochs count from 0 to 2^32 - 2.
         """
+        epoch = whole("epoch", epoch)
         if not 0 <= epoch < 2**32 - 1:
             raise ValueError(f"epoch is {epoch}, but must be from 0 to {2**32 - 2}: random numbers would repeat")
         if self._begun or epoch != self._epoch:
@@ -257,12 +261,7 @@ class Loader:
         epoch, consumed = self._epoch, self._consumed
         if consumed >= self.epoch_stop:
             epoch, consumed = epoch + 1, 0
-        return {
-            "epoch": epoch,
-            "consumed": consumed,
-            "sizes": self._sizes.state(),
-            **self._planner.state(self._planned()),
-        }
+        return {"epoch": epoch, "consumed": consumed, "sizes": self._sizes.state(), **self._planner.state(self._planned())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a state was taken. The numbers of workers and ranks may differ; what determines the order may not. The

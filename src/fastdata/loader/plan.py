@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.ranks import find_part
 from fastdata.loader.requests import Requests
 
-__all__ = ["Plan", "Planner"]
+__all__ = ["Plan", "Planner", "whole"]
 
 ORDERS = ("full", "lanes")
 LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
@@ -39,11 +40,19 @@ class Plan(NamedTuple):
     requests: Requests
 
 
+def whole(name: str, value: Any) -> int:
+    """Return an argument as a number of Python, which states and checkpoints hold. Raises TypeError if it is not a whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r:.60}, but must be a whole number") from None
+
+
 class Planner:
     """Makes the plan of a Loader, whose arguments it takes.
 
     Raises:
-        TypeError: `dataset` is not a map-style dataset.
+        TypeError: `dataset` is not a map-style dataset, or the seed or a size is not a whole number.
         ValueError: the seed or the order is wrong, or the samplers exclude other arguments, or lack a length.
     """
 
@@ -64,10 +73,11 @@ class Planner:
     ) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or isinstance(dataset, str | bytes):
             raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {dataset!r:.80}")
+        seed = whole("seed", seed)
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-        self.batch_size = batch_size
-        self.global_batch_size = global_batch_size
+        self.batch_size = None if batch_size is None else whole("batch_size", batch_size)
+        self.global_batch_size = None if global_batch_size is None else whole("global_batch_size", global_batch_size)
         self.sampler: Any = sampler
         self.batch_sampler: Any = batch_sampler
         self._dataset = dataset
