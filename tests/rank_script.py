@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,28 @@ def rates(rank: int, size: int) -> list[list[float]]:
     return found
 
 
+class Unsized:
+    """Batches without a len()."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+
+def unequal(rank: int, size: int) -> list[str]:
+    """What is said where one rank has fewer batches than the others, known at the beginning or not."""
+    batches, found = cut(data(20), [4] * 5), []
+    for own in (batches[: 5 - rank], Unsized(batches[: 5 - rank])):
+        run = trainer(net(), MOMENTUM)
+        try:
+            run.fit(own, epochs=1)
+        except FastDataError as error:
+            found.append(f"{run.update}: {error}")
+    return found
+
+
 def evaluations(rank: int, size: int) -> dict[str, Any]:
     def right(outputs: torch.Tensor, batch: Batch) -> Any:
         return (outputs.argmax(1) == batch[1]).sum(), len(batch[1])
@@ -256,7 +279,7 @@ def main(size: int, root: Path, rank: int) -> None:
             for fused in (True, False):
                 found[f"inf {kind} {fused} {precision}"] = infinite(rank, size, kind, fused, precision)
     found["rates"], found["statistics"] = rates(rank, size), statistics(rank, size)
-    found["masked"], found["splits"] = masked(rank, size), splits(rank, size)
+    found["masked"], found["splits"], found["unequal"] = masked(rank, size), splits(rank, size), unequal(rank, size)
     found["trace"] = traces(rank, size, root)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")

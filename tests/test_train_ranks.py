@@ -98,6 +98,15 @@ def test_loaders_that_are_not_split_for_these_ranks_are_told(size):
         assert f"samples of rank {(number + 1) % size} of {size}, but this is rank {number} of {size}" in another[1]
 
 
+@RANKS
+def test_ranks_with_different_numbers_of_batches_say_so_and_do_not_wait(size):
+    counts = ", ".join(str(5 - rank) for rank in range(size))
+    for rank in found(size):
+        before, during = rank["unequal"]
+        assert before.startswith(f"0: the loaders have {counts} batches, rank by rank, but ranks would wait for each other")
+        assert during.startswith(f"{5 - size}: the loaders have different numbers of batches, since only some end after {6 - size}")
+
+
 @pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
 def test_a_loader_of_one_of_two_ranks_is_refused_by_one_process(use):
     """Half of the samples would be left out."""

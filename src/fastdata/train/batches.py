@@ -20,6 +20,7 @@ from fastdata.torch_private import pytree
 
 __all__ = ["Epoch", "check_part", "first_tensor", "to_device"]
 
+WORLD = World()
 UNSPLIT = (RandomSampler, SequentialSampler)  # torch's samplers that do not know about ranks
 
 
@@ -56,6 +57,10 @@ class Epoch:
         loader: any iterable.
         number: the epoch's number, for `set_epoch` of the loader or of its sampler.
         place: a result of `state()`, to continue from there. None: start the epoch.
+        world: the ranks, all of which need as many batches.
+
+    Raises:
+        FastDataError: the ranks have different numbers of batches. If loaders have no len(), this is found when the first one ends.
 
     Attributes:
         used: batches used so far.
@@ -63,7 +68,7 @@ class Epoch:
         over: set it when all batches are used. `state()` is then the start of the next epoch.
     """
 
-    def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None) -> None:
+    def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None, world: World = WORLD) -> None:
         self._loader: Any = loader
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.used = int(place["used"]) if place else 0
@@ -78,6 +83,9 @@ class Epoch:
         # The states before the last batch was drawn ahead:
         self._ahead: Any = {"loader": None, "random": place["ahead"] if place else None}
         self.left = self._count_left()
+        self._world = world
+        if len(set(counts := world.gather(self.left))) > 1:
+            raise _unequal(f"{', '.join(map(str, counts))} batches, rank by rank")
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
         if self.used:
@@ -138,7 +146,18 @@ class Epoch:
             self._ahead = {"loader": self._loader.state_dict() if self._stateful else None, "random": random_state()}
             batch, ahead = ahead[0], list(itertools.islice(batches, 1))
             self.used += 1
+            if self._world.size > 1:
+                ended = self._world.max(torch.tensor([not ahead, bool(ahead)]).int(), on_hosts=True)
+                if ended.all():
+                    raise _unequal(f"different numbers of batches, since only some end after {self.used}")
             yield batch, not ahead
+
+
+def _unequal(found: str) -> FastDataError:
+    return FastDataError(
+        f"the loaders have {found}, but ranks would wait for each other: give all as many, as fastdata.Loader does, and "
+        "DataLoader(sampler=DistributedSampler(dataset))"
+    )
 
 
 def to_device(batch: Any, device: torch.device, *, channels_last: bool) -> tuple[Any, int | None]:

@@ -236,7 +236,7 @@ class Trainer:
         self._options.see(train)
         self._habits.begin()
         self._resuming.report(self.update, self.epoch)
-        self._pass = epoch = Epoch(train, self.epoch, self._place(train))
+        self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
         self._resumed = None
         total = None if epoch.left is None else math.ceil((epoch.used + epoch.left) / self.accumulate)
         self._meter.begin(self.epoch, epoch.used // self.accumulate, total, train)
