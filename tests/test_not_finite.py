@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import re
+import warnings
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import SGD, AdamW
 
 from fastdata import FastDataError
@@ -47,6 +51,21 @@ def test_a_short_run_of_nothing_but_skipped_updates_ends_with_an_error():
     run = trainer(net(torch.float32), OPTIMIZERS["sgd"])
     with pytest.raises(FastDataError, match="the last 6 updates were all skipped"):
         run.fit(spoilt(BATCHES[:3]), epochs=2)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.BatchNorm1d(8, track_running_stats=False), nn.LayerNorm(8)], ids=str)
+def test_statistics_that_a_skipped_update_has_spoilt_are_named(norm: nn.Module) -> None:
+    """The weights are as they were, but an evaluation is NaN."""
+    model = nn.Sequential(nn.Linear(6, 8), copy.deepcopy(norm), nn.Linear(8, 3))
+    model.register_buffer("mask", torch.full((3,), -torch.inf))  # is no statistic
+    run = trainer(model, OPTIMIZERS["sgd"])
+    tracked = getattr(model[1], "running_mean", None) is not None
+    expected = r"1.running_mean is not finite, as are 2 running statistics in all" if tracked else "never"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.fit(BATCHES[:3] + spoilt(BATCHES[:1]), epochs=1)
+    assert [bool(re.match(expected, str(warning.message))) for warning in caught] == [True] * tracked
+    assert values(model).isfinite().all() and (run.evaluate(BATCHES[:1])["loss"] > 0) is not tracked
 
 
 @pytest.mark.parametrize("period", [2, 49])

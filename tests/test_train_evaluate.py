@@ -72,6 +72,22 @@ def test_an_evaluation_of_nothing_that_counts_is_not_a_number():
     assert results["loss"] != results["loss"]
 
 
+@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
+def test_a_loader_that_gives_nothing_to_evaluate_is_an_error(use):
+    once_only = (batch for batch in cut(data(8), (4, 4)))
+    run = trainer(net(), MOMENTUM)
+    call = getattr(run, use)
+    if use == "fit":
+        with pytest.raises(FastDataError, match="the loader gave no batches to evaluate; a generator can be read only once"):
+            call(cut(data(8), (4, 4)), once_only, epochs=2)
+        assert run.epoch == 2 and run.results["loss"] > 0
+    else:
+        call(once_only)
+        for empty in (once_only, []):
+            with pytest.raises(FastDataError, match="the loader gave no batches to evaluate"):
+                call(empty)
+
+
 # Another loss, and one that takes a gradient
 
 

@@ -124,9 +124,14 @@ class Evaluation:
         check_part(loader, self._step.world, training=False)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same random crops each time
+        number = -1
         for number, batch in enumerate(loader):
             self.see(batch, number)
             yield to_device(batch, self._step.device, channels_last=self._channels_last)
+        if max(self._step.world.gather(number)) < 0:  # a rank alone may have none
+            raise FastDataError(
+                "the loader gave no batches to evaluate; a generator can be read only once: pass an iterable that starts again"
+            )
 
 
 def _rows(batch: Any) -> int:

@@ -1,4 +1,4 @@
-"""The error that ends a run whose updates are all skipped because their gradients are not finite."""
+"""What is said of updates that are skipped because their gradients are not finite."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
+from fastdata.torch_private import NormBase
 
-__all__ = ["MOST_SKIPPED", "not_finite"]
+__all__ = ["MOST_SKIPPED", "not_finite", "warn_of_statistics"]
 
 MOST_SKIPPED = 50  # in a row; fp16 may need about twenty to find its scale
 
@@ -39,3 +40,19 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: flo
         f"the last {skipped} updates were all skipped, since their gradients are not finite ({found}); they changed no weights. "
         f"Likely causes:{listed}"
     )
+
+
+def warn_of_statistics(model: nn.Module) -> None:
+    """Warn if running statistics of a norm are not finite: the forward pass of a skipped update has changed them all the same."""
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, NormBase)]
+    broken = [
+        f"{name}.{which}"
+        for name, module in norms
+        for which in ("running_mean", "running_var")
+        if (found := getattr(module, which, None)) is not None and not torch.isfinite(found).all()
+    ]
+    if broken:
+        warn_user(
+            f"{broken[0]} is not finite, as are {len(broken)} running statistics in all, since a batch that was not finite went "
+            "through the model: every evaluation will be NaN. Leave such batches out, and continue from a checkpoint before them"
+        )

@@ -9,6 +9,7 @@ from typing import Any
 from fastdata.monitor.log import Log
 from fastdata.monitor.logged import NOTHING, Logged, means
 from fastdata.monitor.meter import Meter
+from fastdata.train.finite import warn_of_statistics
 from fastdata.train.training import Training
 
 __all__ = ["Records"]
@@ -68,7 +69,10 @@ class Records:
         trainer.check_finite()
         self._last = trainer.update
         logged = self.logged.read("train", trainer.world)
-        self.write("train", self.meter.read(*trainer.totals.read(), logged, lr=trainer.schedule.rates()[0]))
+        record = self.meter.read(*trainer.totals.read(), logged, lr=trainer.schedule.rates()[0])
+        if record["skipped"] and self.main:
+            warn_of_statistics(trainer.model)
+        self.write("train", record)
 
     def flush(self) -> None:
         """Write what no line has reported yet. All ranks call it together."""
