@@ -120,6 +120,20 @@ def test_a_tokenizer_lends_its_vocabulary_and_its_text(tmp_path: Path) -> None:
     assert a.decode(a[7][0]) == b.decode(b[7][0]) != ""
 
 
+@pytest.mark.parametrize("largest", [1, 15, 4095, 65_535])
+def test_tokens_of_any_vocabulary_are_not_taken_for_uint32(largest: int, tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, largest, 1000, dtype=np.uint16, endpoint=True)
+    ids.tofile(tmp_path / "train.bin")
+    fastdata.prep(tmp_path / "train.bin", tmp_path / "o.fds", workers=1)
+    assert np.array_equal(tokens(tmp_path / "o.fds"), ids)
+
+
+def test_tokens_of_uint32_without_a_header_are_a_reject(tmp_path: Path) -> None:
+    np.arange(5, 100_000, 999, dtype=np.uint32).tofile(tmp_path / "train.bin")
+    with pytest.raises(PrepError, match=r"wrong-dtype 1.*every second number is small, as in a file of uint32"):
+        fastdata.prep(tmp_path / "train.bin", tmp_path / "o.fds", workers=1)
+
+
 def damaged(kind: str) -> tuple[dict[str, bytes], str]:
     """Files, and the reason why they are rejected."""
     whole, index = WHOLE.tobytes(), _index()

@@ -19,6 +19,8 @@ LLMC_HEADER = 1024
 LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # by magic: version and dtype
 # Megatron-LM, megatron/core/datasets/indexed_dataset.py
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+LOOKED_AT = 1 << 20  # numbers of a file without a header
+FEWEST, UPPER = 64, 16  # ids, and a bound on their upper halves: vocabularies have fewer than 2^20 ids
 MEGATRON_DTYPES = {8: "<u2", 4: "<i4"}
 
 
@@ -57,7 +59,20 @@ def open_tokens(path: AnyPath) -> TokenFile:
         return TokenFile(np.memmap(path, kind, "r", LLMC_HEADER) if count else np.zeros(0, kind))
     if path.stat().st_size % 2:
         raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
-    return TokenFile(np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2"))
+    tokens = np.memmap(path, "<u2", "r") if path.stat().st_size else np.zeros(0, "<u2")
+    if _are_wide(tokens[:LOOKED_AT]):
+        raise CodecError(
+            "every second number is small, as in a file of uint32, but a .bin without a header is read as uint16: write it with "
+            "llm.c's header of version 7, or with an index of Megatron",
+            "wrong-dtype",
+        )
+    return TokenFile(tokens)
+
+
+def _are_wide(numbers: Array) -> bool:
+    """Return whether what is read as uint16 seems to be uint32: the upper halves of ids are small, the lower ones are not."""
+    low, high = numbers[::2], numbers[1::2]
+    return len(high) >= FEWEST and int(high.max()) < UPPER and int(low.max()) >= 1 << 12
 
 
 def tokens_dtype(path: AnyPath) -> str:
