@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from functools import cache, reduce
 from operator import add
 from pathlib import Path
@@ -157,6 +158,23 @@ def test_arrays_of_two_classes_of_which_one_is_the_default(tmp_path):
     with pytest.raises(ValueError, match="32 pixels of the masks have class 255"):
         ArrayDataset(tmp_path / "out.fds")
     assert ArrayDataset(tmp_path / "out.fds", ignore_index=9).ignore_index == 9
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_concatenation_whose_classes_differ_is_told(alike, tmp_path):
+    for name in ("pear", "plum"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "a.png").write_bytes(encode(picture(1, 70, 70), ".png"))
+    options = {"classes": store()} if alike else {}
+    fastdata.prep(tmp_path / "in", tmp_path / "o.fds", size=64, codec="rgb", workers=1, **options)
+    parts = [LMDBDataset(path, size=64, crop=CenterCrop(32)) for path in (store(), tmp_path / "o.fds")]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Loader(ConcatDataset(parts), 4, num_workers=0)
+    found = [str(warning.message) for warning in caught]
+    assert [text.partition(":")[0] for text in found] == [
+        "target 0 is apple in one dataset of this ConcatDataset, and pear in another"
+    ] * (not alike)
 
 
 # Masks of several stores

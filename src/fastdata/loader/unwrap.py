@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.data.dataset import SlotDataset
-from fastdata.errors import LoaderError
+from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.direct import is_direct
 from fastdata.tables.dataset import TableDataset
 
@@ -76,6 +77,7 @@ def _unwrap(dataset: Any) -> Any:
         return whole.subset(dataset.indices) if isinstance(whole, SlotDataset | TableDataset) else dataset
     if type(dataset) is ConcatDataset:
         parts = [_unwrap(part) for part in dataset.datasets]
+        _warn_of_classes(parts)
         if not all(isinstance(part, SlotDataset) for part in parts):
             return dataset
         try:
@@ -84,3 +86,14 @@ def _unwrap(dataset: Any) -> Any:
             return dataset
         return joined if isinstance(joined, SlotDataset) else dataset
     return dataset
+
+
+def _warn_of_classes(parts: Sequence[Any]) -> None:
+    """Warn if the number of a class, or the place of a value in targets, means something else in another dataset."""
+    named = [part.classes for part in parts if isinstance(part, SlotDataset | TableDataset) and part.classes]
+    pairs = (enumerate(zip(named[0], other, strict=False)) for other in named[1:])
+    if clash := next(((k, one, two) for pair in pairs for k, (one, two) in pair if one != two), None):
+        warn_user(
+            f"target {clash[0]} is {clash[1]} in one dataset of this ConcatDataset, and {clash[2]} in another: prepare the second "
+            "with --classes of the first, so that both number them alike"
+        )
