@@ -25,7 +25,15 @@ def test_what_is_in_names_does_not_cut_them() -> None:
         make(csv("a;b;y\n1;2;3\n4;5\n"))
 
 
-def test_numbers_with_a_comma_are_no_names() -> None:
-    with pytest.raises(PrepError, match=r"column 'a' holds numbers with a comma, such as '0,5': write them with a point"):
-        make(csv("a;y\n0,5;1\n1,5;0\n"))
-    assert from_csv("a;y\n0,5;1\n1,5;0\n", category="a").categories == {"a": ["0,5", "1,5"]}
+@pytest.mark.parametrize("cells", [("0,5", "1,5"), ("1,234,567", "2,000"), ("1,234.5", "-2,000,000.25")], ids=str)
+def test_numbers_with_a_comma_are_no_names(cells: tuple[str, str]) -> None:
+    text = f"a;y\n{cells[0]};1\n{cells[1]};0\n"
+    message = f"column 'a' holds numbers with a comma, such as '{min(cells)}': write them as 1.5 or 1234567"
+    with pytest.raises(PrepError, match=message):
+        make(csv(text))
+    assert from_csv(text, category="a").categories == {"a": sorted(cells)}
+
+
+def test_a_number_with_two_signs_is_none() -> None:
+    with pytest.raises(PrepError, match=r"column 'a' holds numbers, such as '\+1', and other text, such as '\+-1'"):
+        make(csv("a,y\n+1,1\n+-1,0\n"))

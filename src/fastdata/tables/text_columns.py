@@ -19,7 +19,7 @@ __all__ = ["TextStats", "from_text"]
 
 MARKS = ("NA", "N/A", "#N/A", "NULL", "null", "None")  # missing values like empty cells, except in a column of names
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
-DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*$")
+WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")  # 1,5 or 1,234,567.8
 WORD = r"^(true|True|TRUE|false|False|FALSE)$"
 TIMESTAMPS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
 TYPES = {"integer": "int64", "float": "double", "category": "string"}
@@ -56,9 +56,10 @@ def _without_marks(array: Any) -> Any:
 
 
 def _bare(array: Any) -> Any:
-    """Remove plus signs, which Arrow does not accept."""
+    """Remove plus signs, which Arrow does not accept. Of two signs the first stays: that is no number."""
     compute = arrow("compute")
-    return compute.replace_substring_regex(array, r"^\+", "") if compute.any(compute.starts_with(array, "+")).as_py() else array
+    signed = compute.any(compute.starts_with(array, "+")).as_py()
+    return compute.replace_substring_regex(array, r"^\+([^+-])", r"\1") if signed else array
 
 
 def _cast(array: Any, kind: Any) -> Any | None:
@@ -158,9 +159,9 @@ class TextStats:
     def result(self) -> Column:
         """Return the column with its dtype and names."""
         if self._names or (self._other and not self._kinds):
-            if not self._names and (texts := self._text.names) and all(map(DECIMAL_COMMA.match, texts)):
+            if not self._names and (texts := self._text.names) and all(map(WITH_COMMA.match, texts)):
                 raise PrepError(
-                    f"column {self.name!r} holds numbers with a comma, such as {min(texts)!r:.60}: write them with a point, "
+                    f"column {self.name!r} holds numbers with a comma, such as {min(texts)!r:.60}: write them as 1.5 or 1234567, "
                     f"{self._remedies()}"
                 )
             self._text.names |= self._marks
