@@ -243,6 +243,19 @@ def test_names_that_only_python_takes_for_numbers_are_names(tmp_path: Path, as_s
         prep(table, tmp_path / "p.fds", root=tmp_path / "in", fields="tile:int64")
 
 
+@pytest.mark.parametrize("as_source", [True, False])
+def test_labels_with_a_comma_are_no_classes_unless_one_says_so(tmp_path: Path, as_source: bool) -> None:
+    for k in range(2):
+        put(tmp_path / "in" / f"{k}.png")
+    table = tmp_path / "in.csv"
+    table.write_text("path;score\n0.png;0,5\n1.png;1,25\n")
+    source = table if as_source else tmp_path / "in"
+    options: dict[str, Any] = {"root": tmp_path / "in"} if as_source else {"labels": table}
+    with pytest.raises(PrepError, match=r"the labels are numbers with a comma, such as '0,5': write them as 1.5 or 1234567"):
+        prep(source, tmp_path / "o.fds", **options)
+    assert labels(prep(source, tmp_path / "o.fds", workers=1, label_column="score", **options)) == ["0,5", "1,25"]
+
+
 # ----------------------------------------------------------------------------------------------------- other columns
 
 

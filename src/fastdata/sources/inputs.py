@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
 __all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Part", "Place", "Source", "SourceList"]
-__all__ += ["fits_float", "is_image", "is_number", "look", "read_bytes", "splits_error"]
+__all__ += ["fits_float", "have_commas", "is_image", "is_number", "look", "read_bytes", "splits_error"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
@@ -27,6 +28,7 @@ EXTENSIONS = frozenset(
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
+WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")
 LARGEST_FLOAT = 3.4028234663852886e38  # of float32, the type of stored float labels
 
 Label = int | tuple[float, ...]
@@ -109,6 +111,11 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text
+
+
+def have_commas(texts: Collection[str]) -> bool:
+    """Return whether there are texts, and all are numbers with commas, such as 1,5 or 1,234,567.8."""
+    return bool(texts) and all(map(WITH_COMMA.match, texts))
 
 
 def fits_float(*values: float) -> bool:

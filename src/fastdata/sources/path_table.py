@@ -16,7 +16,7 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.fields import Field
-from fastdata.sources.inputs import Label, Source, SourceList, fits_float, is_number, look, splits_error
+from fastdata.sources.inputs import Label, Source, SourceList, fits_float, have_commas, is_number, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
 from fastdata.sources.options import LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
@@ -140,6 +140,11 @@ def _classes(table: PathTable, column: int, *, sure: bool) -> tuple[Labels, Sequ
     values = table.column(column)
     if not sure:
         refuse_captions(values, f"{table.columns[column]} of {table.path}")
+        if have_commas(values):
+            raise PrepError(
+                f"{table.path}: the labels are numbers with a comma, such as {values[0]!r}: write them as 1.5 or 1234567; if they "
+                f"are names of classes, say so: --label-column {table.columns[column] or 'NAME'}"
+            )
     _refuse_empty(table, ((value,) for value in values))
     names = class_names(str(table.path), set(values))
     number = {name: k for k, name in enumerate(names)}

@@ -6,11 +6,11 @@ error, because damaged numbers and names look alike there. Any other column hold
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 from fastdata.errors import PrepError
+from fastdata.sources.inputs import have_commas
 from fastdata.tables.arrow import arrow
 from fastdata.tables.column_stats import ColumnStats
 from fastdata.tables.columns import Column
@@ -19,7 +19,6 @@ __all__ = ["TextStats", "from_text"]
 
 MARKS = ("NA", "N/A", "#N/A", "NULL", "null", "None")  # missing values like empty cells, except in a column of names
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
-WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")  # 1,5 or 1,234,567.8
 WORD = r"^(true|True|TRUE|false|False|FALSE)$"
 TIMESTAMPS = tuple((unit, zone) for zone in ("", "UTC") for unit in ("s", "ms", "us", "ns"))
 TYPES = {"integer": "int64", "float": "double", "category": "string"}
@@ -159,7 +158,7 @@ class TextStats:
     def result(self) -> Column:
         """Return the column with its dtype and names."""
         if self._names or (self._other and not self._kinds):
-            if not self._names and (texts := self._text.names) and all(map(WITH_COMMA.match, texts)):
+            if not self._names and have_commas(texts := self._text.names):
                 raise PrepError(
                     f"column {self.name!r} holds numbers with a comma, such as {min(texts)!r:.60}: write them as 1.5 or 1234567, "
                     f"{self._remedies()}"
