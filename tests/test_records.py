@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -233,6 +234,35 @@ def test_a_full_disk_ends_no_training(tmp_path):
         made(tmp_path, log_every=1).fit(BATCHES, epochs=2)
     assert [warning.filename for warning in said if "log.jsonl" in str(warning.message)] == [__file__]
     assert (tmp_path / "checkpoints" / "update-00000010.pt").exists()
+
+
+def test_a_disk_that_is_full_for_a_while_costs_the_points_of_this_time(tmp_path):
+    """The limit of a file's size cuts a record off in its middle, as a full disk does."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    limits, losses = resource.getrlimit(resource.RLIMIT_FSIZE), dict[int, float]()
+
+    def log(trainer: Trainer, record: dict[str, Any]) -> None:
+        losses.setdefault(record["update"], record.get("loss", 0.0))
+
+    def step(trainer: Trainer) -> None:
+        most = limits[0]
+        if trainer.update in (3, 4):
+            (file,) = tmp_path.glob("events.*")
+            most = file.stat().st_size + 10
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+
+    try:
+        with pytest.warns(UserWarning, match=r"could not be written .* tries again later") as said:
+            made(tmp_path, tensorboard=True, log_every=1, hooks={"step": step, "log": log}).fit(BATCHES, epochs=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [str(one.message)[:13] for one in said] == ["log.jsonl cou", "TensorBoard's"]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    points = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert points == [(update, pytest.approx(losses[update])) for update in (1, 2, 3, 6, 7, 8, 9, 10)]
 
 
 def test_lines_for_which_a_disk_has_no_room_end_no_training(tmp_path, monkeypatch):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from fastdata.errors import MissingExtraError, needs, warn_user
+from fastdata.errors import MissingExtraError, warn_user
+from fastdata.monitor.events import EventFile
 from fastdata.monitor.history import NAME
 from fastdata.monitor.plot import draw_log
 
@@ -23,6 +24,8 @@ SHARE = 100  # or this multiple of the time that a picture takes
 class Log:
     """Writes the files of a run. A file that cannot be written, for example on a full disk, causes one warning; the run continues.
 
+    What is written later is tried again.
+
     Args:
         folder: the folder of the files; None: no files.
         tensorboard: whether to write TensorBoard's files too.
@@ -31,12 +34,7 @@ class Log:
     def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
         self._folder = folder
         self._file: TextIO | None = None  # opened by the first record
-        self._writer: Any = None
-        if tensorboard and folder is not None:
-            with needs("tensorboard"):
-                from torch.utils.tensorboard import SummaryWriter
-            self._writer = SummaryWriter
-        self._board: Any = None
+        self._events = EventFile(folder) if tensorboard and folder is not None else None
         self._warned = set[str]()
         self._draws = True
         self._next_picture = 0.0
@@ -52,12 +50,12 @@ class Log:
                 self._next_picture = self._next_picture or time.monotonic() + DRAW_S
             self._file.write(json.dumps({"time": time.time(), **record}) + "\n")
             self._file.flush()
+        if self._events is None:
+            return
+        numbers = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
+        points = {f"{record['kind']}/{name}": value for name, value in numbers.items() if name not in ("update", "epoch")}
         with self._errors_as_warnings("TensorBoard's file"):
-            if self._board is None and self._writer is not None:
-                self._board = self._writer(str(self._folder))
-            for name, value in record.items() if self._board is not None else ():
-                if isinstance(value, int | float) and name not in ("update", "epoch"):
-                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
+            self._events.add(points, record["update"])
 
     def due(self) -> bool:
         """Return whether a new picture is due: after a minute, or later if drawing takes long."""
@@ -77,11 +75,7 @@ class Log:
         self._next_picture = ended + max(DRAW_S, SHARE * (ended - started))
 
     def close(self) -> None:
-        """Close the files, and draw the last picture if there was a record."""
-        if self._board is not None:
-            with self._errors_as_warnings("TensorBoard's file"):
-                self._board.close()
-            self._board = None
+        """Close the log, and draw the last picture if there was a record."""
         if self._file is not None:
             self._close()
             self.draw()
@@ -104,7 +98,8 @@ class Log:
     def _warn(self, what: str, error: Exception) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            warn_user(f"{what} could not be written into {self._folder}: {error}. The training continues without it")
+            goes_on = "without it" if isinstance(error, MissingExtraError) else "and tries again later"
+            warn_user(f"{what} could not be written into {self._folder}: {error}. The training continues {goes_on}")
 
 
 def _open_log(path: Path) -> TextIO:
