@@ -33,6 +33,7 @@ from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, R
 from fastdata.remote.wire import address_of
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
+from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
 from faults import LIES, FaultServer, serving
 from reference import lanes
@@ -607,6 +608,40 @@ def test_a_record_that_is_damaged_in_the_cache_is_named_with_the_file_to_remove(
         LMDBDataset(url, cache=tmp_path / "cache", check="first")[0]
     path.unlink()
     assert LMDBDataset(url, cache=tmp_path / "cache", check="first")[0][0].equal(expected)
+
+
+@pytest.mark.parametrize("make", [stores.arrays, stores.table])
+def test_a_record_that_does_not_fit_is_named_with_the_url(make: Any, tmp_path: Path) -> None:
+    """The first of its shard lacks a byte, and the checksums of the store say so too."""
+    url, out = f"file://{tmp_path}/bucket/x.fds", Path(shutil.copytree(make(), tmp_path / "x.fds"))
+    store = Store(out, kind=None)
+    (variant,) = store.manifest.variants
+    reader, shard = store.reader(variant), store.shard(variant, 0)
+    writer = ShardWriter(tmp_path / "shard.mdb")
+    for k in range(store.manifest.shard_records(variant)[0]):
+        writer.append(bytes(reader.get(k))[int(k == 0) :])
+    total = writer.finish()
+    (tmp_path / "shard.mdb").replace(shard)
+    body = json.loads((out / "manifest.json").read_bytes())
+    body["variants"][0]["shards"][0] = {"bytes": total.bytes, "xxh3_128": total.xxh3_128}
+    (out / "manifest.json").write_text(json.dumps(body))
+    fastdata.publish(out, url)
+    with pytest.raises(FormatError, match=f"^({url}, shard 0, record 0|sample 0 of {url}): .* run fastdata verify {url}$"):
+        _ = fastdata.open(url, cache=tmp_path / "cache")[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "said"),
+    [
+        (stores.store, {"size": 7}, "has no size 7; it has"),
+        (stores.several, {"images": ("x",)}, "has no image 'x'"),
+    ],
+)
+def test_what_a_store_lacks_is_said_of_the_url(make: Any, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket/x.fds"
+    fastdata.publish(make(), url)
+    with pytest.raises(StoreError, match=f"^{url} {said}"):
+        fastdata.open(url, cache=tmp_path / "cache", **options)
 
 
 READER = """

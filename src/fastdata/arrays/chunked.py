@@ -12,7 +12,7 @@ import numpy as np
 from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
 from fastdata.errors import FormatError
-from fastdata.store.place import Place
+from fastdata.store.place import Place, remedy
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
@@ -126,8 +126,8 @@ class StoreArrays:
                 values = np.frombuffer(self._get(first + place), self._stored).reshape(channels + chunk)
             except ValueError:
                 raise FormatError(
-                    f"sample {row} of {self.store.path}: a chunk is not of {channels + chunk} {self.dtype}; "
-                    f"run fastdata verify {self.store.path}"
+                    f"sample {row} of {self.store.place}: a chunk is not of {channels + chunk} {self.dtype}; "
+                    f"{remedy(self._reader, first + place, self.store.place)}"
                 ) from None
             part[every + target] = values[every + wanted]
 

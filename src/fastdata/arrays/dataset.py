@@ -178,7 +178,7 @@ class ArrayDataset(SlotDataset):
 
     def with_size(self, size: int | None) -> Any:
         if size is not None:
-            raise StoreError(f"{self._arrays.store.path} has no size {size}: arrays are stored in their own sizes")
+            raise StoreError(f"{self._arrays.store.place} has no size {size}: arrays are stored in their own sizes")
         return self
 
     def with_crop(self, crop: Crop | None, *, flips: float | Sequence[float] = 0.0) -> Any:

@@ -127,7 +127,7 @@ class ImageKind(Kind):
         from fastdata.errors import FormatError
 
         if not all(map(store.one_each, store.manifest.variants)):
-            raise FormatError(f"{store.path} has another number of records than of images; prepare it again")
+            raise FormatError(f"{store.place} has another number of records than of images; prepare it again")
 
     def described(self, manifest: Any) -> str:
         """Describe the store's contents: images, with or without masks."""

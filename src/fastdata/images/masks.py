@@ -45,7 +45,7 @@ class Masks:
         """
         everything = np.arange(len(images))
         if not all(map(np.array_equal, images.sides(everything), source.sides(everything))):
-            raise FormatError(f"{images.store.path}: the masks differ in size from the images; prepare the store again")
+            raise FormatError(f"{images.store.place}: the masks differ in size from the images; prepare the store again")
         section = source.store.manifest.section("masks")
         names, pixels = (section.names, by_class(section.pixels)) if section else ((), {})
         outside = class_outside(ignore_index, source.form.dtype, pixels, names)

@@ -216,7 +216,7 @@ class StoreImages(_Holdable):
         placed, stored = placement(np.asarray(files), self.variant.size, options["resize"], upscale=options["upscale"])
         found = np.stack(self.sides(ids), axis=1)
         if ((found != stored) & (found != stored + stored % 2)).any():  # planes have even sides
-            raise FormatError(f"{self.store.path}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
+            raise FormatError(f"{self.store.place}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
         return placed
 
     def _read(self, index: int) -> memoryview:

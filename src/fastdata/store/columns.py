@@ -127,7 +127,7 @@ class ColumnReader:
 
     def _damaged(self) -> FormatError:
         path = self._root / self.column.files[-1]
-        return FormatError(f"{path} does not fit the {self._samples} samples of its store; run fastdata verify {self._root}")
+        return FormatError(f"{path} does not fit the {self._samples} samples of its store; run fastdata verify")
 
     def lengths(self, rows: Array) -> Array:
         """Return how many items these samples have, int64 [n]; only for lists and text."""

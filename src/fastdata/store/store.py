@@ -95,7 +95,7 @@ class Store:
         self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):
             found = self.manifest.kind
-            raise StoreError(f"{self.path} holds {found}, not {kind}; open it with {self.kind.reader}")
+            raise StoreError(f"{self.place} holds {found}, not {kind}; open it with {self.kind.reader}")
         self.check = self._checked(check)
         self.stamps = self._stamp()
         self._check_sizes()
@@ -192,18 +192,18 @@ class Store:
         images = self.manifest.images
         if image and image not in images:
             has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"
-            raise StoreError(f"{self.path} has no image {image!r}: it {has}")
+            raise StoreError(f"{self.place} has no image {image!r}: it {has}")
         image = "" if image in images[:1] else image
         variants = [v for v in self.manifest.variants if (v.is_mask, v.image) == (mask, image)]
         if not variants:
-            raise StoreError(f"{self.path} has no masks; prepare it with --masks FOLDER")
+            raise StoreError(f"{self.place} has no masks; prepare it with --masks FOLDER")
         if size is None:
             return max(variants, key=lambda v: float("inf") if v.size is None else v.size)
         for variant in variants:
             if variant.size == size:
                 return variant
         found = ", ".join("the images' own" if v.size is None else str(v.size) for v in variants)
-        raise StoreError(f"{self.path} has no size {size}; it has {found}")
+        raise StoreError(f"{self.place} has no size {size}; it has {found}")
 
     def shards_of(self, rows: Array) -> Array:
         """Return the shard that each row lies in, int64."""

@@ -25,6 +25,7 @@ from fastdata.machine import free_memory
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
 from fastdata.shared_memory import SharedArray
+from fastdata.store.place import remedy
 from fastdata.store.store import Store
 from fastdata.tables.columns import MASK, Column, Table
 from fastdata.tables.layout import TARGET, WORD, Layout
@@ -95,7 +96,7 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         need, free = self._layout.row.itemsize * self._count, free_memory()
         if need > free and not node_memory.is_held(key, self._count, self._layout.row):
             raise StoreError(
-                f"{store.path} takes {need} bytes in memory, but {free} are free; prepare it without some columns (--drop NAME)"
+                f"{store.place} takes {need} bytes in memory, but {free} are free; prepare it without some columns (--drop NAME)"
             )
         self._table: SharedArray | _PrivateArray
         if SharedArray.possible():
@@ -245,11 +246,13 @@ def _fill(rows: Array, store: Store, table: Table, layout: Layout) -> None:
         part = rows[start : start + count]
         start += count
         for k, (column, is_mask) in enumerate(records):
-            record = reader.get(shard * len(records) + k)
+            index = shard * len(records) + k
+            record = reader.get(index)
             dtype = np.dtype(bool if is_mask else column.dtype).newbyteorder("<")
             if len(record) != count * dtype.itemsize:
                 raise FormatError(
-                    f"{store.path}, shard {shard}, record {k}: {len(record)} bytes for {count} rows; run fastdata verify"
+                    f"{store.place}, shard {shard}, record {k}: {len(record)} bytes for {count} rows; "
+                    f"{remedy(reader, index, store.place)}"
                 )
             values = np.frombuffer(record, dtype)
             if column.name not in table.targets:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.place import remedy
 from fastdata.store.store import Store
 from fastdata.tables.arrow import arrow
 from fastdata.tables.columns import Column
@@ -47,7 +48,9 @@ def _shards(store: Store) -> Iterator[dict[str, list[Array]]]:
             dtype = np.dtype(bool if is_mask else column.dtype).newbyteorder("<")
             values = np.frombuffer(bytes(reader.get(at)), dtype)
             if len(values) != count:
-                raise FormatError(f"{store.path}: record {at} has {len(values)} values, not {count}; run fastdata verify")
+                raise FormatError(
+                    f"{store.place}: record {at} has {len(values)} values, not {count}; {remedy(reader, at, store.place)}"
+                )
             found.setdefault(column.name, []).append(values)
             at += 1
         yield found

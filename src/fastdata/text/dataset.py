@@ -330,7 +330,7 @@ def _ends(store: Store) -> Array:
     """Return where each document of a store begins, and then where the last one ends: int64 [documents + 1]."""
     ends = np.append(0, np.cumsum(store.samples["tokens"], dtype=np.int64))
     if ends[-1] != sum(store.manifest.section("tokens").counts) or not np.array_equal(ends[:-1], store.samples["start"]):
-        raise FormatError(f"{store.path}: the table of documents does not fit its tokens; prepare it again")
+        raise FormatError(f"{store.place}: the table of documents does not fit its tokens; prepare it again")
     return ends
 
 
