@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import pickle
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -128,6 +130,20 @@ def test_a_shard_that_is_gone_or_has_another_size_is_one_of_a_store_that_was_rep
     fastdata.prep(images.new, out, overwrite=True, **{**images.options, **options})
     with pytest.raises(StoreError, match=REPLACED):
         unread[0]
+
+
+def test_a_copy_of_a_bucket_with_a_store_that_was_replaced_has_no_other_version(images: Pair, tmp_path: Path) -> None:
+    """Whose manifest is a pointer, as docs/format.md says."""
+    out = images.copied(tmp_path)
+    pickled = pickle.dumps(LMDBDataset(out))
+    shutil.rmtree(out)
+    shutil.copytree(images.new_store, out / "version-2")
+    named = {"fingerprint": json.loads((images.new_store / "manifest.json").read_bytes())["fingerprint"]}
+    pointer = {"files": {}, **named, "format": "fastdata", "shards_in": "version-2", "version": "2.0"}
+    (out / "manifest.json").write_text(json.dumps(pointer))
+    assert _values(LMDBDataset(out)) == _values(pickle.loads(pickle.dumps(LMDBDataset(out)))) == {NEW}
+    with pytest.raises(StoreError, match=REPLACED):
+        pickle.loads(pickled)
 
 
 def test_workers_of_a_loader_read_on(images: Pair, tmp_path: Path) -> None:

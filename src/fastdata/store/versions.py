@@ -38,11 +38,11 @@ def current(path: Path, version: str | None = None) -> Path:
     if version is None:
         return known[0] if known else path
     for folder in (*known, path):
-        if known and folder == path and not (path / MANIFEST).exists():  # another store takes its place
-            break
         manifest = read_manifest(folder)
         if version in (manifest.fingerprint, manifest.xxh3_128):
             return folder
+        if not manifest.shards_in:  # it has taken the place of what else is there
+            break
     raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
 
 
