@@ -546,6 +546,8 @@ def test_a_shard_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(StoreError, match=f"cannot write {path}: .*"):
         ShardWriter(path)
+    with pytest.raises(StoreError, match=f"cannot write {tmp_path}/gone/s.mdb: there is no folder {tmp_path}/gone: make it"):
+        ShardWriter(tmp_path / "gone" / "s.mdb")
 
 
 MANY = """

@@ -106,6 +106,8 @@ class ShardWriter:
             return StoreError(f"cannot write {self._path}: {found}")
         if isinstance(error, lmdb.MapFullError) and self._grows:
             return StoreError(f"cannot write {self._path}: a record is too large for the limit that `ulimit -v` shows: raise it")
+        if not self._path.parent.is_dir():
+            return StoreError(f"cannot write {self._path}: there is no folder {self._path.parent}: make it, or see what removed it")
         free = shutil.disk_usage(self._path.parent).free
         why = os.strerror(errno.ENOSPC) if free < 1 << 20 else str(error)  # LMDB reports a full disk as an input/output error
         return StoreError(f"cannot write {self._path}: {why}; {free} bytes are free there")
