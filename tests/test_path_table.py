@@ -101,6 +101,18 @@ def test_options_about_columns_need_names(photos: Path) -> None:
             list_sources(photos / "t.csv", LabelOptions(**options))
 
 
+def test_none_is_no_labels_alone_and_the_name_of_a_column_beside_others(photos: Path) -> None:
+    written(photos / "t.csv", [("path", "cat", "none"), ("a.png", "0.5", "0"), ("c.png", "0", "1")])
+    both = LabelOptions(label_column=("none", "cat"))
+    assert [source.label for source in list_sources(photos / "t.csv", both).sources] == [(0.0, 0.5), (1.0, 0.0)]
+    assert list_sources(photos / "t.csv", LabelOptions(label_column=("none",))).labels.kind == "none"
+    written(photos / "t.csv", [("path", "cat"), ("a.png", "0.5"), ("c.png", "0")])
+    with pytest.raises(PrepError, match="--label-column none and cat: none means no labels: give it alone, or"):
+        list_sources(photos / "t.csv", both)
+    with pytest.raises(PrepError, match=r"--label-column none and cat: .* is a folder, which has no columns"):
+        list_sources(photos, both)
+
+
 def test_names_beside_a_folder_are_classes_in_sorted_order(photos: Path) -> None:
     table = written(
         photos.parent / "t.csv", [("file", "kind"), *((name, "dog" if k else "cat") for k, name in enumerate(NAMES[:4]))]

@@ -97,7 +97,7 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
         inputs = without_labels(inputs)
     elif source.is_dir() and inputs.labelled_by == FOLDERS and options.labels is None:
         if options.label_column:
-            raise PrepError(f"--label-column {options.label_column[0]}: {source} is a folder, which has no columns")
+            raise PrepError(f"--label-column {' and '.join(options.label_column)}: {source} is a folder, which has no columns")
         refuse_mask_folders(inputs, source)
     if options.classes is not None:
         inputs = with_classes(inputs, Path(options.classes))

@@ -18,7 +18,7 @@ from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import Label, Source, SourceList, fits_float, have_commas, is_number, look, splits_error
 from fastdata.sources.notes import not_stored, refuse_captions
-from fastdata.sources.options import LabelOptions
+from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.reasons import lacks_ending
 from fastdata.sources.table_file import PathTable, read_table
@@ -129,6 +129,11 @@ def _label_columns(table: PathTable, others: Sequence[int], options: LabelOption
     """Return the columns that the caller names; else the one with a usual name; else all others that have a name, or all."""
     if options.no_labels or options.label_from is not None:
         return []
+    if NO_LABELS in options.label_column and NO_LABELS not in table.columns:
+        raise PrepError(
+            f"--label-column {' and '.join(options.label_column)}: {NO_LABELS} means no labels: give it alone, or leave it out "
+            f"({table.path} has no column of this name)"
+        )
     if options.label_column:
         return [table.index(name, f"--label-column {name}") for name in options.label_column]
     plain = [k for k in others if table.is_plain(k)]
