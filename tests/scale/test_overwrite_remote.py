@@ -324,7 +324,10 @@ def test_a_copy_of_a_store_that_grew_is_replaced_with_all_its_versions(pair: Pai
 def test_a_replaced_store_as_a_folder_and_published(pair: Pair, server: Watched, tmp_path: Path) -> None:
     fastdata.prep(pair.new, URL, overwrite=True, workers=1, **OPTIONS)
     with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds holds another store"):
-        fastdata.publish(Path(shutil.copytree(pair.new_store, tmp_path / "same.fds")), URL)
+        fastdata.publish(pair.old_store, URL)
+    (server.out / "version-2/samples.npy").unlink()
+    fastdata.publish(pair.new_store, URL)
+    check_replaced(server.out, 2, pair.new_store)
     local = Path(shutil.copytree(server.out, tmp_path / "copy.fds"))
     assert values(LMDBDataset(local)) == {NEW} and list(verify(local)) == []
     assert values(LMDBDataset(f"file://{local}", cache=tmp_path / "cache")) == {NEW}

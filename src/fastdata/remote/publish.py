@@ -16,7 +16,7 @@ import numpy as np
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.places import record_places
-from fastdata.remote.replacing import pointed
+from fastdata.remote.replacing import pointed, prefix
 from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, sum_of
 from fastdata.store.format import WITH_MORE, Manifest, Variant
@@ -56,8 +56,8 @@ def publish(
             f"{opened.path} is a subset of the shards in {opened.shards}: publish that store, and choose samples as you read it"
         )
     manifest = opened.manifest
-    with Agent(url, storage) as agent, ThreadPoolExecutor(REQUESTS) as pool:
-        _check_free(agent, manifest)
+    with Agent(url, storage) as root, ThreadPoolExecutor(REQUESTS) as pool:
+        agent = _place(root, manifest)
         shards = [(opened.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
         others = [(opened.path / name, name, total) for name, total in manifest.files.items()]
         for total in pool.map(lambda each: _put_file(agent, opened, *each), [*shards, *others]):
@@ -81,15 +81,22 @@ def offsets_table(places: Iterable[Array]) -> bytes:
     return buffer.getvalue()
 
 
-def _check_free(agent: Agent, manifest: Manifest) -> None:
-    """Raise an error if another store is there, or one that has replaced another."""
-    data = agent.read(MANIFEST)
+def _place(root: Agent, manifest: Manifest) -> Agent:
+    """Return where the objects of a store are, or will be: below the URL itself, unless it is there and has replaced another one.
+
+    Raises:
+        RemoteError: another store is there.
+    """
+    data = root.read(MANIFEST)
+    if data is None:
+        return root
     try:
-        found = manifest.fingerprint if data is None else json.loads(data).get("fingerprint")
+        found = json.loads(data).get("fingerprint")
     except (ValueError, AttributeError):
         found = None
-    if found != manifest.fingerprint or (data is not None and pointed(data) > 1):
-        raise RemoteError(f"{agent.url} holds another store: give a URL where nothing is, or delete what is there")
+    if found != manifest.fingerprint:
+        raise RemoteError(f"{root.url} holds another store: give a URL where nothing is, or delete what is there")
+    return root.below(prefix(pointed(data)))
 
 
 def _put_file(agent: Agent, store: Store, path: Path, name: str, total: FileSum) -> FileSum:
