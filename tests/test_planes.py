@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+import pickle
 import shutil
 from pathlib import Path
 
@@ -348,12 +350,13 @@ def test_a_manifest_of_other_planes_is_refused(tmp_path):
 
 
 def test_planes_of_a_loader_are_not_taken_for_grey_images() -> None:
-    """Wherever the batch is moved; grey images of any shape are."""
+    """Wherever the batch is moved or copied; grey images of any shape are."""
     normalize = GPUNormalize(0.5, 0.25)
     with Loader(LMDBDataset(store("yuv420"), crop=CenterCrop((24, 32))), 4, num_workers=0) as loader:
         batch = next(iter(loader))
     assert batch.planes and batch[0].shape[1:] == (1, 36, 32)
-    for moved in (batch, batch.to("cpu", copy=True), next(iter(Prefetcher([batch], "cpu")))):
+    copies = copy.copy(batch), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))
+    for moved in (batch, *copies, batch.to("cpu", copy=True), next(iter(Prefetcher([batch], "cpu")))):
         with pytest.raises(ValueError, match=r"is planes of luma and colour, not grey images: pass yuv420=True"):
             normalize(moved[0])
     assert GPUNormalize(0.5, 0.25, yuv420=True)(batch[0]).shape == (4, 3, 24, 32)

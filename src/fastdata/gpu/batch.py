@@ -72,6 +72,9 @@ class Batch(tuple[Any, ...]):
         """Copy every tensor into page-locked memory."""
         return pytree.tree_map_only(Tensor, Tensor.pin_memory, self)  # type: ignore[no-any-return]
 
+    def __reduce__(self) -> Any:
+        return Batch.of, (tuple(self), self.valid, self.ids, self.position, self.planes)  # so that tensors of a copy have them too
+
     def __repr__(self) -> str:
         rows = "" if self.ids is None else f"; ids={_shortened(self.ids)}, valid={self.valid}, position={self.position}"
         return f"Batch({', '.join(map(_described, self))}{rows})"

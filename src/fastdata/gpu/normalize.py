@@ -41,7 +41,9 @@ class GPUNormalize(nn.Module):
     With `yuv420`, the input is the output of a store of codec yuv420 or jpeg-yuv420: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W],
     uint8. They become RGB, [B, 3, H, W] in channels_last or [3, H, W]: the colours are interpolated as in a JPEG decoder, then
     clamped to 0 to 255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of the exact y; other dtypes are
-    rounded once.
+    rounded once. Pass ``yuv420=dataset.planes``: without `yuv420`, planes are refused if there is a mean for each channel. With one
+    for all, nothing tells a tensor of planes from grey images, unless it is that of a Loader's Batch, which may have been moved or
+    copied as a whole.
 
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
     state_dict, because the arguments define them: checkpoints of a model without this module still load, and none can replace them.
