@@ -183,7 +183,7 @@ def memory_of(dataset: Any) -> Array:
     """The memory in which a dataset of any kind holds its samples, without masks; all of its copies share it."""
     if hasattr(dataset, "_memory"):
         return dataset._memory._copied.array  # of tokens
-    return dataset._table.array if hasattr(dataset, "_table") else records_of(dataset)[0].bytes
+    return dataset._whole.memory.array if hasattr(dataset, "_whole") else records_of(dataset)[0].bytes
 
 
 def images_of(dataset: Any) -> Any:

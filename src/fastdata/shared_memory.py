@@ -6,13 +6,14 @@ import math
 import mmap
 import os
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import StoreError, lacking
 
-__all__ = ["SharedArray"]
+__all__ = ["PrivateArray", "SharedArray", "kept"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -80,3 +81,15 @@ class SharedArray:
             os.close(descriptor)
             raise StoreError(f"process {owner} has freed this data; keep the dataset alive while other processes use it")
         self._attach(descriptor, dtype, shape)
+
+
+@dataclass
+class PrivateArray:
+    """A numpy array in the memory of this process, on systems without shared memory."""
+
+    array: Array
+
+
+def kept(values: Array) -> SharedArray | PrivateArray:
+    """Return an array in shared memory, if this system has such memory."""
+    return SharedArray.of(values) if SharedArray.possible() else PrivateArray(values)

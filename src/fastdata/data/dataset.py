@@ -18,17 +18,17 @@ from fastdata.data.timing import Allocate, Timing
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
-from fastdata.shared_memory import SharedArray
+from fastdata.shared_memory import PrivateArray, SharedArray, kept
 from fastdata.store.format import Labels
 from fastdata.store.uses import Use
 
-__all__ = ["Labelled", "SlotDataset"]
+__all__ = ["Labelled", "RowsDataset", "SlotDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Labelled(Protocol):
-    """Samples with labels and names."""
+    """Samples with labels."""
 
     @property
     def labels(self) -> Labels: ...
@@ -39,15 +39,19 @@ class Labelled(Protocol):
 
     def __len__(self) -> int: ...
 
-    def name(self, index: int) -> str:
-        """Return where a sample came from."""
-
     def shards_of(self, rows: Array) -> Array:
         """Return the shard that each row lies in, int64."""
 
 
-class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
-    """A dataset whose batches a Loader's workers write into shared memory.
+class Named(Labelled, Protocol):
+    """Samples with labels and names."""
+
+    def name(self, index: int) -> str:
+        """Return where a sample came from."""
+
+
+class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
+    """Rows of a whole set: all of them, or those of a subset.
 
     Attributes:
         has_columns: whether samples have columns, which `split` may stratify by.
@@ -56,11 +60,90 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     has_columns: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
+        self._chosen: SharedArray | PrivateArray | None = None  # a subset's keys; in shared memory, so that pickles are small
 
     @property
     def _all(self) -> Labelled:
         """The whole set, of which this dataset may be a part."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        warn_if_unsharded()
+        return len(self._all) if self._chosen is None else len(self._chosen.array)
+
+    def rows(self, indices: Any) -> Array:
+        """Return the rows of the whole set for indices of this dataset."""
+        return self._keys(indices) & ROW_MASK
+
+    def _keys(self, indices: Any) -> Array:
+        """Return the keys of the samples' random numbers: the row, and in the bits above it the row's repetition in a subset."""
+        indices = np.asarray(indices, np.int64)
+        chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
+        return chosen
+
+    def shards_of(self, indices: Any) -> Array:
+        """Return the shard that each sample lies in, int64: of the store, or of all stores of a sum one after another.
+
+        Raises:
+            StoreError: the samples lie in no store.
+        """
+        return self._all.shards_of(self.rows(indices))
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self._all.labels.names)
+
+    @property
+    def targets(self) -> Array:
+        return np.array(self._all.targets) if self._chosen is None else self._all.targets[self._chosen.array & ROW_MASK]
+
+    def _class_counts(self) -> tuple[dict[int, int], int]:
+        if self._all.labels.kind != "class":
+            raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
+        return counted(self.targets), len(self._all.labels.names)
+
+    def _like(self, **parts: Any) -> Any:
+        other = copy.copy(self)
+        other.__dict__.update(parts)
+        return other
+
+    def subset(self, indices: Any) -> Any:
+        """Return the samples at `indices`, in that order, or where a mask of booleans is True, as a dataset of the same kind.
+
+        Samples keep their random numbers; each repetition of a sample has its own.
+        """
+        return self._like(_chosen=kept(disambiguate(self._keys(places(indices, len(self))))))
+
+    def split(self, fraction: float, *, seed: int, stratify: bool | str = False) -> tuple[Any, Any]:
+        """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.
+
+        Args:
+            fraction: between 0 and 1.
+            seed: determines the split.
+            stratify: take the same fraction of every class, rounded; or, for images, of every value of the column of this name. For
+                a table, whole numbers are classes too.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong, or one part would be empty.
+        """
+        check_split(fraction, seed, stratify, columns=self.has_columns)
+        classes = self._strata(stratify) if stratify else None
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
+        check_parts(fraction, first, classes)
+        return self.subset(first), self.subset(~first)
+
+    def _strata(self, stratify: bool | str) -> Array:
+        """Return the class of each sample, for a stratified split."""
+        if self._all.labels.kind != "class":
+            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
+        return self.targets
+
+
+class SlotDataset(RowsDataset):
+    """A dataset whose batches a Loader's workers write into shared memory."""
+
+    @property
+    def _all(self) -> Named:
         raise NotImplementedError
 
     def read_batch(
@@ -114,10 +197,6 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         """Return the same samples with another side of the crop's output."""
         raise TypeError(f"the crop of a {type(self).__name__} has one size: make another dataset")
 
-    def __len__(self) -> int:
-        warn_if_unsharded()
-        return len(self._all) if self._chosen is None else len(self._chosen.array)
-
     @property
     def large_targets(self) -> bool:
         """Whether targets are written into allocated memory, as the samples are."""
@@ -128,72 +207,6 @@ class SlotDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         """How many arrays `read_batch` allocates."""
         return 1 + self.large_targets
 
-    def rows(self, indices: Any) -> Array:
-        """Return the rows of the whole set for indices of this dataset."""
-        return self._keys(indices) & ROW_MASK
-
-    def _keys(self, indices: Any) -> Array:
-        """Return the keys of the samples' random numbers: the row, and in the bits above it the row's repetition in a subset."""
-        indices = np.asarray(indices, np.int64)
-        chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
-        return chosen
-
-    def shards_of(self, indices: Any) -> Array:
-        """Return the shard that each sample lies in, int64: of the store, or of all stores of a sum one after another.
-
-        Raises:
-            StoreError: the samples lie in no store.
-        """
-        return self._all.shards_of(self.rows(indices))
-
-    @property
-    def classes(self) -> list[str]:
-        return list(self._all.labels.names)
-
-    @property
-    def targets(self) -> Array:
-        return np.array(self._all.targets) if self._chosen is None else self._all.targets[self._chosen.array & ROW_MASK]
-
-    def _class_counts(self) -> tuple[dict[int, int], int]:
-        if self._all.labels.kind != "class":
-            raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        return counted(self.targets), len(self._all.labels.names)
-
     def name(self, index: int) -> str:
         """Return where a sample came from: its path, relative to the source."""
         return self._all.name(int(self.rows(checked(index, len(self)))))
-
-    def _like(self, **parts: Any) -> Any:
-        other = copy.copy(self)
-        other.__dict__.update(parts)
-        return other
-
-    def subset(self, indices: Any) -> Any:
-        """Return the samples at `indices`, in that order, as a dataset of the same kind.
-
-        Samples keep their random numbers; each repetition of a sample has its own.
-        """
-        return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
-
-    def split(self, fraction: float, *, seed: int, stratify: bool | str = False) -> tuple[Any, Any]:
-        """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.
-
-        Args:
-            fraction: between 0 and 1.
-            seed: determines the split.
-            stratify: take the same fraction of every class, rounded; or, for images, of every value of the column of this name.
-
-        Raises:
-            TypeError, ValueError: an argument is wrong, or one part would be empty.
-        """
-        check_split(fraction, seed, stratify, columns=self.has_columns)
-        classes = self._strata(stratify) if stratify else None
-        first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
-        check_parts(fraction, first, classes)
-        return self.subset(first), self.subset(~first)
-
-    def _strata(self, stratify: bool | str) -> Array:
-        """Return the class of each sample, for a stratified split."""
-        if self._all.labels.kind != "class":
-            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        return self.targets

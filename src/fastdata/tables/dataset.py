@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from fastdata import node_memory
-from fastdata.data.choice import checked, disambiguate, part_of, places
+from fastdata.data.choice import checked
+from fastdata.data.dataset import RowsDataset
 from fastdata.data.ram import RAMDataset, StrPath
-from fastdata.data.random import ROW_MASK
 from fastdata.data.shown import counted_of, in_one_line, shown
-from fastdata.data.splitting import check_parts, check_split
-from fastdata.data.transforms import TakesNoTransform
-from fastdata.data.unsharded import warn_if_unsharded
-from fastdata.data.weights import HasClasses, counted
 from fastdata.errors import FormatError, StoreError
 from fastdata.machine import free_memory
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
-from fastdata.shared_memory import SharedArray
+from fastdata.shared_memory import PrivateArray, SharedArray
+from fastdata.store.format import Labels
 from fastdata.store.place import remedy
 from fastdata.store.store import Store
 from fastdata.tables.columns import MASK, Column, Table
@@ -37,17 +32,25 @@ Item = tuple[dict[str, torch.Tensor], Any]
 
 
 @dataclass
-class _PrivateArray:
-    """Memory of this process, on systems without shared memory."""
+class _Rows:
+    """All rows of a table: its memory, and what its manifest says of them."""
 
-    array: Array
+    memory: SharedArray | PrivateArray
+    labels: Labels
+    shards: Array  # how many rows each shard has
+
+    def __len__(self) -> int:
+        return len(self.memory.array)
+
+    @property
+    def targets(self) -> Array:
+        return np.full(len(self), -1, np.int64) if self.labels.kind == "none" else self.memory.array[TARGET]
+
+    def shards_of(self, rows: Array) -> Array:
+        return np.searchsorted(np.cumsum(self.shards), rows, "right")
 
 
-def _allocate(length: int, dtype: Any) -> SharedArray | _PrivateArray:
-    return SharedArray(length, dtype) if SharedArray.possible() else _PrivateArray(np.empty(length, dtype))
-
-
-class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
+class TableDataset(RowsDataset):
     """A store of a table, held in memory once for all processes.
 
     `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one
@@ -83,29 +86,32 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
         storage: Storage | None = None,
         shared: bool = True,
     ) -> None:
+        super().__init__()
         path = locate(path, cache, cache_size, storage)
         store = Store(path, kind="table")
         table = store.manifest.section("table")
         self._path = store.place
-        self._labels = store.manifest.labels
-        self._count = len(store)
-        self._shard_ends = np.cumsum(store.manifest.shard_samples)
+        labels, count = store.manifest.labels, len(store)
         self.columns = {c.name: c for c in table.columns if c.name not in table.targets}
-        self._layout = Layout(table, self._labels.kind)
+        self._layout = Layout(table, labels.kind)
         key = repr((store.identity(store.manifest.variants[0]), table)) if shared else None
-        need, free = self._layout.row.itemsize * self._count, free_memory()
-        if need > free and not node_memory.is_held(key, self._count, self._layout.row):
+        need, free = self._layout.row.itemsize * count, free_memory()
+        if need > free and not node_memory.is_held(key, count, self._layout.row):
             raise StoreError(
                 f"{store.place} takes {need} bytes in memory, but {free} are free; prepare it without some columns (--drop NAME)"
             )
-        self._table: SharedArray | _PrivateArray
+        memory: SharedArray | PrivateArray
         if SharedArray.possible():
             fill = partial(_fill, store=store, table=table, layout=self._layout)
-            self._table = node_memory.once(key, self._count, self._layout.row, fill, str(store.path))
+            memory = node_memory.once(key, count, self._layout.row, fill, str(store.path))
         else:
-            self._table = _PrivateArray(np.zeros(self._count, self._layout.row))
-            _fill(self._table.array, store, table, self._layout)
-        self._chosen: SharedArray | _PrivateArray | None = None
+            memory = PrivateArray(np.zeros(count, self._layout.row))
+            _fill(memory.array, store, table, self._layout)
+        self._whole = _Rows(memory, labels, np.array(store.manifest.shard_samples, np.int64))
+
+    @property
+    def _all(self) -> _Rows:
+        return self._whole
 
     @property
     def categories(self) -> dict[str, list[str]]:
@@ -115,47 +121,24 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
     def missing(self) -> dict[str, int]:
         return {name: c.missing for name, c in self.columns.items() if c.missing is not None}
 
-    @property
-    def classes(self) -> list[str]:
-        return list(self._labels.names) if self._labels.kind in ("class", "vector") else []
-
-    @property
-    def targets(self) -> Array:
-        if self._labels.kind == "none":
-            return np.full(len(self), -1, np.int64)
-        return np.array(self._values(TARGET))
-
-    def _class_counts(self) -> tuple[dict[int, int], int]:
-        if self._labels.kind != "class":
-            raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._labels.kind!r}")
-        return counted(self.targets), len(self._labels.names)
-
     def column(self, name: str) -> torch.Tensor:
         """Return a copy of all values of a column, or of a mask ("NAME.missing"), in the order of this dataset."""
         if name not in self._layout.fields:
             raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._layout.fields))}")
-        return torch.from_numpy(np.require(self._values(self._layout.fields[name]), requirements="W"))
-
-    def _values(self, field: str) -> Array:
-        values: Array = self._table.array[field]
-        return values if self._chosen is None else values[self._rows(np.arange(len(self)))]
-
-    def __len__(self) -> int:
-        warn_if_unsharded()
-        return self._count if self._chosen is None else len(self._chosen.array)
+        return torch.from_numpy(self._whole.memory.array[self._layout.fields[name]][self.rows(np.arange(len(self)))])
 
     def __getitem__(self, index: int) -> Item:
-        columns, targets = self.gather(self._rows(np.array([checked(index, len(self))])))
+        columns, targets = self.gather(self.rows(np.array([checked(index, len(self))])))
         target = targets[0]
         return {name: column[0] for name, column in columns.items()}, int(target) if target.ndim == 0 else target
 
     def locate(self, indices: Any, *, seed: int = 0, epoch: int = 0, repeats: Array | None = None) -> Array:
         """Return the rows of a batch, int64, for `gather`. Rows are the same in every epoch, so the other arguments are ignored."""
-        return self._rows(indices)
+        return self.rows(indices)
 
     def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Return ({column: [B]}, targets [B] or [B, columns]) for rows of the whole table. pin: page-lock the tensors."""
-        words = self._table.array.view(np.int64).reshape(self._count, self._layout.row.itemsize // WORD)
+        words = self._whole.memory.array.view(np.int64).reshape(len(self._whole), self._layout.row.itemsize // WORD)
         taken = words.take(rows, axis=0).view(np.uint8)
         columns: dict[str, Any] = dict.fromkeys(self._layout.fields)  # fixes their order
         targets: torch.Tensor | None = None
@@ -164,51 +147,15 @@ class TableDataset(TakesNoTransform, HasClasses, Dataset[Item]):
             if names:
                 columns.update(zip(names, _contiguous(block.T, pin).unbind(), strict=True))
             else:
-                targets = _contiguous(block if self._labels.kind == "vector" else block[:, 0], pin)
+                targets = _contiguous(block if self._whole.labels.kind == "vector" else block[:, 0], pin)
         return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
 
-    def _rows(self, indices: Any) -> Array:
-        return self._keys(indices) & ROW_MASK
-
-    def _keys(self, indices: Any) -> Array:
-        indices = np.asarray(indices, np.int64)
-        chosen: Array = indices if self._chosen is None else self._chosen.array[indices]
-        return chosen
-
-    def shards_of(self, indices: Any) -> Array:
-        """Return the shard of the store that each row lies in, int64."""
-        return np.searchsorted(self._shard_ends, self._rows(indices), "right")
-
-    def subset(self, indices: Any) -> TableDataset:
-        """Return the rows at `indices` in that order, or those where a mask of booleans is True, without a copy of the table."""
-        other = copy.copy(self)
-        keys = disambiguate(self._keys(places(indices, len(self))))
-        other._chosen = _allocate(len(keys), np.int64)
-        other._chosen.array[...] = keys
-        return other
-
-    def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[TableDataset, TableDataset]:
-        """Split into two disjoint datasets, the first with `fraction` of the rows, chosen by `seed`; each keeps the order.
-
-        Args:
-            fraction: between 0 and 1.
-            seed: the same seed gives the same split.
-            stratify: take the same fraction of every class (or whole number), rounded.
-
-        Raises:
-            TypeError, ValueError: if an argument is wrong, or one part would be empty.
-        """
-        check_split(fraction, seed, stratify)
-        if stratify and self._labels.kind not in ("class", "integer"):
-            raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._labels.kind!r}")
-        classes = self.targets if stratify else None
-        first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
-        check_parts(fraction, first, classes)
-        return self.subset(first), self.subset(~first)
+    def _strata(self, stratify: bool | str) -> Array:
+        return self.targets if self._whole.labels.kind == "integer" else super()._strata(stratify)
 
     def __repr__(self) -> str:
-        classes = f"{len(self.classes)} classes" if self._labels.kind == "class" else ""
-        rows = counted_of(len(self), self._count, f"rows of {len(self.columns)} columns")
+        classes = f"{len(self.classes)} classes" if self._whole.labels.kind == "class" else ""
+        rows = counted_of(len(self), len(self._whole), f"rows of {len(self.columns)} columns")
         return in_one_line(self, rows, classes, shown(self._path))
 
 
