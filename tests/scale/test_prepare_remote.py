@@ -378,6 +378,33 @@ def test_of_two_plans_at_the_same_time_one_makes_the_store(photos: Path, server:
         same(objects(server, f"{turn}.fds"), sizes[winner])
 
 
+@pytest.mark.parametrize("finished", [False, True], ids=["begun", "finished"])
+def test_a_run_whose_plan_another_one_overwrites_is_refused(
+    finished: bool, photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
+) -> None:
+    """The other one makes its store, of other bytes, in spite of shards that the first has sent since."""
+    server.delay_s = 0.02
+    first = start(*PREP, photos, URL, "--codec", "rgb", "--size", "128", "--workers", "1", stderr=subprocess.PIPE)
+    until(lambda: [*(server.root / "bucket/photos.fds").glob("128/*.mdb")], 60)
+    os.killpg(first.pid, signal.SIGSTOP)
+    server.delay_s = 0.0
+    if finished:
+        fastdata.prep(photos, URL, size=128, workers=2, overwrite=True)
+    else:
+        fastdata.prep_plan(photos, URL, size=128, overwrite=True)
+    os.killpg(first.pid, signal.SIGCONT)
+    said = first.communicate(timeout=90)[1].decode()
+    assert first.returncode == 2 and "the plan at s3://bucket/photos.fds is not that of this fastdata-prep any more" in said
+    if not finished:
+        assert [*(server.root / "bucket/photos.fds").glob("128/*.mdb")]
+        fastdata.prep_run(URL, workers=2, progress="off")
+        fastdata.prep_finish(URL)
+    found = objects(server)
+    late = [name for name in found if finished and name.startswith("work/")]  # a table that was on its way
+    same({name: data for name, data in found.items() if name not in late}, expected)
+    assert len(late) <= 1
+
+
 def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match=r"s3://nowhere/x.fds/manifest.json: there is no such bucket"):
         fastdata.prep(photos, "s3://nowhere/x.fds", size=64)
@@ -436,15 +463,16 @@ def test_what_cannot_be_shuffled_is_listed(tmp_path: Path, server: FaultStore) -
         fastdata.prep(tmp_path / "images.parquet", "s3://bucket/other.fds", order="shuffled")
 
 
-def test_a_shard_that_two_processes_make_with_different_bytes(server: FaultStore, tmp_path: Path) -> None:
+def test_a_shard_that_two_processes_make_with_different_bytes(photos: Path, server: FaultStore, tmp_path: Path) -> None:
     """Such as one that found an input to hang. Whose table comes first has made it, and its bytes stay."""
-    root = server.root / "bucket/photos.fds"
+    root, plan = server.root / "bucket/photos.fds", fastdata.prep_plan(photos, URL, size=128)
+    (tmp_path / "made").mkdir()
 
     def made(data: bytes) -> Made:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.tmp"
+        path = tmp_path / f"made/{len(list((tmp_path / 'made').iterdir()))}.tmp"
         path.write_bytes(data)
         total = file_sum(path)
-        table = json.dumps({"files": {"128": [total.bytes, total.xxh3_128]}})
+        table = json.dumps({"fingerprint": plan.fingerprint, "files": {"128": [total.bytes, total.xxh3_128]}})
         return Made(7, {"128": (path, total)}, table.encode())
 
     def table() -> str:

@@ -97,6 +97,8 @@ def finish(work: Work) -> tuple[str, ...]:
     plan, out, kind = work.plan, work.out, work.kind
     finished = finished_shards(work, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
+        if work.remote is not None:
+            work.remote.check_plan(plan.fingerprint)
         raise PrepError(
             f"{work.place} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
             f"make all that is missing here with fastdata-prep run {work.place}"

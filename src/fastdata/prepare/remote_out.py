@@ -20,7 +20,7 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FastDataError, FormatError, PrepError, StoreError
 from fastdata.prepare.scratch import temporary_folder
-from fastdata.prepare.worker import Made, shard_place, shard_table
+from fastdata.prepare.worker import Made, shard_place, shard_table, strikes_path
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.publish import offsets_table, published_manifest
 from fastdata.remote.replacing import pointed, pointer, prefix, version_of
@@ -30,13 +30,17 @@ from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, clear, 
 from fastdata.store.format import Manifest, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["ANOTHER", "RemoteOut", "check_storage", "opened", "place_of", "strikes_path"]
+__all__ = ["ANOTHER", "RemoteOut", "check_storage", "opened", "place_of"]
 
 StrPath = str | os.PathLike[str]
 
 ANOTHER = (
     "another fastdata-prep is making a store at {}, with other options or inputs, or was killed while it planned it: give another "
     "OUT, or, if it is not running any more, --overwrite"
+)
+OVERRULED = (
+    "the plan at {} is not that of this fastdata-prep any more: another one, with --overwrite, has begun or made a store there. "
+    "Give each its own OUT, or run one after the other"
 )
 
 FEW = 16  # shards, whose tables are asked for one by one; of more, all objects are listed
@@ -62,11 +66,6 @@ def place_of(out: Any) -> Any:
     return out.rstrip("/")
 
 
-def strikes_path(folder: Path, shard: int) -> Path:
-    """Return the path of the list of those inputs of a shard that have cost workers."""
-    return folder / WORK / f"strikes-{shard:05d}.json"
-
-
 def check_storage(storage: Storage | None, *places: Any) -> None:
     """Raise a ValueError if there are options of a client, but none of the places is a URL."""
     if storage and not any(is_url(str(place)) for place in places):
@@ -81,7 +80,6 @@ def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterat
         out: what `place_of` returns.
         storage: options of the client.
         scratch: where to make the folder; None: in the system's folder for temporary files.
-
     """
     if not is_url(out):
         yield None
@@ -312,15 +310,11 @@ class RemoteOut:
         """Send the files of a shard, then its table, which marks it as complete. Files of columns stay in the folder, for `finish`.
 
         Raises:
+            PrepError: another plan has taken the place of this one.
             StoreError: they cannot be sent.
         """
-        table = shard_table(self.folder, made.shard)
-        if not self._send_files(made):
-            self.pull([table])
-        elif self._agent.put_sealed(self._name(table), made.table):
-            self._write(self._name(table), made.table)
-        else:
-            self._check_theirs(table, made)
+        if self._send_files(made):
+            self._send_table(made)
         for name, (path, _) in made.files.items():
             if name == COLUMNS:
                 path.replace(shard_place(self.folder, name, made.shard))
@@ -333,21 +327,42 @@ class RemoteOut:
             place = self._name(shard_place(self.folder, name, made.shard))
             if self._agent.put_file(place, path, total):
                 continue
-            if self._agent.size(self._name(shard_table(self.folder, made.shard))) is not None:
+            if self._is_finished(made):
                 return False
-            self._agent.put_file(place, path, total, replace=True)  # of a lost try with another outcome, such as a timeout
+            self._agent.put_file(place, path, total, replace=True)  # of a lost try with another outcome, or of a plan that is gone
         return True
 
-    def _check_theirs(self, table: Path, made: Made) -> None:
-        """Raise an error if another process has finished a shard with other bytes while its files were sent from here too."""
-        self.pull([table])
-        if not table.exists() or json.loads(table.read_bytes())["files"] != json.loads(made.table)["files"]:
-            table.unlink(missing_ok=True)
-            self._agent.delete([self._name(table)])
+    def _send_table(self, made: Made) -> None:
+        """Send the table of a shard whose files were sent. Another process may have sent its own meanwhile, of the same bytes."""
+        table = shard_table(self.folder, made.shard)
+        name, new = self._name(table), self._agent.put_sealed(self._name(table), made.table)
+        if new or not self._is_finished(made):
+            self._write(name, made.table)
+            if not new:
+                self.push(table)
+        elif json.loads(table.read_bytes())["files"] != json.loads(made.table)["files"]:
+            table.unlink()
+            self._agent.delete([name])
             raise StoreError(
                 f"shard {made.shard} of {self.url} was made twice at the same time, with different bytes; run the same command "
                 "again to make it anew"
             )
+
+    def _is_finished(self, made: Made) -> bool:
+        """Copy the table of a shard into the folder, if there is one, and return whether it is of this plan, which is checked."""
+        table, fingerprint = shard_table(self.folder, made.shard), json.loads(made.table)["fingerprint"]
+        table.unlink(missing_ok=True)
+        self.pull([table])
+        if table.exists() and json.loads(table.read_bytes())["fingerprint"] == fingerprint:
+            return True
+        self.check_plan(fingerprint)
+        return False
+
+    def check_plan(self, fingerprint: str) -> None:
+        """Raise a PrepError if the plan at the URL, or the store if it is finished, has another fingerprint."""
+        data = self._agent.read(f"{WORK}/{PLAN}") or self._agent.read(MANIFEST) or b"{}\n"
+        if json.loads(data.rpartition(b"\n")[0]).get("fingerprint") != fingerprint:
+            raise PrepError(OVERRULED.format(self.url))
 
     def commit(self, manifest: Manifest, places: Mapping[str, Sequence[str]]) -> None:
         """Send the tables of a store, which lie in the folder, and its manifest. Then it is the store at the URL.
@@ -357,8 +372,9 @@ class RemoteOut:
             places: for each variant, what the tables of its shards say of where the records lie.
 
         Raises:
-            PrepError: there is another store now.
+            PrepError: there is another plan, or store, now.
         """
+        self.check_plan(manifest.fingerprint)
 
         def send(name: str) -> None:
             if not self._agent.put_file(name, self.folder / name, manifest.files[name]):

@@ -25,9 +25,8 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.machine import free_memory
 from fastdata.prepare.launchers import local_tasks
 from fastdata.prepare.plan import Work
-from fastdata.prepare.remote_out import strikes_path
 from fastdata.prepare.spawn import take
-from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
+from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard, strikes_path
 from fastdata.remote.session import has_room
 from fastdata.store.files import WORK, unique, write_atomic
 

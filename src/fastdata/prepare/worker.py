@@ -47,6 +47,7 @@ __all__ = [
     "reject_of",
     "shard_place",
     "shard_table",
+    "strikes_path",
 ]
 
 # A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
@@ -189,6 +190,11 @@ def shard_place(out: Path, name: str, shard: int) -> Path:
 def shard_table(out: Path, shard: int) -> Path:
     """Return the path of a finished shard's rows and rejects. The file exists only if the shard is complete."""
     return out / WORK / f"shard-{shard:05d}.json"
+
+
+def strikes_path(folder: Path, shard: int) -> Path:
+    """Return the path of the list of those inputs of a shard that have cost workers."""
+    return folder / WORK / f"strikes-{shard:05d}.json"
 
 
 def _has_memory(error: BaseException | None) -> bool:
