@@ -94,6 +94,40 @@ def tars(work: Path, count: int) -> Path:
     return root
 
 
+def beside(work: Path, count: int, ending: str, text: str) -> Path:
+    """A file for each image, with its path but for the extension."""
+    root = work / f"beside-{count}"
+    for k in range(count):
+        path = (root / name_of(k)).with_suffix(ending)
+        if k % FOLDER == 0:
+            path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return root
+
+
+def masks(work: Path, count: int) -> Path:
+    return beside(work, count, ".png", "")
+
+
+def yolo(work: Path, count: int) -> Path:
+    return beside(work, count, ".txt", "3 0.25 0.5 0.25 0.5\n7 0.5 0.75 0.125 0.25\n")
+
+
+def voc(work: Path, count: int) -> Path:
+    box = "<bndbox><xmin>12</xmin><ymin>30</ymin><xmax>80</xmax><ymax>90</ymax></bndbox>"
+    size = "<size><width>640</width><height>480</height><depth>3</depth></size>"
+    return beside(work, count, ".xml", f"<annotation>{size}{f'<object><name>cat</name>{box}</object>' * 2}</annotation>")
+
+
+def coco(work: Path, count: int) -> Path:
+    images = [{"id": k, "file_name": name_of(k), "height": 480, "width": 640} for k in range(count)]
+    box = {"category_id": 3, "bbox": [12.5, 30.0, 80.25, 90.5], "area": 7262.6, "iscrowd": 0}
+    body = {"categories": [{"id": 3, "name": "cat"}], "images": images}
+    path = work / f"{count}.json"
+    path.write_text(json.dumps({**body, "annotations": [{"id": k, "image_id": k // 2, **box} for k in range(2 * count)]}))
+    return path
+
+
 SOURCES: dict[str, tuple[Callable[[Path, int], Path], dict[str, Any]]] = {
     "folders of classes": (folders, {}),
     "the same, shuffled": (folders, {"order": "shuffled"}),
@@ -104,6 +138,10 @@ SOURCES: dict[str, tuple[Callable[[Path, int], Path], dict[str, Any]]] = {
     "tars": (tars, {}),
     "tars, shuffled": (tars, {"order": "shuffled"}),
     "images in Parquet": (images_in_parquet, {}),
+    "folders, with --masks": (folders, {"masks": masks}),
+    "folders, with --yolo, 2 boxes each": (folders, {"yolo": yolo}),
+    "folders, with --voc, 2 boxes each": (folders, {"voc": voc}),
+    "folders, with --coco, 2 boxes each": (folders, {"coco": coco}),
 }
 
 

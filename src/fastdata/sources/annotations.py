@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.store.column import INSTANCES, Column
 from fastdata.store.format import Labels
@@ -85,7 +85,7 @@ def annotated(source: Source, values: Sequence[Any], problem: str = "") -> Sourc
 
 
 def finished(
-    inputs: SourceList, option: str, columns: Sequence[Column], sources: Sequence[Source], notes: Sequence[str]
+    inputs: SourceList, option: str, columns: Sequence[Column], sources: PackedInputs[Source], notes: Sequence[str]
 ) -> SourceList:
     """Return the list of annotated inputs.
 
@@ -103,7 +103,7 @@ def finished(
     return replace(
         inputs,
         labels=Labels("none"),
-        sources=PackedInputs(sources),
+        sources=sources,
         notes=(*inputs.notes, *notes),
         columns=(*inputs.columns, *columns),
         labelled_by="",
@@ -112,7 +112,7 @@ def finished(
 
 def pair_files(
     inputs: SourceList, option: str, folder: AnyPath, ending: str, leave: frozenset[str] = frozenset()
-) -> tuple[SourceList, list[str], list[Source]]:
+) -> tuple[SourceList, Sequence[str], list[Source]]:
     """Find the file of annotations of each image: the one with the image's path, but for the extension.
 
     Args:
@@ -131,12 +131,12 @@ def pair_files(
     if not folder.is_dir():
         raise PrepError(f"{option} is not a folder; it holds a {ending} file for each image, with the same name")
     walk = Walk(folder, lambda name: name.lower().endswith(ending))
-    names = [
+    names = (
         name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(ending) and name.rpartition("/")[2] not in leave
-    ]
+    )
     files = {_stem(name): name for name in names}
-    stems = [_stem(source.name) for source in inputs.sources]
-    if not files.keys() & set(stems):
+    found = Packed(files.get(_stem(source.name), "") for source in inputs.sources)
+    if not any(found):
         first = next(iter(files.values()), "missing")
         raise PrepError(
             f"{option}: no {ending} file there belongs to an image: the first image is {inputs.sources[0].name}, the first file is "
@@ -144,9 +144,10 @@ def pair_files(
         )
     if is_inside(folder, inputs.root):
         inputs = replace(inputs, skipped=inputs.skipped - Counter({ending: len(files)}))
-    images = set(stems)
-    unpaired = [Source(f"{folder.name}/{name}", -1, -1, "no-image") for stem, name in files.items() if stem not in images]
-    return replace(inputs, notes=(*inputs.notes, *walk.notes())), [files.get(stem, "") for stem in stems], unpaired
+    for source in inputs.sources:
+        files.pop(_stem(source.name), None)
+    unpaired = [Source(f"{folder.name}/{name}", -1, -1, "no-image") for name in files.values()]
+    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, unpaired
 
 
 def _stem(name: str) -> str:

@@ -18,6 +18,7 @@ from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, was
 from fastdata.sources.inputs import Source, SourceList, read_bytes
+from fastdata.sources.packed import PackedInputs
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of
 
@@ -57,20 +58,20 @@ def with_coco(inputs: SourceList, path: AnyPath, *, reject_boxes: bool) -> Sourc
     """
     coco = _read(path)
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
-    columns, sources, counts = _columns(coco), list[Source](), Counter[str]()
+    columns, sources, counts = _columns(coco), PackedInputs[Source](), Counter[str]()
     check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
     for image in coco.images:
         name = image["file_name"]
         source = by_name.pop(os.path.normpath(name), Source(name, -1, -1, "missing"))
         counts["empty"] += not coco.annotations[image["id"]]
         sources.append(annotated(source, *_values(coco, columns, image, check, counts)))
-    unlisted = [annotated(source, (), "not-annotated") for source in by_name.values()]
-    if len(unlisted) == len(inputs.sources):
+    sources.extend(annotated(source, (), "not-annotated") for source in by_name.values())
+    if len(by_name) == len(inputs.sources):
         raise PrepError(
             f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {coco.images[0]['file_name']}, "
             f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
         )
-    return finished(inputs, f"--coco {path}", columns, sources + unlisted, [*_notes(coco, counts), *check.notes()])
+    return finished(inputs, f"--coco {path}", columns, sources, [*_notes(coco, counts), *check.notes()])
 
 
 def _read(path: AnyPath) -> _Coco:

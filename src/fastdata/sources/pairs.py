@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside
@@ -47,17 +46,18 @@ def with_masks(
         by_stem[mask_stem.removesuffix(suffix) if mask_stem.endswith(suffix) else f"{mask_stem}\0"].append((name, size, problem))
     if not any(s.place for s in inputs.sources) and is_inside(masks, inputs.root):
         raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
-    stems = {stem(source.name) for source in inputs.sources}
-    if not stems & set(by_stem):
+    if not any(stem(source.name) in by_stem for source in inputs.sources):
         image, mask = inputs.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
         raise PrepError(
             f"no mask in {masks} belongs to an image: the first image is {image}, the first mask {mask}; names must be equal but "
             "for the extension and --mask-suffix, such as --mask-suffix _mask"
         )
-    unpaired = sorted(file for of, files in by_stem.items() if of not in stems for file in files)
-    sources = (_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources)
-    alone = (Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in unpaired)
-    return replace(inputs, sources=PackedInputs(chain(sources, alone)))
+    sources = PackedInputs(_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources)
+    for source in inputs.sources:
+        by_stem.pop(stem(source.name), None)
+    unpaired = sorted(file for files in by_stem.values() for file in files)
+    sources.extend(Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in unpaired)
+    return replace(inputs, sources=sources)
 
 
 def _with_mask(source: Source, masks: list[tuple[str, int, str]]) -> Source:

@@ -18,7 +18,8 @@ from xml.parsers import expat
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, pair_files
-from fastdata.sources.inputs import SourceList, read_bytes
+from fastdata.sources.inputs import Source, SourceList, read_bytes
+from fastdata.sources.packed import PackedInputs
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of
 
@@ -65,12 +66,15 @@ class _Element:
 
 @dataclass
 class _Image:
-    """What a file says: (height, width), boxes (x1, y1, x2, y2), the name of each, and its flags."""
+    """What a file says: (height, width), boxes (x1, y1, x2, y2), the name of each, and its flags.
 
-    size: list[int]
-    boxes: list[list[float]]
-    names: list[str]
-    flags: dict[str, list[bool]]
+    Without a file, there is no size.
+    """
+
+    size: list[int] = field(default_factory=list)
+    boxes: list[list[float]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    flags: dict[str, list[bool]] = field(default_factory=lambda: {flag: [] for flag in FLAGS})
 
 
 def with_voc(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> SourceList:
@@ -89,14 +93,14 @@ def with_voc(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> Sour
     option = f"--voc {folder}"
     inputs, files, unpaired = pair_files(inputs, option, folder, ".xml")
     counts = Counter[str]()
-    images = [_read(folder, name, counts) if name else None for name in files]
-    names = sorted({name for image in images if image is not None for name in image.names})
+    images = PackedInputs(_read(folder, name, counts) if name else _Image() for name in files)
+    names = sorted({name for image in images for name in image.names})
     number = {name: k for k, name in enumerate(names)}
     check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
     flags = [Column(flag, "bool", many=True, group=INSTANCES) for flag in FLAGS]
-    sources = []
+    sources = PackedInputs[Source]()
     for source, image in zip(inputs.sources, images, strict=True):
-        if image is None:
+        if not image.size:
             sources.append(annotated(source, (), "not-annotated"))
             continue
         boxes, keep, problem = check.check(image.boxes, image.size[1], image.size[0])
@@ -104,7 +108,8 @@ def with_voc(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> Sour
         values = [image.size, boxes, *([one[k] for k in keep] for one in chosen)]
         sources.append(annotated(source, values, problem))
     columns = [SOURCE_SIZE, BOXES, category_column(names), *flags]
-    return finished(inputs, option, columns, sources + unpaired, [*_notes(counts), *check.notes()])
+    sources.extend(unpaired)
+    return finished(inputs, option, columns, sources, [*_notes(counts), *check.notes()])
 
 
 def _notes(counts: Counter[str]) -> Iterator[str]:
@@ -131,7 +136,7 @@ def _read(folder: AnyPath, name: str, counts: Counter[str]) -> _Image:
     size = [sizes.number(side) for side in ("height", "width")]
     if not all(side >= 1 and side == int(side) for side in size):
         raise sizes.error(f"<size> must be whole numbers of pixels, but width is {size[1]:g} and height {size[0]:g}")
-    image = _Image([int(side) for side in size], [], [], {flag: [] for flag in FLAGS})
+    image = _Image([int(side) for side in size])
     for one in root.inner:
         if one.tag == "object":
             _add(image, one, counts)

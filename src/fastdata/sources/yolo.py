@@ -15,7 +15,8 @@ from typing import Any
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, pair_files
-from fastdata.sources.inputs import SourceList, read_bytes
+from fastdata.sources.inputs import Source, SourceList, read_bytes
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.yaml_subset import read_keys
 from fastdata.store.column import SOURCE_SIZE, mirror_order
 from fastdata.words import number_of
@@ -75,7 +76,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> Sou
     columns = [SOURCE_SIZE, BOXES, category_column(dataset.names)]
     if dataset.points:
         columns.append(keypoint_column(dataset.points, dataset.point_names))
-    sources, polygons, empty = [], 0, 0
+    sources, polygons, empty = PackedInputs[Source](), 0, 0
     for source, name in zip(inputs.sources, files, strict=True):
         found = _read(folder / name, dataset) if name else _Objects()
         boxes, keep, problem = check.check(found.boxes, 1, 1)
@@ -85,8 +86,9 @@ def with_yolo(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> Sou
         sources.append(annotated(source, values, problem))
         polygons += found.polygons
         empty += bool(name) and not found.boxes
+    sources.extend(unpaired)
     notes = _notes(dataset, polygons, files.count(""), empty)
-    return finished(inputs, option, columns, sources + unpaired, [*notes, *check.notes()])
+    return finished(inputs, option, columns, sources, [*notes, *check.notes()])
 
 
 def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[str]:
