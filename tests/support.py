@@ -86,9 +86,23 @@ def members(group: int) -> list[int]:
     return _living(2, group)
 
 
-def children(pid: int) -> list[int]:
-    """The living children of a process."""
-    return _living(1, pid)
+def children(pid: int, *, zombies: bool = False) -> list[int]:
+    """The living children of a process. zombies: and those that have ended, for which it has not waited."""
+    return _living(1, pid, zombies=zombies)
+
+
+def fetchers(cache: Path) -> list[int]:
+    """The processes that fetch for a cache of remote stores."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  as below
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(cache) in words and any(b"fastdata.remote.fetcher" in word for word in words):
+            found.append(int(pid))
+    return found
 
 
 def worker_processes() -> set[int]:
@@ -96,7 +110,7 @@ def worker_processes() -> set[int]:
     return {int(process.pid or 0) for process in multiprocessing.active_children()}
 
 
-def _living(field: int, value: int) -> list[int]:
+def _living(field: int, value: int, *, zombies: bool = False) -> list[int]:
     """Processes with that value in a field of /proc/<pid>/stat, counted from the state behind the name."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  every test asks twice, and a Path is slow
@@ -105,7 +119,7 @@ def _living(field: int, value: int) -> list[int]:
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if int(fields[field]) == value and fields[0] not in b"ZX":
+        if int(fields[field]) == value and (zombies or fields[0] not in b"ZX"):
             found.append(int(pid))
     return found
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ import stores
 from fastdata.errors import StoreError
 from fastdata.remote.cache import Cache, CacheFullError, place_bytes
 from fastdata.remote.places import record_places
+from fastdata.remote.schedule import Schedules
+from fastdata.remote.stores import RemoteStore
 from fastdata.remote.url import is_url, parse_bytes
+from fastdata.shared_memory import SharedArray
 from fastdata.store.files import shard_file
 from fastdata.store.store import Store
 
@@ -61,6 +65,27 @@ def test_without_a_schedule_what_was_read_longest_ago_goes(tmp_path: Path) -> No
     os.utime(cache.folder / "f" / "v" / "shard-a.mdb", (9, 9))
     put(cache, "d", 300)
     assert names(cache) == {"a", "c", "d"}
+
+
+def test_what_was_read_before_the_clock_was_set_back_goes_first(tmp_path: Path) -> None:
+    """Else it would stay for years, and the room for all that is read now would be what it leaves."""
+    cache = Cache(tmp_path / "c", 1000)
+    later = time.time() + 1e8
+    for name in "ab":
+        os.utime(put(cache, name, 300), (later, later))
+    for name in "cde":
+        put(cache, name, 300)
+    assert names(cache) == {"c", "d", "e"}
+
+
+def test_a_store_that_is_opened_again_is_scheduled_anew() -> None:
+    """What a Loader had scheduled before hid the uses that come sooner."""
+    clock = SharedArray(3, np.int64)
+    schedules, who = Schedules(), clock.__getstate__()[:3]
+    opened = [RemoteStore(object(), stores.store(), 1) for _ in range(2)]  # type: ignore[arg-type]
+    for store, first in zip(opened, (500, 20), strict=True):
+        schedules.extend(0, who, store, "96", [(0, first, first + 10)], restart=True)
+        assert schedules.next_use(store.file("96", 0)) == first
 
 
 def test_a_shard_that_a_reader_maps_stays(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastdata.errors import MachineError
 
-__all__ = ["available_cores", "free_memory", "free_shared_memory", "room"]
+__all__ = ["available_cores", "free_memory", "free_shared_memory", "is_stopped", "room"]
 
 CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -80,6 +80,14 @@ def free_shared_memory(folder: Path = Path("/dev/shm")) -> int | None:
         return shutil.disk_usage(folder).free
     except OSError:
         return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped, as by SIGSTOP or a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
 
 
 def _groups(cgroup: Path, own: Path, controller: str) -> list[Path]:

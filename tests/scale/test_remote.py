@@ -37,7 +37,7 @@ from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
 from faults import LIES, FaultServer, serving
 from reference import lanes
-from support import tree, until, write_pictures
+from support import fetchers, tree, until, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
@@ -441,12 +441,12 @@ def test_a_cache_that_is_too_small_is_refused_with_a_size_that_works(many: Path,
     least = int(str(refused.value).partition("give cache_size=")[2].split()[0])
     total = sum(s.bytes for s in read_manifest(many).variants[0].shards)
     assert least < total / 3
-    dataset = LMDBDataset(url, cache=tmp_path / "least", cache_size=least)
+    dataset = LMDBDataset(url, cache=cache, cache_size=least)  # the same process fetches
     most, end = [0], threading.Event()
 
     def watch() -> None:
         while not end.wait(0.002):
-            most[0] = max(most[0], used(tmp_path / "least"))
+            most[0] = max(most[0], used(cache))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -517,18 +517,6 @@ for batch in loader:
 """
 
 
-def fetchers(cache: Path) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.fsencode(cache) in words and any(b"fastdata.remote.fetcher" in word for word in words):
-            found.append(int(folder.name))
-    return found
-
-
 def test_the_fetcher_ends_with_a_trainer_that_is_killed(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.rate = 2_000_000
     trainer = start(TRAINER, server.url + "/many.fds", tmp_path / "cache", start_new_session=True)
@@ -541,6 +529,33 @@ def test_the_fetcher_ends_with_a_trainer_that_is_killed(many: Path, server: Faul
         time.sleep(0.1)
     assert not fetchers(tmp_path / "cache")
     valid(tmp_path / "cache", many, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_fetcher_that_is_ended_leaves_no_part_of_a_file(number: int, server: FaultServer, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    server.delay_s = 0.2
+    with Loader(LMDBDataset(server.url + "/many.fds", cache=cache), 4, num_workers=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        until(lambda: [*cache.glob("*/*/*.tmp")])  # which is fetched ahead
+        (process,) = fetchers(cache)
+        os.kill(process, number)
+        until(lambda: not fetchers(cache))
+        assert not [*cache.glob("*/*/*.tmp")]
+
+
+def test_a_fetcher_that_is_stopped_is_named_and_its_answer_comes_when_it_goes_on(
+    many: Path, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    (process,) = fetchers(tmp_path / "cache")
+    monkeypatch.setattr("fastdata.remote.wire.PATIENCE_S", 0.1)
+    os.kill(process, signal.SIGSTOP)
+    advice = rf"the process that fetches for .*cache was stopped \(SIGSTOP\), and is waited for; kill -CONT {process} lets it go on"
+    with subprocess.Popen(["/bin/sh", "-c", f"sleep 1; kill -CONT {process}"]), pytest.warns(UserWarning, match=advice):
+        image = dataset[0][0]
+    assert image.equal(LMDBDataset(many)[0][0])
 
 
 def test_a_fetcher_that_is_killed_is_replaced(many: Path, server: FaultServer, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Source
 from fastdata.loader.slots import ALIGN, HELD, Slots
+from fastdata.machine import is_stopped
 from fastdata.shared_memory import SharedArray
 from fastdata.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
@@ -164,17 +164,10 @@ def _kill_at_exit() -> None:
 
 def _what_they_do(workers: Sequence[Any]) -> str:
     """Say why workers may not answer, and what to do."""
-    if stopped := [str(worker.pid) for worker in workers if _is_stopped(worker.pid)]:
+    if stopped := [str(worker.pid) for worker in workers if is_stopped(worker.pid)]:
         return f"worker {', '.join(stopped)} was stopped (SIGSTOP); kill -CONT {' '.join(stopped)} lets it go on"
     pids = ", ".join(str(worker.pid) for worker in workers)
     return f"the workers ({pids}) make it, or wait for storage or for a lock; py-spy dump --pid {workers[0].pid} shows where"
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False
 
 
 class Workers(Engine):

@@ -84,7 +84,7 @@ class Turn:
 
 
 class Cache:
-    """A folder of shards that takes at most `limit` bytes.
+    """A folder of shards that takes at most `limit` bytes. `asked` may be changed later.
 
     Args:
         folder: created if it does not exist.
@@ -98,11 +98,11 @@ class Cache:
 
     def __init__(self, folder: Path, limit: int | None = None, kept: str = SHARDS, item: str = "shard") -> None:
         self.folder = folder
-        self.limit = limit
+        self.asked = limit
         self._kept = kept
         self._item = item
         self._writing = set[Path]()
-        self._disk_is_full = False
+        self._disk_took: int | None = None  # when it was full
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -119,6 +119,11 @@ class Cache:
                 "give an empty or a new folder"
             )
         write_atomic(self.folder / MARK, TAG, durable=False)
+
+    @property
+    def limit(self) -> int | None:
+        """The most bytes of all shards together: those that were asked for, or those that a full disk has taken."""
+        return min((limit for limit in (self.asked, self._disk_took) if limit is not None), default=None)
 
     def files(self) -> list[Path]:
         """Return all shards, those that are being fetched included."""
@@ -186,7 +191,7 @@ class Cache:
 
     def _make_room(self, descriptor: int, size: int, next_use: NextUse, spared: Spared | None, wait_s: float) -> None:
         """Give a file its size once there is room for it."""
-        if self.limit is not None and size > self.limit and not self._disk_is_full:
+        if self.limit is not None and size > self.limit and self._disk_took is None:
             raise CacheFullError(f"cache_size is {self.limit}, but one {self._item} takes {size} bytes: make cache_size larger")
         began = time.monotonic()
         while True:
@@ -215,7 +220,7 @@ class Cache:
         used, limit = human_bytes(self.used()), human_bytes(self.limit)
         return (
             f"the cache {self.folder} is full: a {self._item} needs {human_bytes(size)}, and readers use all of the {used} in it; "
-            + ("the disk is full" if self._disk_is_full else f"cache_size is {limit}: make it larger")
+            + ("the disk is full" if self._disk_took is not None else f"cache_size is {limit}: make it larger")
         )
 
     def _evict(self, missing: int, next_use: NextUse, spared: Spared | None, *, any_other: bool) -> tuple[int, bool]:
@@ -231,7 +236,7 @@ class Cache:
         for path in self.files():
             try:
                 if path not in self._writing:
-                    uses.append((next_use(path) if path.suffix == ".mdb" else float("inf"), -path.stat().st_mtime, path))
+                    uses.append((next_use(path) if path.suffix == ".mdb" else float("inf"), -_last_read(path), path))
             except FileNotFoundError:
                 continue
         freed = held = 0
@@ -266,8 +271,7 @@ class Cache:
         """Take what the cache has now for its limit: the disk is full."""
         with self._locked():
             written = sum(_size(path, written=True) for path in self.files())
-        self.limit = written if self.limit is None else min(written, self.limit)
-        self._disk_is_full = True
+        self._disk_took = written if self._disk_took is None else min(written, self._disk_took)
 
     def drop_dead(self) -> None:
         """Remove files that killed processes have not finished."""
@@ -301,6 +305,12 @@ def _size(path: Path, *, written: bool = False) -> int:
         return path.stat().st_blocks * 512 if written else path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _last_read(path: Path) -> float:
+    """Return when a shard was last mapped; 0: nobody knows, since the clock was set back later."""
+    found = path.stat().st_mtime
+    return found if found <= time.time() else 0.0
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

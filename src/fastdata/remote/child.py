@@ -17,7 +17,7 @@ from typing import Any
 
 from fastdata import errors
 from fastdata.errors import FastDataError, MissingExtraError, RemoteError, StoreError
-from fastdata.remote.wire import Message, receive, send
+from fastdata.remote.wire import Message, answer_of, receive, send
 
 __all__ = ["Child", "main"]
 
@@ -109,7 +109,7 @@ class Child:
 
     def _answer(self, connection: socket.socket) -> Message:
         try:
-            found = receive(connection)
+            found = answer_of(self._process.pid, connection, f"the process that talks to {self._at}")
         except (OSError, EOFError):
             raise self._ended() from None
         if "error" in found.body:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from fastdata import errors
 from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
 from fastdata.remote.cache import OPENING
-from fastdata.remote.wire import Message, address_of, is_own, receive, send
+from fastdata.remote.wire import Message, address_of, answer_of, is_own, peer, send
 
 __all__ = ["ask"]
 
@@ -56,8 +57,8 @@ def _ask(folder: Path, body: dict[str, Any]) -> Message:
     for attempt in range(TRIES):
         connection = _connected(folder)
         try:
-            send(connection, Message(body))
-            found = receive(connection)
+            send(connection, Message({**body, "process": os.getpid()}))
+            found = answer_of(peer(connection)[0], connection, f"the process that fetches for {folder}")
         except (OSError, EOFError) as error:
             _forget(folder)
             if lacking(error):
@@ -120,6 +121,9 @@ def _connect(folder: Path) -> socket.socket:
 def _start(folder: Path, address: str) -> subprocess.Popen[bytes]:
     if find_spec("obstore") is None:
         raise MissingExtraError("obstore")
+    for ended in [process for process in _started if process.poll() is not None]:  # which is a zombie until then
+        with suppress(ValueError):  # another thread has
+            _started.remove(ended)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     log = folder / LOG
     flags = os.O_WRONLY | os.O_APPEND | OPENING

@@ -53,6 +53,8 @@ class Fetcher:
         self._singles = ThreadPoolExecutor(REQUESTS)
         self._ranges = _Ranges()
         self._stores: dict[tuple[str, int], RemoteStore] = {}  # by root and version
+        self._limits: dict[int, int] = {}  # the bytes of the cache that each process allows
+        self._opened = set[int]()  # processes that have opened a store since then
         self._lock = threading.Lock()
         self._answers: dict[str, Callable[[int, dict[str, Any]], Message]] = {
             "open": self._open,
@@ -74,8 +76,10 @@ class Fetcher:
             return Message({"error": "RemoteError", "message": f"the fetcher failed: {type(error).__name__}: {error}"})
 
     def gone(self, reader: int) -> None:
-        """Forget the schedule of a reader that has ended."""
+        """Forget the schedule of a reader that has ended, and what its process allowed if that has ended too."""
         self._schedules.drop(reader)
+        with self._lock:
+            self._set_limit()
 
     def stop(self) -> None:
         """Remove files that are not complete."""
@@ -86,6 +90,7 @@ class Fetcher:
         root = os.fspath(store.root)
         with self._lock:
             self._stores[root, store.version] = store
+            self._opened.add(asked["process"])
         return Message({"root": root, "version": store.version})
 
     def _store(self, asked: dict[str, Any]) -> RemoteStore:
@@ -94,10 +99,19 @@ class Fetcher:
             what = asked["root"], asked["version"]
             if what not in self._stores:
                 self._stores[what] = RemoteStore(Bucket(asked["url"], asked["storage"]), Path(asked["root"]), asked["version"])
-            limit = asked["limit"]
-            if limit is not None and (self._cache.limit is None or limit < self._cache.limit):
-                self._cache.limit = limit
+            if asked["limit"] is not None and not asked["memory"]:
+                process, limit = asked["process"], asked["limit"]
+                if process in self._opened:  # perhaps with more room, since there was too little
+                    self._opened.discard(process)
+                    self._limits.pop(process, None)
+                self._limits[process] = min(limit, self._limits.get(process, limit))
+                self._set_limit()
             return self._stores[what]
+
+    def _set_limit(self) -> None:
+        """Let the cache take what all processes allow."""
+        self._limits = {process: limit for process, limit in self._limits.items() if Path(f"/proc/{process}").exists()}
+        self._cache.asked = min(self._limits.values(), default=None)
 
     def _take(self, reader: int, asked: dict[str, Any]) -> Message:
         store = self._store(asked)
@@ -244,7 +258,8 @@ def main(address: str, folder: str) -> None:
     allow_files(1 << 16)
     fetcher = Fetcher(Path(folder))
     readers = _Readers(fetcher)
-    signal.signal(signal.SIGTERM, lambda *_: _end(fetcher))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: _end(fetcher))
     listener.listen()
     last = time.monotonic() + FIRST_S - GRACE_S
     while time.monotonic() < last + GRACE_S:

@@ -102,7 +102,7 @@ class Schedules:
             self._owners[name] = owner
             found = self._readers[name]
             if restart:
-                for path in [path for path, shard in found.shards.items() if shard[:2] == (store, variant)]:
+                for path in [path for path, (of, its, _) in found.shards.items() if (of.root, its) == (store.root, variant)]:
                     del found.shards[path], found.uses[path]
             for shard, first, last in uses:
                 path = store.file(variant, shard)

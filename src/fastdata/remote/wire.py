@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Mapping
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata._version import __version__
+from fastdata.errors import warn_user
+from fastdata.machine import is_stopped
 
-__all__ = ["Message", "address_of", "is_own", "receive", "send"]
+__all__ = ["Message", "address_of", "answer_of", "is_own", "peer", "receive", "send"]
 
 HEADER = struct.Struct("<IQ")  # bytes of the JSON, and of what follows it
+PATIENCE_S = 30.0  # for an answer, before it is looked at whether the other process was stopped
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_", "FASTDATA_")  # variables that make clients differ
 
 
@@ -65,6 +69,26 @@ def receive(connection: socket.socket) -> Message:
         raise
 
 
+def answer_of(process: int, connection: socket.socket, what: str) -> Message:
+    """Wait for the answer of a process, and warn the user if that was stopped.
+
+    Args:
+        process: its number.
+        connection: to it.
+        what: it is called in the warning.
+
+    Raises:
+        EOFError, OSError: as `receive` does.
+    """
+    poll, told = select.poll(), False
+    poll.register(connection, select.POLLIN)
+    while not poll.poll(1000 * PATIENCE_S):
+        if not told and is_stopped(process):
+            told = True
+            warn_user(f"{what} was stopped (SIGSTOP), and is waited for; kill -CONT {process} lets it go on")
+    return receive(connection)
+
+
 def _read(connection: socket.socket, size: int) -> bytearray:
     found = bytearray(size)
     view = memoryview(found)
@@ -84,7 +108,12 @@ def address_of(folder: Path, environment: Mapping[str, str] = os.environ) -> str
     return "\0fastdata-" + hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
 
 
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process at the other end, and its user."""
+    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user
+
+
 def is_own(connection: socket.socket) -> bool:
     """Return whether the process at the other end is of the same user."""
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return bool(user == os.getuid())
+    return peer(connection)[1] == os.getuid()
