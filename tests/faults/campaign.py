@@ -38,7 +38,7 @@ if __name__ == "__main__":
 import cv2  # noqa: E402
 import torch  # noqa: E402
 
-from rounds import NAMES, apart, one_round, rounds  # noqa: E402
+from rounds import NAMES, apart, lacking, one_round, rounds  # noqa: E402
 from target import TARGETS, Problem, Target  # noqa: E402
 
 __all__ = ["Outcome", "State", "attack", "load_targets"]
@@ -299,8 +299,14 @@ def main() -> int:
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     remove_dead()
-    targets = load_targets()
-    names = [n for n in (*targets, *NAMES) if not arguments.target or any(Path(n).match(pattern) for pattern in arguments.target)]
+    wanted = arguments.target
+    targets = {} if wanted and {*wanted} <= {*NAMES} else load_targets()  # which need packages that rounds do not
+    names = [n for n in (*targets, *NAMES) if not wanted or any(Path(n).match(pattern) for pattern in wanted)]
+    for name in filter(lacking, names):
+        print(f"{name:24} skipped: {lacking(name)} is not installed", flush=True)
+    names = [name for name in names if not lacking(name)]
+    if not names:
+        parser.error(f"--target is {', '.join(wanted)}: nothing of that name can run here")
     if arguments.case is not None:
         if names[0] in NAMES:
             print(apart(lambda: one_round(names[0], arguments.seed, arguments.case, arguments.size)))

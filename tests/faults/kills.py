@@ -6,6 +6,7 @@ process go on. It raises an AssertionError if that ends otherwise than a run tha
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -28,18 +29,20 @@ import fastdata
 import runs
 import stores
 import test_node_memory
-from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
+from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, StoreError, TokenDataset
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.parallel.world import World
 from fastdata.store.files import sum_of
 from fastdata.store.verify import verify
+from load import WAYS, documents
 from support import PREP, children, members, run, start, tree, until, write_pictures
 
-__all__ = ["KILLS", "Round", "one"]
+__all__ = ["KILLS", "ORPHANS", "Round", "disturb", "end_of", "forked", "killed", "lose", "one", "photos", "two_epochs"]
 
 KILL, STOP, SEGV = signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENT = 60.0  # seconds for what takes a tenth of one: six tests may share two cores
+LONGEST = 240  # seconds for a round
 ORPHANS = 20.0  # seconds until the children of a killed process are gone
 
 Round = Callable[[Random, Path, Counter[str]], None]
@@ -90,22 +93,23 @@ def prepared() -> tuple[dict[str, bytes | None], float]:
 
 
 def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float, sent: Counter[str]) -> None:
-    """Wait, and send a signal to a worker, to the parent, or to all. Wait until all have ended, or let those that go on end."""
+    """Wait, and send a signal to a child, to the parent, or to all. Wait until all have ended, or let those that go on end."""
     end = time.monotonic() + rng.uniform(0, 0.7 * seconds)
     while time.monotonic() < end and process.poll() is None:
         time.sleep(0.005)
+    others = children(process.pid)  # also those that have a group of their own
     what = rng.random()
     if what < 0.3:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, KILL)
             sent["SIGKILL"] += 1
     elif what < 0.6:
-        for child in children(process.pid)[:1]:
+        for child in others[:1]:
             send(child, rng.choice((KILL, SEGV, STOP)), sent)
     else:
         send(process.pid, rng.choice((KILL, KILL, STOP, *ASKING)), sent)
     process.wait(PATIENT)
-    until(lambda: not members(process.pid), ORPHANS)
+    until(lambda: not members(process.pid) and not any(Path(f"/proc/{pid}").exists() for pid in others), ORPHANS)
 
 
 @killed
@@ -171,8 +175,13 @@ def forked(work: Callable[[Callable[[Any], None]], None]) -> Iterator[tuple[int,
         finally:
             os._exit(0)
     os.close(theirs)
-    with os.fdopen(ours) as lines:
-        yield pid, lines
+    try:
+        with os.fdopen(ours) as lines:
+            yield pid, lines
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, KILL)
+        raise
 
 
 def end_of(pid: int) -> None:
@@ -181,9 +190,12 @@ def end_of(pid: int) -> None:
     until(lambda: not members(pid), ORPHANS)
 
 
-def loader(*, ram: bool) -> Loader:
-    dataset = RAMDataset if ram else LMDBDataset
-    return Loader(dataset(stores.store("jpeg", size=48), crop=RandomResizedCrop(16)), 4, shuffle=True, num_workers=2, seed=5)
+def loader(dataset: Any, **options: Any) -> Loader:
+    return Loader(dataset, 4, **{"shuffle": True, "num_workers": 2, "seed": 5, **options})
+
+
+def images(make: Any = LMDBDataset) -> Any:
+    return make(stores.store("jpeg", size=48), crop=RandomResizedCrop(16))
 
 
 def batches(made: Loader, epoch: int) -> Iterator[str]:
@@ -192,30 +204,46 @@ def batches(made: Loader, epoch: int) -> Iterator[str]:
         yield f"{batch.ids.tolist()} {hash_of(batch)}"
 
 
+def two_epochs(made: Loader) -> list[list[str]]:
+    """The batches of two epochs."""
+    return [list(batches(made, epoch)) for epoch in range(2)]
+
+
 def hash_of(batch: Any) -> str:
     return sum_of(b"".join(part.contiguous().numpy().tobytes() for part in batch)).xxh3_128
 
 
-@cache
-def epochs() -> list[list[str]]:
-    """The batches of two epochs, made without workers."""
-    made = Loader(LMDBDataset(stores.store("jpeg", size=48), crop=RandomResizedCrop(16)), 4, shuffle=True, num_workers=0, seed=5)
-    return [list(batches(made, epoch)) for epoch in range(2)]
+def lose(
+    rng: Random,
+    sent: Counter[str],
+    make: Callable[[], Loader],
+    expected: list[list[str]],
+    victims: Callable[[int], list[int]] = children,
+    deadly: Sequence[int] = (KILL, SEGV, STOP),
+) -> str:
+    """A signal to a process that loads two epochs, or to one that works for it.
 
+    A worker that is lost is an error, and the next pass is whole; one that was stopped only makes it later.
 
-def _load(rng: Random, sent: Counter[str], *, ram: bool) -> None:
-    """A worker that is lost is an error, and the next pass is whole; one that was stopped only makes it later."""
-    expected = epochs()
+    Args:
+        make: makes the Loader.
+        expected: its batches.
+        victims: returns the processes that work for a process.
+        deadly: the signals that these get.
+
+    Returns:
+        The error of a pass that was lost, or "".
+    """
 
     def work(say: Callable[[Any], None]) -> None:
-        made = loader(ram=ram)
+        made = make()
         for epoch in (0, 1):
             say("epoch")
             try:
                 for line in batches(made, epoch):
                     say(line)
-            except (LoaderError, RuntimeError) as error:
-                say(f"lost {type(error).__name__}")
+            except (LoaderError, RuntimeError, StoreError) as error:
+                say(f"lost {error!r}")
                 for line in batches(made, epoch):  # the next pass
                     say(f"again {line}")
         made.close()
@@ -224,10 +252,10 @@ def _load(rng: Random, sent: Counter[str], *, ram: bool) -> None:
     with forked(work) as (pid, lines):
         seen = [lines.readline() for _ in range(rng.randrange(1, 14))]
         time.sleep(rng.uniform(0, 0.02))
-        workers = children(pid)
+        workers = victims(pid)
         to_parent = rng.random() < 0.4 or not workers
         victim = pid if to_parent else rng.choice(workers)
-        send(victim, rng.choice((KILL, STOP, *ASKING)) if to_parent else rng.choice((KILL, SEGV, STOP)), sent)
+        send(victim, rng.choice((KILL, STOP, *ASKING)) if to_parent else rng.choice(deadly), sent)
         seen += list(lines)
         end_of(pid)
     found = [line.rstrip("\n") for line in seen]
@@ -239,28 +267,64 @@ def _load(rng: Random, sent: Counter[str], *, ram: bool) -> None:
     elif not to_parent:
         raise AssertionError(f"the pass did not end: {found[-1:]}")
     until(lambda: not left_by([pid, *workers]), ORPHANS)
+    return next((line for line in found if line.startswith("lost")), "")
 
 
 @killed
 def loading(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    _load(rng, sent, ram=False)
+    lose(rng, sent, lambda: loader(images()), two_epochs(loader(images(), num_workers=0)))
 
 
 @killed
 def loading_from_memory(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    _load(rng, sent, ram=True)
+    lose(rng, sent, lambda: loader(images(RAMDataset)), two_epochs(loader(images(), num_workers=0)))
+
+
+@killed
+def loading_tokens(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    """A process that makes batches of tokens is killed; from its last state, another one makes the rest."""
+    mode, ends = rng.choice(WAYS)
+    make = rng.choice((TokenDataset, RAMDataset))
+
+    def made() -> Loader:
+        return loader(make(documents(), block_size=64, mode=mode, documents=ends))
+
+    expected = two_epochs(made())
+
+    def work(say: Callable[[Any], None]) -> None:
+        one = made()
+        one.load_state_dict(state)
+        while one.state_dict()["epoch"] < 2:
+            for batch in one:
+                say(json.dumps([f"{batch.ids.tolist()} {hash_of(batch)}", one.state_dict()]))
+
+    state, found = made().state_dict(), list[str]()
+    for last in (False, False, True):
+        with forked(work) as (pid, lines):
+            seen = [lines.readline() for _ in range(rng.randrange(1, 14))]
+            if not last:
+                send(pid, rng.choice((KILL, STOP, *ASKING)), sent)
+            said = [line for line in (*seen, *lines) if line.startswith("[")]
+            end_of(pid)
+        for line in said:
+            batch, state = json.loads(line)
+            found.append(batch)
+    assert found == expected[0] + expected[1], "other batches"
 
 
 @killed
 def memory_of_ranks(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    """Of three ranks that load one memory, one is killed."""
+    """Of three ranks that load one memory, one is killed, or stopped for a while."""
     copy = test_node_memory.fresh(folder)
     want = test_node_memory.stored_sum(copy)
     with test_node_memory.ranks() as begin:
         alive = [begin(copy, slow=rng.random() / 4) for _ in range(3)]
         time.sleep(rng.uniform(0, 1.5))
-        alive.pop(rng.randrange(3)).kill()
-        sent["SIGKILL"] += 1
+        number = rng.choice((KILL, STOP, SEGV, signal.SIGTERM))
+        victim = rng.choice(alive)
+        send(victim.pid, number, sent)
+        if number != STOP:
+            alive.remove(victim)
         assert {rank.sum() for rank in alive} == {want}, "other bytes"
 
 
@@ -319,4 +383,11 @@ def training(rng: Random, folder: Path, sent: Counter[str]) -> None:
 def one(name: str, seed: int, number: int, sent: Counter[str]) -> None:
     """Run a round again from its numbers."""
     with tempfile.TemporaryDirectory(prefix="fastdata-kill-") as folder:
+        signal.signal(signal.SIGALRM, _late)
+        signal.alarm(LONGEST)
         KILLS[name](Random(f"{name} {seed} {number}"), Path(folder), sent)
+        signal.alarm(0)
+
+
+def _late(number: int, frame: Any) -> None:
+    raise TimeoutError(f"the round did not end in {LONGEST} s")

@@ -1,6 +1,7 @@
 """Loads that find leaks: many batches, epochs and loaders, with flat memory, descriptors, threads and processes.
 
-Each is given how much of it to do: 1.0 in a campaign, a small part in `make test-faults`.
+Each is given how much of it to do: 1.0 in a campaign, a small part in `make test-faults`. Those of stores in object storage are in
+load_remote.py.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ import gc
 import os
 import resource
 import signal
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import stores
-from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop
-from support import children, until
+import numpy as np
+from torch.utils.data import DataLoader
 
-__all__ = ["LOADS"]
+import fastdata
+import stores
+import test_node_memory
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, TokenDataset
+from support import children
+
+__all__ = ["LOADS", "flat", "interrupted", "load", "made", "passes"]
 
 Load = Callable[[float], int]
 LOADS: dict[str, Load] = {}
@@ -30,31 +39,42 @@ PARTS = 4  # of a load: the first warms up
 
 
 class Held(NamedTuple):
-    """What a process holds."""
+    """What a process holds; processes: its children, also those that have ended and that it has not waited for."""
 
     memory: int
     descriptors: int
     threads: int
     processes: int
 
-
-def held() -> Held:
-    gc.collect()
-    memory = int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
-    return Held(memory, len(os.listdir("/proc/self/fd")), threading.active_count(), len(children(os.getpid())))  # noqa: PTH208
+    def exceeds(self, before: Held) -> bool:
+        return any(now > then for now, then in zip(self[1:], before[1:], strict=True))
 
 
-def flat(part: Callable[[], None]) -> None:
-    """Run something several times, after which the process must hold what it held after the first time."""
+def held(pid: int) -> Held:
+    memory = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * resource.getpagesize()
+    descriptors, threads = (len(os.listdir(f"/proc/{pid}/{what}")) for what in ("fd", "task"))  # noqa: PTH208
+    return Held(memory, descriptors, threads, len(children(pid, zombies=True)))
+
+
+def flat(part: Callable[[], None], others: Callable[[], list[int]] = list) -> None:
+    """Run something several times, after which this process must hold what it held after the first time, and so must others."""
+
+    def look() -> dict[int, Held]:
+        gc.collect()
+        return {pid: held(pid) for pid in (os.getpid(), *others())}
+
     part()
-    before = held()
+    before = look()
     for _ in range(PARTS - 1):
         part()
-    end = time.monotonic() + 20
-    while (now := held())[1:] > before[1:]:
+    now, end = look(), time.monotonic() + 20
+    while any(found.exceeds(before[pid]) for pid, found in now.items()):
         assert time.monotonic() < end, f"{before} became {now}"
         time.sleep(0.05)
-    assert now.memory - before.memory < GROWTH, f"{before} became {now}"
+        now = look()
+    assert all(found.memory - before[pid].memory < GROWTH for pid, found in now.items()), f"{before} became {now}"
+    sys.stdout.write(f"    {[*map(tuple, before.values())]} became {[*map(tuple, now.values())]}\n")
+    sys.stdout.flush()
 
 
 def load(run: Load) -> Load:
@@ -67,8 +87,8 @@ def made(dataset: Any = LMDBDataset, **options: Any) -> Loader:
     return Loader(dataset(stores.square(), crop=RandomCrop(24)), **options)
 
 
-def passes(loader: Loader, count: int) -> int:
-    return sum(len(batch.ids) > 0 for _ in range(count) for batch in loader)
+def passes(loader: Any, count: int) -> int:
+    return sum(len(batch) > 0 for _ in range(count) for batch in loader)
 
 
 @load
@@ -104,6 +124,110 @@ def loaders(size: float) -> int:
     return count
 
 
+@cache
+def documents() -> Path:
+    """A store of 20,000 tokens in some 200 documents."""
+    root, rng = stores.folder(), np.random.default_rng(0)
+    ids = np.where(rng.random(20_000) < 0.01, 0, rng.integers(1, 1000, 20_000))
+    ids.astype("<u2").tofile(root / "a.bin")
+    return fastdata.prep(root / "a.bin", root / "o.fds", end_token="0", workers=1).out
+
+
+WAYS = (("random", "join"), ("sequential", "join"), ("sequential", "mask"), ("sequential", "align"), ("document", "join"))
+
+
+@load
+def tokens(size: float) -> int:
+    """2,000 epochs of tokens in each of their ways, from the disk and from memory, and in torch's DataLoader with workers."""
+    count = int(2000 * size)
+    ways = [{"block_size": 64, "mode": mode, "documents": documents} for mode, documents in WAYS]
+    datasets = [make(documents(), **way) for way in ways for make in (TokenDataset, RAMDataset)]
+    loaders = [Loader(dataset, 16, shuffle=True, seed=1) for dataset in datasets]
+
+    def part() -> None:
+        for loader in loaders:
+            passes(loader, count // PARTS // 2)
+        workers = DataLoader(datasets[0], 16, shuffle=True, num_workers=2, persistent_workers=True)
+        passes(workers, max(count // PARTS // 20, 1))
+
+    flat(part)
+    return count
+
+
+@cache
+def rows() -> Path:
+    """A table of 2,000 rows: a number, one that may be missing, a category, a time, and a text."""
+    root = stores.folder()
+    line = "{k},{some},{name},2026-01-{day:02d},{text}\n"
+    lines = (line.format(k=k, some=k / 7 if k % 3 else "", name="abc"[k % 3], day=k % 28 + 1, text=k * 17) for k in range(2000))
+    (root / "t.csv").write_text("x,some,name,day,y\n" + "".join(lines))
+    return fastdata.prep(root / "t.csv", root / "o.fds", target="y", workers=1).out
+
+
+@load
+def tables(size: float) -> int:
+    """500 epochs of a table, which is opened for each fourth."""
+    count = int(500 * size)
+
+    def part() -> None:
+        for _ in range(count // PARTS // 4):
+            passes(Loader(fastdata.open(rows()), 16, shuffle=True, seed=1), 4)
+
+    flat(part)
+    return count
+
+
+@load
+def arrays(size: float) -> int:
+    """400 epochs of crops of arrays with masks, with workers."""
+    count = int(400 * size)
+    dataset = fastdata.open(stores.masked_arrays(), crop=RandomCrop((8, 8, 8)), flips=0.5)
+    loader = Loader(dataset, 4, shuffle=True, num_workers=2, seed=1)
+    flat(lambda: passes(loader, count // PARTS) and None)
+    loader.close()
+    return count
+
+
+@load
+def attached(size: float) -> int:
+    """2,000 times, memory that another process holds is attached to and let go of, every tenth time by a forked child too."""
+    count = int(2000 * size)
+    others = [(documents(), {"block_size": 64}), (rows(), {}), (stores.masked_arrays(), {})]  # held by nobody else
+    with tempfile.TemporaryDirectory() as folder, test_node_memory.ranks() as begin:
+        copy = test_node_memory.fresh(Path(folder))
+        holder = begin(copy)
+        want = holder.sum()
+
+        def attach(k: int) -> None:
+            dataset = RAMDataset(copy)
+            assert test_node_memory.inodes(dataset) == {holder.inode()}, "another memory"
+            if not k % 10:
+                _in_a_child(lambda: (RAMDataset(copy)[k % 5], dataset[k % 5]))
+            path, options = others[k % 3]
+            RAMDataset(path, **options)[0]
+
+        def part() -> None:
+            for k in range(count // PARTS):
+                attach(k)
+
+        flat(part, lambda: [holder.pid])
+        assert not test_node_memory.own_names(), "a name is left"
+        assert holder.still() == want
+    return count
+
+
+def _in_a_child(work: Callable[[], Any]) -> None:
+    """Run a function in a fork."""
+    if not (pid := os.fork()):
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0, "the child failed"
+
+
 @load
 def interleaved(size: float) -> int:
     """Two loaders in turn deliver what each delivers alone."""
@@ -124,7 +248,7 @@ def interleaved(size: float) -> int:
 @load
 def from_threads(size: float) -> int:
     """Datasets are read, and loaders used, from several threads."""
-    count = max(int(40 * size), 2)
+    count = int(40 * size)
     dataset = LMDBDataset(stores.square())
     want = [dataset[k][0].numpy().tobytes() for k in range(len(dataset))]
     batches_of = stores.sha(made(num_workers=0))
@@ -135,19 +259,14 @@ def from_threads(size: float) -> int:
 
     def part() -> None:
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(work, range(count // 2)))
+            list(pool.map(work, range(max(count // PARTS, 2))))
 
-    part()
-    before = held()
-    part()
-    until(lambda: held()[1:] <= before[1:])
+    flat(part)
     return count
 
 
-@load
-def interrupts(size: float) -> int:
+def interrupted(loader: Loader, count: int) -> None:
     """A Ctrl-C at any moment of a pass, as in a notebook; then the same Loader makes its batches again."""
-    count, loader = max(int(200 * size), 4), made()
     loader.set_epoch(0)
     want = stores.sha(loader)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -169,6 +288,13 @@ def interrupts(size: float) -> int:
             assert stores.sha(loader) == want, f"after interrupt {k} the batches differ"
     finally:
         signal.signal(signal.SIGINT, before)
-    loader.close()
     assert hits == count, f"{hits} of {count} interrupts were raised"
+
+
+@load
+def interrupts(size: float) -> int:
+    """200 interrupts of a Loader with workers."""
+    count, loader = max(int(200 * size), 4), made()
+    interrupted(loader, count)
+    loader.close()
     return count

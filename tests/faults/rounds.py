@@ -6,36 +6,47 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import kills
+import kills_remote  # noqa: F401  adds to those of kills
 import load
+import load_remote  # noqa: F401  adds to those of load
 
-__all__ = ["NAMES", "apart", "one_round", "rounds"]
+__all__ = ["NAMES", "apart", "lacking", "one_round", "rounds"]
 
 NAMES = (*kills.KILLS, *load.LOADS)
 
 
+def lacking(name: str) -> str:
+    """Return what a round needs that is not installed, or ""."""
+    return "obstore" if name.startswith("remote_") and find_spec("obstore") is None else ""
+
+
 def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a function in a fork, and return its dict; {"find": why} if it raises, or its process dies."""
+    """Run a function in a fork, and return its dict; {"find": why} if it raises, or its process dies. Its stores go with it."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
-    if not (pid := os.fork()):
-        os.close(ours)
-        try:
-            found = work()
-        except BaseException as error:  # noqa: BLE001  whatever it is, this copy of the parent has to end here
-            found = {"find": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()[-4000:]}
-        os.write(theirs, json.dumps(found).encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as answer:
-        text = answer.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with tempfile.TemporaryDirectory(prefix="fastdata-tests-", ignore_cleanup_errors=True) as folder:
+        if not (pid := os.fork()):
+            os.close(ours)
+            os.environ["FASTDATA_TESTS"] = folder
+            try:
+                found = work()
+            except BaseException as error:  # noqa: BLE001  whatever it is, this copy of the parent has to end here
+                found = {"find": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()[-4000:]}
+            os.write(theirs, json.dumps(found).encode())
+            os._exit(0)
+        os.close(theirs)
+        with os.fdopen(ours) as answer:
+            text = answer.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return json.loads(text) if text else {"find": signal.Signals(-code).name if code < 0 else f"exit code {code}", "detail": ""}
 
 

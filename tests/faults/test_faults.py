@@ -10,6 +10,7 @@ import pytest
 from campaign import FOLDER, MEMORY, load_targets
 from kills import KILLS
 from load import LOADS
+from rounds import lacking
 from support import kill_group, run, start, until
 
 HERE = Path(__file__).parent
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 def campaign(name: str, cases: int, *options: str | float) -> None:
     """In another process, which may fork: this one has threads of pytest's."""
+    if lacking(name):
+        pytest.skip(f"{lacking(name)} is not installed; make test-scale runs this")
     found = run(
         sys.executable, HERE / "campaign.py", "--target", name, "--cases", cases, "--seed", 0, "--fresh", *options, seconds=600
     )

@@ -1,6 +1,6 @@
 """HTTP servers of a folder that fail as told: they count requests, delay answers, and answer with errors or damaged bodies.
 
-python tests/scale/faults.py FOLDER        serves S3 until its standard input ends; prints the port
+python tests/scale/faults.py FOLDER [CHANCE [RATE]]        serves S3 until its standard input ends; prints the port
 """
 
 from __future__ import annotations
@@ -375,6 +375,7 @@ def storing(root: Path, seed: int = 0) -> Iterator[FaultStore]:
 if __name__ == "__main__":
     with storing(Path(sys.argv[1])) as started:
         started.chance = started.write_chance = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+        started.rate = int(sys.argv[3]) if len(sys.argv) > 3 else 0
         sys.stdout.write(f"{started.port}\n")
         sys.stdout.flush()
         sys.stdin.read()

@@ -1,0 +1,84 @@
+"""Signals while stores in object storage are read and written. They need obstore."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from fastdata import LMDBDataset, Loader, RandomCrop
+from fastdata.remote.wire import address_of
+from kills import ORPHANS, disturb, end_of, forked, killed, lose, photos, two_epochs
+from load_remote import Remote, remote, small_shards
+from support import MAIN, PREP, children, fetchers, run, start, tree, until
+
+FETCHER = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+RATE = 500_000  # bytes a second, so that there is always a shard on its way
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+URL = "s3://bucket/{}.fds"
+OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2", "--progress", "off")
+
+
+@killed
+def remote_loading(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    """The process that fetches, one that loads, or a worker gets a signal; the next one loads all, and leaves nothing."""
+    local = LMDBDataset(small_shards(), crop=RandomCrop(24))
+    expected = two_epochs(Loader(local, 4, shuffle=True, num_workers=0, seed=5, order="lanes"))
+    workers = rng.choice((0, 2))
+    with remote(small_shards(), rate=RATE) as store:
+
+        def make() -> Loader:
+            return Loader(store.images(), 4, shuffle=True, num_workers=workers, seed=5)
+
+        to_fetcher = rng.random() < 0.7
+        victims = (lambda pid: fetchers(store.cache)) if to_fetcher else children
+        lost = lose(rng, sent, make, expected, victims, deadly=FETCHER if to_fetcher else FETCHER[:3])
+        assert not (lost and to_fetcher), lost
+        with forked(lambda say: [say(line) for epoch in two_epochs(make()) for line in epoch] and None) as (pid, lines):
+            assert [line.rstrip("\n") for line in lines] == expected[0] + expected[1], "the next process gets other batches"
+            end_of(pid)
+        until(lambda: not left_in(store), ORPHANS)
+
+
+def left_in(store: Remote) -> list[Any]:
+    """The processes, sockets and files that are left of a store that nobody reads."""
+    sockets = [line for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f"@{address_of(store.cache)[1:]}")]
+    return [*fetchers(store.cache), *sockets, *store.parts()]
+
+
+def _written(rng: Random, folder: Path, sent: Counter[str], *words: str | Path) -> None:
+    """A command that writes a store to URL gets signals; given again, it completes the store."""
+    with remote() as store:
+        env = {**os.environ, **KEYS, "AWS_ENDPOINT_URL": store.endpoint, "TMPDIR": str(folder)}
+
+        def command(name: str) -> list[str | Path]:
+            return [word.format(name) if word is URL else word for word in words]
+
+        def objects(name: str) -> dict[str, bytes | None]:
+            return {path: data for path, data in tree(store.root / f"bucket/{name}.fds").items() if data is not None}
+
+        began = time.monotonic()
+        done = run(*command("whole"), env=env)
+        seconds = time.monotonic() - began
+        assert done.returncode == 0, done.stderr
+        for _ in range(rng.choice((1, 1, 3))):
+            disturb(start(*command("o"), env=env), rng, seconds, sent)
+            assert "manifest.json" not in objects("o") or objects("o") == objects("whole"), "a manifest without its store"
+        done = run(*command("o"), env=env)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert objects("o") == objects("whole"), "other objects"
+        assert not [*folder.iterdir()], "files are left"
+
+
+@killed
+def remote_publishing(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    _written(rng, folder, sent, *MAIN, "publish", small_shards(), URL)
+
+
+@killed
+def remote_preparing(rng: Random, folder: Path, sent: Counter[str]) -> None:
+    _written(rng, folder, sent, *PREP, photos(), URL, *OPTIONS)

@@ -1,0 +1,164 @@
+"""Loads of stores in object storage: this process, and the one that fetches for it, hold what they held. They need obstore."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import fastdata
+import stores
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, StoreError
+from load import PARTS, documents, flat, interrupted, load, passes, rows
+from support import fetchers, until
+
+__all__ = ["Remote", "remote", "small_shards"]
+
+SERVER = Path(__file__).parents[1] / "scale/faults.py"
+
+
+def small_shards() -> Path:
+    """A store of 42 images in 21 shards."""
+    return stores.store("rgb", size=32, resize="crop", shard_samples=2)
+
+
+class Remote:
+    """Stores on a server, and a folder for a cache of them."""
+
+    def __init__(self, endpoint: str, root: Path) -> None:
+        self.endpoint = endpoint
+        self.root = root
+        self.cache = root / "cache"
+
+    def url(self, number: int = 0) -> str:
+        return f"{self.endpoint}/bucket/{number}.fds"
+
+    @cached_property
+    def least(self) -> int:
+        """The smallest cache that a Loader of the first store takes: the error about a smaller one names it."""
+
+        def refuse() -> str:
+            dataset = LMDBDataset(self.url(), cache=self.root / "small", cache_size=1)
+            try:
+                next(iter(self.loader(dataset)))
+            except StoreError as error:
+                return str(error)
+            raise AssertionError("a cache of one byte is enough")
+
+        with ThreadPoolExecutor(1) as thread:  # whose end is that of the fetcher
+            return int(re.findall(r"cache_size=(\d+)", thread.submit(refuse).result())[0])
+
+    def images(self) -> Any:
+        return LMDBDataset(self.url(), cache=self.cache, cache_size=self.least, crop=RandomCrop(24))
+
+    def loader(self, dataset: Any = None, **options: Any) -> Loader:
+        options = {"batch_size": 6, "shuffle": True, "num_workers": 2, "seed": 1, **options}
+        return Loader(self.images() if dataset is None else dataset, **options)
+
+    def used(self) -> int:
+        """The bytes of the shards in the cache."""
+        total = 0
+        for path in self.cache.glob("*/*/shard-*"):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
+
+    def parts(self) -> list[Path]:
+        """Files in the cache that have not come in full."""
+        return [*self.cache.glob("*/*/*.tmp")]
+
+
+@contextmanager
+def remote(*published: Path, rate: int = 0) -> Iterator[Remote]:
+    """Publish stores on a server of its own. rate: bytes a second of each connection; 0: as fast as possible."""
+    root = stores.folder()
+    for number, store in enumerate(published):
+        fastdata.publish(store, f"file://{root}/bucket/{number}.fds")
+    command = [sys.executable, str(SERVER), str(root), "0", str(rate)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield Remote(f"http://127.0.0.1:{server.stdout.readline().strip()}", root)
+
+
+@load
+def remote_epochs(size: float) -> int:
+    """200 epochs through the least cache; then the batches are those of the store on a disk."""
+    count = int(200 * size)
+    with remote(small_shards()) as store, store.loader() as loader:
+
+        def part() -> None:
+            passes(loader, count // PARTS)
+            assert store.used() <= store.least, "more in the cache than it may hold"
+
+        flat(part, lambda: fetchers(store.cache))
+        local = store.loader(LMDBDataset(small_shards(), crop=RandomCrop(24)), order="lanes")
+        for one in (loader, local):
+            one.set_epoch(7)
+        assert stores.sha(loader) == stores.sha(local), "other batches"
+        local.close()
+        until(lambda: not store.parts())
+    return count
+
+
+@load
+def remote_loaders(size: float) -> int:
+    """200 Loaders of stores of four kinds, from a cache and in memory, some of which are left in the middle of a pass."""
+    count = int(200 * size)
+    published = [small_shards(), documents(), rows(), stores.masked_arrays()]
+    options = [{"crop": RandomCrop(24)}, {"block_size": 64}, {}, {"crop": RandomCrop((8, 8, 8))}]
+    with remote(*published) as store:
+
+        def part() -> None:
+            for k in range(count // PARTS):
+                url, chosen = store.url(k % 4), options[k % 4]
+                dataset = RAMDataset(url, **chosen) if k % 8 < 4 else fastdata.open(url, cache=store.cache, **chosen)
+                with store.loader(dataset, num_workers=k % 3) as loader:
+                    for _ in islice(loader, 3 if k % 5 else 100):
+                        pass
+
+        flat(part, lambda: fetchers(store.cache))
+        until(lambda: not store.parts())
+    return count
+
+
+@load
+def remote_fetchers(size: float) -> int:
+    """40 fetchers that come and go: a thread reads, and ends, or its fetcher is ended."""
+    count = int(40 * size)
+    with remote(small_shards()) as store:
+
+        def read(*, end: bool) -> None:
+            with store.loader(num_workers=1) as loader:
+                passes(loader, 1)
+                if end:
+                    for pid in fetchers(store.cache):
+                        os.kill(pid, signal.SIGTERM)
+
+        def part() -> None:
+            for k in range(max(count // PARTS, 2)):
+                with ThreadPoolExecutor(1) as thread:
+                    thread.submit(read, end=bool(k % 2)).result()
+                until(lambda: not fetchers(store.cache))
+                assert not store.parts(), "a fetcher has left a file"
+
+        flat(part)
+    return count
+
+
+@load
+def remote_interrupts(size: float) -> int:
+    """100 interrupts of a Loader that waits for a server."""
+    count = max(int(100 * size), 4)
+    with remote(small_shards(), rate=200_000) as store, store.loader(num_workers=0) as loader:
+        interrupted(loader, count)
+        until(lambda: not store.parts())
+    return count
