@@ -31,6 +31,7 @@ FAULTS = "faults/test_faults.py"
 SIGNALS = f"{FAULTS}::test_a_signal_at_any_moment_does_no_harm"
 BYTES = f"{FAULTS}::test_damaged_bytes_do_no_harm"
 LOADS = f"{FAULTS}::test_a_load_leaves_nothing"
+REMOTE = "scale/test_remote_faults.py::test_no_signal_does_harm_and_no_load_leaves_anything"
 
 PROMISES: dict[str, tuple[Promise, ...]] = {
     "Nothing is silently wrong": (
@@ -94,6 +95,14 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             (
                 "test_sampling.py::test_negative_indices_of_samplers_count_from_the_end_as_in_torch",
                 "test_sampling.py::test_indices_beyond_the_dataset_are_named",
+            ),
+        ),
+        Promise(
+            "Nothing depends on the time of day, which may jump by years while a program runs",
+            (
+                "test_clock.py::test_batches_trainings_and_stores_do_not_depend_on_the_time_of_day",
+                "test_cache.py::test_what_was_read_before_the_clock_was_set_back_goes_first",
+                "scale/test_remote.py::test_a_clock_that_jumps_disturbs_neither_readers_nor_the_fetcher",
             ),
         ),
         Promise(
@@ -199,6 +208,30 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             ("loading", "loading_from_memory"),
         ),
         Promise(
+            "A process that makes batches of tokens is killed, and another one makes the rest from its last state",
+            (SIGNALS,),
+            ("loading_tokens",),
+        ),
+        Promise(
+            "A store in object storage is read whole when the process that fetches it is killed, and the next pass is whole when a "
+            "reader is; no process, socket, or part of a file is left",
+            (
+                "scale/test_remote.py::test_a_fetcher_that_is_killed_is_replaced",
+                "scale/test_remote.py::test_a_fetcher_that_is_ended_leaves_no_part_of_a_file",
+                REMOTE,
+            ),
+            ("remote_loading",),
+        ),
+        Promise(
+            "A process that fetches and is stopped is named while it is waited for",
+            ("scale/test_remote.py::test_a_fetcher_that_is_stopped_is_named_and_its_answer_comes_when_it_goes_on",),
+        ),
+        Promise(
+            "Preparing to a URL and publishing, killed at any moment, end with the same objects, whose manifest comes last",
+            ("scale/test_prepare_remote.py::test_kill_9_at_random_moments", REMOTE),
+            ("remote_preparing", "remote_publishing"),
+        ),
+        Promise(
             "A worker that is stopped is named while the Loader waits for it, and one that is killed does not disturb `close`",
             (
                 "test_loader.py::test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on",
@@ -253,8 +286,20 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         Promise("Memory, descriptors, threads and processes stay as they are over batches", (LOADS,), ("batches",)),
         Promise("The same over epochs from memory", (LOADS,), ("epochs",)),
         Promise("The same over Loaders, also such as are left in the middle", (LOADS,), ("loaders",)),
+        Promise("The same over epochs of tokens, tables and arrays", (LOADS,), ("token_epochs", "table_epochs", "array_epochs")),
+        Promise("The same over processes that attach to memory of another, and let go of it", (LOADS,), ("attached",)),
+        Promise(
+            "The same over epochs and Loaders of stores in object storage, also of what fetches them; a cache keeps its size",
+            (REMOTE,),
+            ("remote_epochs", "remote_loaders"),
+        ),
+        Promise("Processes that fetch, which come and go, leave no zombie and no part of a file", (REMOTE,), ("remote_fetchers",)),
         Promise("Two Loaders in turn, and several threads, get what one gets alone", (LOADS,), ("interleaved", "from_threads")),
-        Promise("After a Ctrl-C at any moment of a pass, the same Loader makes its batches again", (LOADS,), ("interrupts",)),
+        Promise(
+            "After a Ctrl-C at any moment of a pass, the same Loader makes its batches again",
+            (LOADS, REMOTE),
+            ("interrupts", "remote_interrupts"),
+        ),
     ),
 }
 

@@ -137,7 +137,7 @@ WAYS = (("random", "join"), ("sequential", "join"), ("sequential", "mask"), ("se
 
 
 @load
-def tokens(size: float) -> int:
+def token_epochs(size: float) -> int:
     """2,000 epochs of tokens in each of their ways, from the disk and from memory, and in torch's DataLoader with workers."""
     count = int(2000 * size)
     ways = [{"block_size": 64, "mode": mode, "documents": documents} for mode, documents in WAYS]
@@ -165,7 +165,7 @@ def rows() -> Path:
 
 
 @load
-def tables(size: float) -> int:
+def table_epochs(size: float) -> int:
     """500 epochs of a table, which is opened for each fourth."""
     count = int(500 * size)
 
@@ -178,7 +178,7 @@ def tables(size: float) -> int:
 
 
 @load
-def arrays(size: float) -> int:
+def array_epochs(size: float) -> int:
     """400 epochs of crops of arrays with masks, with workers."""
     count = int(400 * size)
     dataset = fastdata.open(stores.masked_arrays(), crop=RandomCrop((8, 8, 8)), flips=0.5)

@@ -10,7 +10,7 @@ import pytest
 from campaign import FOLDER, MEMORY, load_targets
 from kills import KILLS
 from load import LOADS
-from rounds import lacking
+from rounds import NAMES, lacking
 from support import kill_group, run, start, until
 
 HERE = Path(__file__).parent
@@ -42,6 +42,11 @@ def test_a_signal_at_any_moment_does_no_harm(name: str) -> None:
 @pytest.mark.parametrize("name", LOADS)
 def test_a_load_leaves_nothing(name: str) -> None:
     campaign(name, 1, "--size", 0.04)
+
+
+def test_names_are_unique() -> None:
+    names = [*TARGETS, *NAMES]
+    assert len(names) == len({*names})
 
 
 @pytest.mark.parametrize("name", TARGETS)
