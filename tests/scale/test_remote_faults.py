@@ -10,11 +10,11 @@ import pytest
 from support import run
 
 FAULTS = Path(__file__).parents[1] / "faults"
-KILLS = ("remote_loading", "remote_publishing", "remote_preparing")
+CASES = {"remote_loading": 4, "remote_publishing": 2, "remote_preparing": 2}
 LOADS = ("remote_epochs", "remote_loaders", "remote_fetchers", "remote_interrupts")
 
 
-@pytest.mark.parametrize(("name", "cases"), [*((name, 4) for name in KILLS), *((name, 1) for name in LOADS)])
+@pytest.mark.parametrize(("name", "cases"), [*CASES.items(), *((name, 1) for name in LOADS)])
 def test_no_signal_does_harm_and_no_load_leaves_anything(name: str, cases: int) -> None:
     command = [sys.executable, FAULTS / "campaign.py", "--target", name, "--cases", cases, "--size", 0.04, "--seed", 0, "--fresh"]
     found = run(*command, seconds=600)
