@@ -100,6 +100,35 @@ def test_a_script_without_a_guard_is_told_of_it(method, tmp_path):
     assert f'where {method} starts workers, a script needs `if __name__ == "__main__":` around' in found.stderr
 
 
+LOST = """
+import json, sys, torch
+from fastdata import Loader
+
+class Lost(torch.utils.data.Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, k):
+        return k
+    def __getstate__(self):
+        return "where it lies"
+    def __setstate__(self, state):
+        raise OSError("the disk is gone")
+
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method(sys.argv[1])
+    try:
+        list(Loader(Lost(), 4, num_workers=2))
+    except OSError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_error_of_a_dataset_that_a_worker_cannot_unpickle_is_raised(method):
+    assert "the disk is gone" in script(LOST, method)
+
+
 @pytest.mark.slow
 def test_the_start_method_changes_nothing():
     assert len({script(METHODS, store(), method) for method in ("fork", "forkserver", "spawn")}) == 1

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,8 +101,28 @@ class Fetch(torch.utils.data.Dataset[Any]):
         self._place = place
         self._collate = collate or default_collate
         self._sized: dict[Size, Any] = {}
+        self._error: ExceptionWrapper | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "_dataset": None,
+            "_collate": None,
+            "pickled": bytes(ForkingPickler.dumps((self._dataset, self._collate))),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Keep an error, such as that a store was replaced, for the first request. Here it would end the worker."""
+        pickled = state.pop("pickled")
+        self.__dict__.update(state)
+        try:
+            self._dataset, self._collate = pickle.loads(pickled)
+        except Exception as error:  # noqa: BLE001  whatever a user's class does
+            self._error = wrap_error(error)
 
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
+        if self._error is not None:
+            return Reply(request, images=False, error=self._error), None
         started = time.perf_counter()
         try:
             reply, data = self._images(request) if isinstance(self._dataset, SlotDataset) else self._items(request)
