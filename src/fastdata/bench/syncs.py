@@ -50,7 +50,8 @@ _WAITING = {
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OPTIMIZERS = _TORCH + "optim" + os.sep
 _HABITS = str(Path(__file__).parents[1] / "monitor" / "habits.py")  # a Trainer's watch wraps empty_cache
-_OWN = (__file__, str(Path(__file__).with_name("passes.py")), _HABITS, warnings.__file__)
+_WARNINGS = warnings.catch_warnings.__init__.__code__.co_filename  # from Python 3.14 on, warnings.py has no code of its own
+_OWN = (__file__, str(Path(__file__).with_name("passes.py")), _HABITS, _WARNINGS)
 _WARNING = "called a synchronizing CUDA operation"
 
 
