@@ -17,14 +17,11 @@ import pytest
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(len(os.sched_getaffinity(0)) // WORKERS, 1)))
 
-from support import children, encode, picture, worker_processes  # noqa: E402  which imports what reads it
+from support import encode, picture, processes  # noqa: E402  which imports what reads it
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for newer versions of itself
 if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the machine's name, which may not answer at once
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-
-# Python keeps these for the life of a process, as torch 2.6 does with its compiler
-HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,18 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if "FASTDATA_TESTS" not in os.environ:
         root = os.environ["FASTDATA_TESTS"] = tempfile.mkdtemp(prefix="fastdata-tests-")
         config.add_cleanup(lambda: shutil.rmtree(root, ignore_errors=True))
-
-
-def _processes() -> set[int]:
-    found = worker_processes()
-    for pid in children(os.getpid()):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if not any(helper in command for helper in HELPERS):
-            found.add(pid)
-    return found
 
 
 def _threads() -> set[threading.Thread]:
@@ -60,10 +45,10 @@ def _environment() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Fails a test that leaves processes, threads or another environment behind."""
-    environment, processes, threads = _environment(), _processes(), _threads()
+    environment, before, threads = _environment(), processes(), _threads()
     yield
     end = time.monotonic() + 3
-    while left := [*_processes() - processes, *_threads() - threads]:
+    while left := [*processes() - before, *_threads() - threads]:
         assert time.monotonic() < end, f"the test left processes or threads behind: {left}"
         time.sleep(0.01)
     assert _environment() == environment, "the test changed the environment"

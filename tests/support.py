@@ -25,6 +25,8 @@ Array = npt.NDArray[Any]
 
 PREP = [sys.executable, "-c", "from fastdata.entry import prep_main; prep_main()"]
 MAIN = [sys.executable, "-m", "fastdata"]
+# Python keeps these for the life of a process, as torch 2.6 does with its compiler
+HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
 PEAK_MEMORY = """
 def peak_memory():
     # the most bytes that this program has had in memory; ru_maxrss begins with what the program that started it had
@@ -108,6 +110,19 @@ def fetchers(cache: Path) -> list[int]:
 def worker_processes() -> set[int]:
     """The living processes that multiprocessing has for this one, also those whose parent is the fork server."""
     return {int(process.pid or 0) for process in multiprocessing.active_children()}
+
+
+def processes() -> set[int]:
+    """The living processes that this one has started, but for what Python and torch keep for the life of a process."""
+    found = worker_processes()
+    for pid in children(os.getpid()):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if not any(helper in command for helper in HELPERS):
+            found.add(pid)
+    return found
 
 
 def _living(field: int, value: int, *, zombies: bool = False) -> list[int]:

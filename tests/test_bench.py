@@ -110,7 +110,8 @@ def test_memory_of_a_child_is_seen_once_however_many_share_it() -> None:
 
 def test_what_the_machine_is_names_nobody() -> None:
     found = harness.machine()
-    assert found["cores"] >= 1 and found["memory_gb"] > 0 and found["torch"] == torch.__version__
+    assert found["cores"] >= 1 and found["memory_gb"] > 0
+    assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]  # PyPI's says +cu130 in one of them only
     assert {"cpu", "python", "commit", "command", "simplejpeg", "lmdb", "opencv-python-headless"} <= set(found)
     assert platform.node() not in map(str, found.values())
 
@@ -351,10 +352,10 @@ def test_a_contestant_that_does_not_answer_is_ended(process: bool) -> None:
     before, alarm = set(multiprocessing.active_children()), signal.getsignal(signal.SIGALRM)
     bystander = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
     bystander.start()
-    sleeper = Watched(_Sleeper(2, process), 0.2)
+    sleeper = Watched(_Sleeper(2, process), 0.5)
     sleeper.start()
     assert sleeper.measure(0.1).images == 10
-    with pytest.raises(Failed, match=r"no answer within 0\.3 s"):
+    with pytest.raises(Failed, match=r"no answer within 0\.6 s"):
         sleeper.measure(0.1)
     until(lambda: set(multiprocessing.active_children()) == {*before, bystander})
     bystander.kill()
@@ -402,6 +403,7 @@ def by_hand(task, workers, image_bytes):
     made = list(DataLoader(ByHand(task), 8))
     return Streamed("the hanging one", "other", lambda: Batches(made, workers), workers, samples=1000, image_bytes=image_bytes)
 
+multiprocessing.set_start_method("fork")
 trial.by_hand = by_hand
 lines = []
 found = run_bench(sys.argv[1], echo=lines.append, crop=24, workers=(1,), seconds=0.1, repeats=2, limit=5.0)

@@ -165,16 +165,16 @@ FEW_FILES = """
 import resource, sys
 import fastdata
 from fastdata import Loader
-from support import children
+from support import processes
 loader = Loader(fastdata.open(sys.argv[1]), 4, num_workers=8)
 resource.setrlimit(resource.RLIMIT_NOFILE, (25, 25))
 try:
     next(iter(loader))
 except fastdata.LoaderError as error:
     print(error)
-import os, time
+import time
 end = time.monotonic() + 20
-while left := children(os.getpid()):
+while left := processes():
     assert time.monotonic() < end, left
 """
 
