@@ -99,6 +99,19 @@ def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_the_first_loader_runs_as_a_script_whose_workers_import_it(method: str, tmp_path: Path) -> None:
+    _images(tmp_path)
+    prepare, script = (text for _, text in _blocks(ROOT / "README.md")[:2])
+    chosen = f"import multiprocessing\nmultiprocessing.set_start_method('{method}', force=True)\n"
+    (tmp_path / "train.py").write_text(chosen + script)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for run in (["bash", "-euc", prepare], [sys.executable, "-W", "error", "train.py"]):
+        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=360)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_readme_is_a_screen_and_a_map() -> None:
     """It has 100 lines at most, and its first loader takes twelve."""
     lines = (ROOT / "README.md").read_text().splitlines()

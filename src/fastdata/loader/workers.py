@@ -33,15 +33,14 @@ from fastdata.torch_private import arrived, default_device, end_workers, is_time
 __all__ = ["Workers", "begin_worker", "start_server", "why_died"]
 
 PRELOAD = ["__main__", "fastdata.loader.preload"]
+FEWER = "if memory ran out, use fewer workers"
+GUARD = 'where {} starts workers, a script needs `if __name__ == "__main__":` around what starts its loaders'
 
 
 def why_died() -> str:
-    """Return what may have ended a worker or the fork server, and what to do."""
+    """Return what may have ended a worker, and what to do."""
     method = multiprocessing.get_start_method()
-    advice = "if memory ran out, use fewer workers"
-    if method == "fork":
-        return advice
-    return f'{advice}; where {method} starts workers, a script needs `if __name__ == "__main__":` around what starts its loaders'
+    return FEWER if method == "fork" else f"{FEWER}; {GUARD.format(method)}"
 
 
 def start_server() -> None:
@@ -238,7 +237,7 @@ class Workers(Engine):
                 if worker not in before:
                     worker.kill()
             ended = isinstance(error, ConnectionError | EOFError)
-            why = f"the fork server ended; {why_died()}" if ended else lacking(error) or str(error)
+            why = f"the fork server ended; {GUARD.format('forkserver')}; {FEWER}" if ended else lacking(error) or str(error)
             raise LoaderError(f"{num_workers} workers cannot be started: {why}") from error
         self._batches = batches
         if num_workers:
