@@ -17,7 +17,7 @@ from PIL import Image
 from fastdata.errors import CodecError
 from fastdata.images.form import PixelFormat
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
-from fastdata.images.jpeg_cut import cut_jpeg
+from fastdata.images.jpeg_cut import cut_jpeg, find_cells
 from fastdata.images.pixels import Window, decode_window, encode_record
 from support import Array, picture, with_index
 
@@ -27,6 +27,7 @@ SAMPLINGS = {
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
 }
 MCU = {"4:2:0": 16, "4:4:4": 8, "grey": 8}
+HEALTHY = encode_jpeg(picture(2, 70, 90))
 
 
 def _encoded(image: Array, sampling: str, quality: int = 90, cells: int = 0) -> bytes:
@@ -68,6 +69,7 @@ def _narrow(width: int, left: int) -> Any:
 @given(_cases())
 @example(_narrow(17, 16))
 @example(_narrow(20, 18))
+@example(_narrow(21, 17))
 @example(_narrow(36, 34))
 @settings(max_examples=600, deadline=None)
 def test_a_cut_decodes_to_the_pixels_of_pillow_s_full_decode(case: Any) -> None:
@@ -149,6 +151,75 @@ def test_only_the_cells_that_a_box_touches_are_kept() -> None:
     assert higher is not None and (higher.top, higher.height) == (16, 32)
 
 
+@given(_cases(), st.booleans())
+@example(_narrow(20, 17), True)
+@example(_narrow(21, 17), True)
+@settings(max_examples=200, deadline=None)
+def test_the_cells_are_those_of_the_box_and_of_a_pixel_around_it_where_colours_are_interpolated(case: Any, exact: bool) -> None:
+    image, sampling, quality, cells, (top, left, height, width) = case
+    data = _encoded(image, sampling, quality, cells)
+    found = find_cells(data, top, left, height, width, exact=exact)
+    assert found is not None
+    margin = int(exact and sampling == "4:2:0")
+    tall = MCU[sampling]
+    wide = tall * int.from_bytes(data[data.index(b"\xff\xdd\0\4") + 4 :][:2], "big")
+    below, right = image.shape[:2]
+    rows = {y // tall for y in range(top - margin, top + height + margin) if 0 <= y < below}
+    columns = {x // wide for x in range(left - margin, left + width + margin) if 0 <= x < right}
+    if margin and right - min(columns) * wide < 5:  # libjpeg interpolates in another way in so few columns
+        columns.add(max(min(columns) - 1, 0))
+    assert (found.top, found.left) == (min(rows) * tall, min(columns) * wide)
+    assert found.top + found.height == min(max(rows) * tall + tall, below)
+    assert found.left + found.width == min(max(columns) * wide + wide, right)
+    assert len(found.rows) == len(rows) and len(found.lengths) == len(rows) * len(columns)
+    assert found.bounded == (margin > 0 and (top == 0 or top + height == below))
+
+
+def _segments(data: bytes) -> list[bytes]:
+    """The segments of a header after the index."""
+    index = read_index(data)
+    assert index is not None
+    (_, at), found = index, []
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+@given(st.permutations([*_segments(HEALTHY), b"\xff\xfe\x01\x2c" + b"\xff\xdd\xff\xc0" * 74 + b"\xff\xda"]))
+@settings(max_examples=50, deadline=None)
+def test_the_segments_of_a_header_may_be_in_any_order_and_long(segments: list[bytes]) -> None:
+    healthy = b"".join(_segments(HEALTHY))
+    data = HEALTHY.replace(healthy, b"".join(segments))
+    assert len(data) == len(HEALTHY) + 302
+    found, other = (cut_jpeg(jpeg, 20, 30, 40, 30) for jpeg in (data, HEALTHY))
+    assert found is not None and other is not None and found[1:] == other[1:]
+    np.testing.assert_array_equal(_pillow(found.data.tobytes()), _pillow(other.data.tobytes()))
+
+
+def test_the_sampling_factors_of_grey_mean_nothing() -> None:
+    data = encode_jpeg(picture(2, 70, 90)[:, :, 0].copy())
+    at = data.index(b"\xff\xc0") + 11
+    assert data[at] == 0x11
+    found = cut_jpeg(data[:at] + b"\x22" + data[at + 1 :], 20, 30, 40, 30)
+    assert found is not None and (found.top, found.left, found.height, found.width) == (16, 16, 48, 48)
+    np.testing.assert_array_equal(_pillow(found.data.tobytes()), _pillow(data)[16:64, 16:64])
+
+
+def test_segments_that_are_no_grid_are_not_cut() -> None:
+    grid = cv2.cvtColor(picture(0, 32, 112), cv2.COLOR_RGB2BGR)  # 2 rows of 7 MCUs
+    for interval, cut in ((1, True), (7, True), (4, False), (14, False)):  # 4 makes 4 segments, as if there were two in each row
+        data = with_index(cv2.imencode(".jpg", grid, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1].reshape(-1))
+        assert (cut_jpeg(data, 20, 70, 10, 30) is not None) == cut
+    at = HEALTHY.index(b"\xff\xdd")
+    never = HEALTHY[: at + 4] + b"\0\0" + HEALTHY[at + 6 :]
+    without = HEALTHY[:at] + HEALTHY[at + 6 :]
+    progressive = HEALTHY.replace(b"\xff\xc0", b"\xff\xc2")
+    for data in (never, without, progressive):
+        assert cut_jpeg(HEALTHY, 1, 2, 30, 40) is not None and cut_jpeg(data, 1, 2, 30, 40) is None
+
+
 def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> None:
     image = picture(2, 70, 90)
     plain = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_RST_INTERVAL, 1])[1].tobytes()
@@ -209,6 +280,3 @@ def test_a_damaged_header_is_a_codec_error_or_harmless(at: int, value: int) -> N
     except CodecError:
         return
     assert region.pixels.dtype == np.uint8
-
-
-HEALTHY = encode_jpeg(picture(2, 70, 90))

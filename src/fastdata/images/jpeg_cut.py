@@ -203,20 +203,19 @@ def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
 
 def _parse(header: bytes) -> Grid | None:
     at = 0
-    frame = -1
-    interval = 0
+    places = {}
     while at < len(header):
-        if header[at + 1] == SOF0:
-            frame = at
-        elif header[at + 1] == DRI:
-            interval = int.from_bytes(header[at + 4 : at + 6], "big")
+        places[header[at + 1]] = at
         at += 2 + int.from_bytes(header[at + 2 : at + 4], "big")
-    if frame < 0 or not interval:
+    if SOF0 not in places or DRI not in places:
         return None
+    frame, interval = places[SOF0], int.from_bytes(header[places[DRI] + 4 :][:2], "big")
     height, width = _SIDES.unpack_from(header, frame + 5)
     components, factors = header[frame + 9], header[frame + 11]  # the first component's; the others have 1
     across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
     if (across, down) not in ((1, 1), (2, 2)):  # 4:4:4 or grey, 4:2:0: with others, neighbours matter at smaller scales too
+        return None
+    if not interval or -(-width // (8 * across)) % interval:  # its segments are no cells, but may go on in the next row
         return None
     return Grid(
         before=SOI + header[: frame + 5],
@@ -225,5 +224,5 @@ def _parse(header: bytes) -> Grid | None:
         width=width,
         cell_height=8 * down,
         cell_width=8 * across * interval,
-        upsampled=across * down > 1,
+        upsampled=across > 1,
     )
