@@ -216,27 +216,44 @@ def test_without_memfd_batches_come_in_torch_s_shared_memory(workers, monkeypatc
 class Event:
     """A copy that is done when somebody waits for it."""
 
-    waited = 0
+    def __init__(self, waits):
+        self.waits = waits
 
     def query(self):
         return False
 
     def synchronize(self):
-        Event.waited += 1
+        self.waits.append(self)
+
+
+SPANS = [Span(0, (10,), np.dtype(np.uint8))]
 
 
 def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
-    slots, copier = Slots(1, 100), Copier("cpu")
+    slots, copier, waits = Slots(1, 100), Copier("cpu"), []
     slots.reclaim = copier.reclaim
     for _ in range(4):
-        under_way(copier).append((Event(), slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))]), []))
+        under_way(copier).append((Event(waits), slots.hand_out(slots.take(), SPANS), []))
     assert (slots.count, slots.in_use, slots.copies) == (5, 4, 0)
     slots.take()
-    assert Event.waited == 0
+    assert not waits
     slots.take()
-    assert Event.waited == 1 and len(under_way(copier)) == 3
+    assert len(waits) == 1 and len(under_way(copier)) == 3
     copier.close()
-    assert Event.waited == 4
+    assert len(waits) == 4
+
+
+def test_no_batch_is_copied_while_a_copy_to_a_device_holds_a_slot():
+    slots, copier, waits = Slots(1, 100), Copier("cpu"), []
+    slots.reclaim = copier.reclaim
+    under_way(copier).append((Event(waits), slots.hand_out(slots.take(), SPANS), []))
+    first, second, *_ = [slots.take() for _ in range(4)]
+    assert slots.in_use == slots.count and not waits
+    held = slots.hand_out(first, SPANS)
+    assert len(waits) == 1 and (slots.copies, slots.in_use) == (0, 4)
+    slots.take()
+    other = slots.hand_out(second, SPANS)
+    assert slots.copies == 1 and len(held) == len(other) == 1, "now nothing else can be let go"
 
 
 class Cudart:
@@ -246,7 +263,7 @@ class Cudart:
         self.code, self.asked = code, []
 
     def cudaHostRegister(self, start, size, flags):
-        self.asked.append(("lock", start, size))
+        self.asked.append(("lock", start, size, flags))
         return self.code
 
     def cudaHostUnregister(self, start):
@@ -261,10 +278,11 @@ def test_slots_are_page_locked_once_and_a_refusal_is_said(monkeypatch, code):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: cudart.asked.append(("wait", device.type)))
     slots = Slots(2, 10)
     start, size = slots.place.memory.array.ctypes.data, slots.nbytes
-    with pytest.warns(RuntimeWarning, match="did not page-lock") if code else contextlib.nullcontext():
+    with pytest.warns(UserWarning, match="did not page-lock") if code else contextlib.nullcontext() as warnings:
         slots.pin(torch.device("cpu"))
-    (taken,) = slots.hand_out(slots.take(), [Span(0, (10,), np.dtype(np.uint8))])
-    assert taken.shape == (10,) and cudart.asked == [("lock", start, size)], "it serves, whatever CUDA said"
+    assert not code or warnings[0].filename == __file__, "the line of the user's"
+    (taken,) = slots.hand_out(slots.take(), SPANS)
+    assert taken.shape == (10,) and cudart.asked == [("lock", start, size, 0)], "it serves, whatever CUDA said"
     del slots
     gc.collect()
     assert cudart.asked[1:] == ([] if code else [("wait", "cpu"), ("unlock", start)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fastdata.errors import warn_user
 from fastdata.shared_memory import SharedArray
 
 __all__ = ["ALIGN", "HELD", "Place", "Slots", "Span"]
@@ -102,7 +102,7 @@ class Slots:
             self.give_back(slot)
             memory = memory.copy()
         else:
-            weakref.finalize(memory, self._free.append, slot).atexit = False
+            weakref.finalize(memory, self._free.append, slot)
         whole = torch.from_numpy(memory)
         return [whole[s.start : s.stop].view(torch.from_numpy(np.empty(0, s.dtype)).dtype).view(s.shape) for s in spans]
 
@@ -120,7 +120,7 @@ class Slots:
                     torch.zeros(1, device=device).add_(1)
         if code:
             text = f"CUDA did not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code})"
-            warnings.warn(f"{text}: they are copied through other memory, which takes longer", RuntimeWarning, stacklevel=2)
+            warn_user(f"{text}: they are copied through other memory, which takes longer")
         else:
             weakref.finalize(self, _unpin, cudart, start, device).atexit = False
 
