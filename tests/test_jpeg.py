@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def _check_grid(data: bytes, width: int, height: int, mcu: int) -> None:
 
 def test_pixels_are_those_of_the_same_jpeg_without_grid_and_index() -> None:
     image = picture(3, 93, 121)
-    plain = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)
+    plain = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)  # the default
     np.testing.assert_array_equal(decode_jpeg(encode_jpeg(image)), decode_jpeg(plain))
 
 
@@ -124,6 +125,61 @@ def test_a_long_index_chains_over_several_segments(chunks: int) -> None:
         Image.MAX_IMAGE_PIXELS = before
 
 
+def _chunk(number: int, chunks: int, content: bytes) -> bytes:
+    """A segment of an index."""
+    body = b"fastdata\0" + struct.pack("<BHH", 1, number, chunks) + content
+    return b"\xff\xe9" + struct.pack(">H", len(body) + 2) + body
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_the_segments_of_an_index_are_full(over: int) -> None:
+    first = LARGEST_BODY - len(b"fastdata\0") - 5
+    index = bytes(range(256)) * 514
+    packed = (2 * first + over - 4).to_bytes(4, "little") + index[: 2 * first + over - 4]
+    parts = [part for part in (packed[:first], packed[first : 2 * first], packed[2 * first :]) if part]
+    want = b"".join(_chunk(number, len(parts), part) for number, part in enumerate(parts))
+    assert index_of(np.frombuffer(packed, np.uint8)[4:].astype(np.int64)) == want
+
+
+def _unpacked(packed: bytes) -> list[int] | None:
+    """The lengths in an index, as docs/format.md defines it."""
+    count, rest = int.from_bytes(packed[:4], "little"), packed[4:]
+    if len(packed) < 4 or len(rest) < count or (len(rest) - count) % 6:
+        return None
+    high = dict(struct.iter_unpack("<IH", rest[count:]))
+    return [low + 256 * high.get(place, 0) for place, low in enumerate(rest[:count])] if all(k < count for k in high) else None
+
+
+@given(
+    st.integers(0, 6).flatmap(
+        lambda n: st.tuples(st.sampled_from([n, n, n, n + 1, n + 6, n + (1 << 24)]), st.binary(min_size=n, max_size=n))
+    ),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 65_535)), max_size=3),
+    st.sampled_from([b"", b"", b"", b"x", b"xyzuvw"]),
+    st.lists(st.integers(0, 30), max_size=2),
+)
+@settings(max_examples=200, deadline=None)
+def test_an_index_holds_what_the_format_says_or_is_none(
+    lows: tuple[int, bytes], longs: list[tuple[int, int]], more: bytes, cuts: list[int]
+) -> None:
+    packed = lows[0].to_bytes(4, "little") + lows[1] + b"".join(struct.pack("<IH", *one) for one in longs) + more
+    cuts = [0, *sorted(cuts), len(packed)]
+    chunks = [_chunk(number, len(cuts) - 1, packed[a:b]) for number, (a, b) in enumerate(pairwise(cuts))]
+    head = b"\xff\xd8\xff\xe0\0\x03J" + b"".join(chunks)
+    found, want = read_index(head + b"\xff\xda" + b"\0" * 20), _unpacked(packed)
+    assert (found is None) == (want is None)
+    assert found is None or (found[0].tolist(), found[1]) == (want, len(head))
+
+
+def test_an_index_stands_in_the_header_and_its_segments_side_by_side() -> None:
+    whole, foreign = index_of(np.array([3, 4])), b"\xff\xe1\0\x03?"
+    for header, there in ((foreign, True), (b"\xff\xda\0\x02", False), (b"\xfe\xe1\0\x03?", False), (b"\xff\xe9\0\x03?", True)):
+        assert (_lengths(b"\xff\xd8" + header + whole) is not None) == there
+    parts = [_chunk(k, 2, part) for k, part in enumerate((b"\x02\0\0\0\x03", b"\x04"))]
+    for between, there in ((b"", True), (foreign, False)):
+        assert (_lengths(b"\xff\xd8" + parts[0] + between + parts[1]) is not None) == there
+
+
 @pytest.mark.parametrize("largest", [255, 256, 65_536, 10_000_000])
 def test_long_segments_are_kept(largest: int) -> None:
     lengths = np.array([3, largest, 70, largest], np.int64)
@@ -132,9 +188,9 @@ def test_long_segments_are_kept(largest: int) -> None:
 
 
 def test_index_bytes_are_those_of_the_format() -> None:
-    head = b"\xff\xe9\x00\x23fastdata\0" + b"\x01" + b"\x00\x00" + b"\x01\x00"
-    low, long = b"\x02\x03\xff", b"\0\0\0\0\x01\x00" + b"\x02\0\0\0\xff\x00"
-    assert index_of(np.array([258, 3, 65_535])) == head + b"\x03\0\0\0" + low + long
+    head = b"\xff\xe9\x00\x24fastdata\0" + b"\x01" + b"\x00\x00" + b"\x01\x00"
+    low, long = b"\x02\x03\xff\xff", b"\0\0\0\0\x01\x00" + b"\x03\0\0\0\xff\x00"
+    assert index_of(np.array([258, 3, 255, 65_535])) == head + b"\x04\0\0\0" + low + long
 
 
 @pytest.mark.parametrize(
@@ -199,6 +255,7 @@ def test_too_large_for_a_jpeg_is_said() -> None:
     with pytest.raises(CodecError, match="65500") as caught:
         encode_jpeg(np.zeros((1, 65_501), np.uint8))
     assert caught.value.reason == "too-large"
+    assert decode_jpeg(encode_jpeg(np.full((1, 65_500), 128, np.uint8)), gray=True).shape == (1, 65_500, 1)
 
 
 FORMS = [("rgb", "uint8"), ("rgb", "uint16"), ("png", "uint8"), ("png", "uint16"), ("jpeg", "uint8")]
