@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,13 @@ def test_the_order_is_the_documented_one_at_any_place(
     assert order.at(epoch, np.array(places, np.int64)).tolist() == [expected[place] for place in places]
     ends = np.cumsum(counts)
     assert order.shards_at(epoch, np.arange(order.n)).tolist() == np.searchsorted(ends, expected, "right").tolist()
+
+
+def test_shards_of_any_size_have_the_documented_order() -> None:
+    counts = [2**k + d for k in (4, 5, 8) for d in (-1, 0, 1)]
+    order = LaneOrder(np.array(counts), 0x1234_5678_9ABC_DEF1, 7)
+    for epoch in (3, 4, 5, 3):  # more than are laid out at a time
+        assert whole(order, epoch).tolist() == reference.lanes(counts, 7, 0x1234_5678_9ABC_DEF1, epoch)
 
 
 @pytest.mark.parametrize("counts", [[1], [3], [1] * 500, [2**k + d for k in range(1, 14) for d in (-1, 0, 1)], [10_000] * 33])
@@ -112,18 +120,9 @@ def test_all_orders_of_a_small_shard_are_equally_likely(n: int) -> None:
 def test_the_order_stays_what_it_is() -> None:
     """A checkpoint of an older version resumes in the same order: a change here needs a note for the users."""
     assert whole(LaneOrder(np.array([3, 4, 5]), 0, 2), 0).tolist() == [9, 0, 7, 2, 8, 3, 11, 4, 10, 5, 1, 6]
-    assert [number_of_lanes(shards) for shards in (1, 63, 128, 191, 192, 383, 384, 1300, 7680, 10**6)] == [
-        8,
-        8,
-        16,
-        16,
-        24,
-        24,
-        48,
-        96,
-        960,
-        960,
-    ]
+    least = {8: 1, 16: 128, 24: 192, 48: 384, 96: 768, 192: 1536, 384: 3072, 960: 7680}
+    for (lanes, shards), more in pairwise([*least.items(), (960, 10**6)]):
+        assert {number_of_lanes(shards), number_of_lanes(shards + 1), number_of_lanes(more[1] - 1)} == {lanes}
 
 
 @example([1] * 3, 0)

@@ -41,8 +41,9 @@ def test_an_epoch_is_a_permutation_and_any_place_is_reached_alone(n, seed, epoch
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 256, 257, 1025])
-def test_the_order_is_the_documented_one(n):
-    assert whole_order(n, 3, 1).tolist() == reference.order(n, 3, 1)
+@pytest.mark.parametrize("seed", [3, 0x1234_5678_9ABC_DEF1])
+def test_the_order_is_the_documented_one(n, seed):
+    assert whole_order(n, seed, 1).tolist() == reference.order(n, seed, 1)
 
 
 @pytest.mark.parametrize("vary", ["seed", "epoch"])

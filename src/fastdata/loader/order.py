@@ -127,7 +127,7 @@ class Part:
         k = np.arange(rows)
         if lanes and not self.blocks and (lanes % self.world_size or batch % self.world_size):
             low, high = (rank * size // self.world_size for rank in (self.rank, self.rank + 1))
-            own = np.minimum(low + np.minimum(k, max(high - low - 1, 0)), size - 1)
+            own = low + np.minimum(k, max(high - low - 1, 0))
             return (firsts + by_lane(own, firsts, size, lanes)).reshape(-1), high - low
         own = self.rank * rows + k if self.blocks else self.rank + self.world_size * k
         return (firsts + np.minimum(own, size - 1)).reshape(-1), int((own < size).sum())
@@ -151,7 +151,7 @@ def by_lane(numbers: Array, first: Array, size: int, lanes: int) -> Array:
     third = second + (ends[1] - ends[0]) * inner
     in_second, in_third = numbers >= second, numbers >= third
     inside = numbers - np.where(in_third, third, np.where(in_second, second, 0))
-    count = np.maximum(np.where(in_second & ~in_third, inner, outer), 1)
+    count = np.where(in_second & ~in_third, inner, outer)
     lane = np.where(in_third, ends[1], np.where(in_second, ends[0], 0)) + inside // count
     offsets: Array = (lane - begin) % lanes + inside % count * lanes
     return offsets
