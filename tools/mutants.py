@@ -46,9 +46,14 @@ GROUPS = {
         "images/jpeg_planes.py": "test_jpeg_planes.py",
         "images/batch_decode.py": f"test_batch_decode.py test_jpeg_planes.py {JPEG}",
     },
-    "store": {f"store/{name}.py": STORE for name in ("format", "tree", "shards", "store")},
+    "store": {
+        "store/format.py": f"{STORE} test_columns.py test_several_images.py",
+        "store/tree.py": f"test_tree.py {STORE}",
+        "store/shards.py": STORE,
+        "store/store.py": STORE,
+    },
     "columns": {
-        "store/column.py": "test_columns.py test_fields_sources.py",
+        "store/column.py": "test_columns.py test_fields_sources.py test_tokenize.py test_coco.py test_yolo.py",
         "store/columns.py": "test_columns.py test_damaged_stores.py",
         "images/columns.py": "test_columns.py test_fields_sources.py",
     },
