@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, TensorDat
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
-from stores import store
+from stores import COUNT, store
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -228,3 +228,11 @@ def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(k
         with pytest.raises(TypeError, match="takes what a Loader's state_dict returned"):
             loader.load_state_dict([before])  # type: ignore[arg-type]
         loader.load_state_dict(before)
+
+
+@pytest.mark.parametrize(("epoch", "consumed"), [(0, 0), (2**32 - 1, 0), (3, COUNT)])
+def test_a_state_may_be_at_the_first_place_and_at_the_last(epoch: int, consumed: int) -> None:
+    with Loader(LMDBDataset(store(), size=64, crop=CenterCrop(20)), 8, shuffle=True, num_workers=0) as loader:
+        loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "consumed": consumed})
+        found = loader.state_dict()
+    assert (found["epoch"], found["consumed"]) == ((epoch, 0) if consumed < COUNT else (epoch + 1, 0))
