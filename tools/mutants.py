@@ -5,8 +5,9 @@ python tools/mutants.py order slots      of these, groups or modules such as sto
 python tools/mutants.py order --only 17  one mutant by its number, with the output of its tests
 
 A mutant swaps an operator, changes a number by one, negates a condition, returns None, or leaves a statement out. It is made in a
-copy of src. One that survives its tests is printed with its line: a test is missing, or the code says more than it has to. Tests
-run in forks of this process, which has imported torch, so that most mutants take a few seconds.
+copy of the repository, so that you can go on working meanwhile. One that survives its tests is printed with its line: a test is
+missing, or the code says more than it has to. Tests run in forks of this process, which has imported torch, so that most mutants
+take a few seconds.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+NOT_COPIED = (".*", "__pycache__", "build", "dist", "mds-env", "shared")
 JPEG = "test_jpeg.py test_batch_decode.py test_cut.py"
 STORE = "test_store.py test_damaged_stores.py test_growing.py"
 LOADS = "test_loader.py test_sampling.py"
@@ -78,20 +80,21 @@ LEFT_OUT = (ast.Raise, ast.AugAssign, ast.Continue, ast.Break, ast.Delete)
 
 
 class Mutant(NamedTuple):
-    """Bytes `start` to `stop` of a file of src/fastdata become `new`."""
+    """Bytes `start` to `stop` of a file of src/fastdata, on this line, become `new`."""
 
     module: str
+    line: int
     start: int
     stop: int
     new: bytes
 
 
-def mutants(module: str) -> Iterator[Mutant]:
-    """Yield all mutants of a module.
+def mutants(root: Path, module: str) -> Iterator[Mutant]:
+    """Yield all mutants of a module in a copy of the repository.
 
     Docstrings, annotations, decorators, `strict` of zip, and what only words messages stay as they are.
     """
-    data = (ROOT / "src/fastdata" / module).read_bytes()
+    data = (root / "src/fastdata" / module).read_bytes()
     begins = [0]
     for line in data.splitlines(keepends=True):
         begins.append(begins[-1] + len(line))
@@ -99,14 +102,17 @@ def mutants(module: str) -> Iterator[Mutant]:
     def span(node: ast.AST) -> tuple[int, int]:
         return begins[node.lineno - 1] + node.col_offset, begins[node.end_lineno - 1] + node.end_col_offset
 
+    def changed(start: int, stop: int, new: str) -> Mutant:
+        return Mutant(module, data.count(b"\n", 0, start) + 1, start, stop, new.encode())
+
     def replaced(node: ast.AST, new: str) -> Mutant:
-        return Mutant(module, *span(node), new.encode())
+        return changed(*span(node), new)
 
     def between(left: ast.AST, right: ast.AST, operator: ast.AST) -> Iterator[Mutant]:
         if type(operator) in SWAPS:
             old, new = SWAPS[type(operator)]
             start = data.index(old.encode(), span(left)[1], span(right)[0])
-            yield Mutant(module, start, start + len(old), new.encode())
+            yield changed(start, start + len(old), new)
 
     def visit(node: ast.AST) -> Iterator[Mutant]:
         source = data[slice(*span(node))].decode() if hasattr(node, "lineno") else ""
@@ -145,21 +151,17 @@ def mutants(module: str) -> Iterator[Mutant]:
     yield from visit(ast.parse(data))
 
 
-def line_of(mutant: Mutant) -> int:
-    return (ROOT / "src/fastdata" / mutant.module).read_bytes().count(b"\n", 0, mutant.start) + 1
-
-
-def shown(mutant: Mutant) -> str:
+def shown(root: Path, mutant: Mutant) -> str:
     """Return where a mutant is, and its lines before and after."""
-    data = (ROOT / "src/fastdata" / mutant.module).read_bytes()
+    data = (root / "src/fastdata" / mutant.module).read_bytes()
     start, stop = data.rfind(b"\n", 0, mutant.start) + 1, data.find(b"\n", mutant.stop)
     after = data[start : mutant.start] + mutant.new + data[mutant.stop : stop]
-    return f"{mutant.module}:{line_of(mutant)}\n    - {data[start:stop].decode().strip()}\n    + {after.decode().strip()}"
+    return f"{mutant.module}:{mutant.line}\n    - {data[start:stop].decode().strip()}\n    + {after.decode().strip()}"
 
 
 def prepare(folder: Path) -> None:
-    """Copy src, compiled, and import what takes long but knows nothing of fastdata."""
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    """Copy the repository, compile src, and import what takes long but knows nothing of fastdata."""
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED), dirs_exist_ok=True)
     compileall.compile_dir(folder / "src", quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
     os.environ |= {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, str(folder / "src"))
@@ -227,7 +229,7 @@ class Choose:
 
 
 def passes(folder: Path, files: Sequence[str], plugin: Any, limit: float, *, quiet: bool = True, result: Any = None) -> bool:
-    """Run tests with the copy of src in a fork, until one fails. Running into the limit, in seconds, is a failure too."""
+    """Run tests of the copy in a fork, until one fails. Running into the limit, in seconds, is a failure too."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -235,8 +237,8 @@ def passes(folder: Path, files: Sequence[str], plugin: Any, limit: float, *, qui
             os.dup2(os.open(os.devnull, os.O_RDWR), 1)
             os.dup2(1, 2)
         options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder / 'tmp'}"]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
-        code = pytest.main([*options, *(str(ROOT / "tests" / file) for file in files)], [plugin])
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", f"--rootdir={folder}", f"-c={folder / 'pyproject.toml'}"]
+        code = pytest.main([*options, *(str(folder / "tests" / file) for file in files)], [plugin])
         if result is not None:
             result.write_bytes(pickle.dumps((plugin.seconds, plugin.lines)))
         os._exit(code)
@@ -280,7 +282,7 @@ def main() -> None:
 def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
     """Try a sample of the mutants of a group or a module. Print those that survive, and how many were killed in each module."""
     modules = GROUPS.get(name) or {name: MODULES[name]}
-    every = [mutant for module in modules for mutant in mutants(module)]
+    every = [mutant for module in modules for mutant in mutants(folder, module)]
     chosen = sorted(random.Random(arguments.seed).sample(range(len(every)), min(arguments.count, len(every))))
     if arguments.only is not None:
         chosen = [arguments.only]
@@ -295,7 +297,7 @@ def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
         mutant = every[number]
         own = modules[mutant.module].split()
         tests = [test for test in quickest if Path(test.partition("::")[0]).name in own]
-        there = [test for test in tests if (mutant.module, line_of(mutant)) in lines[test]]
+        there = [test for test in tests if (mutant.module, mutant.line) in lines[test]]
         tried[mutant.module] += 1
         others = [test for test in tests if test not in there]
         for some in (there, others):  # those that run its line in this process, then those whose worker processes may run it
@@ -304,7 +306,7 @@ def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
                 killed[mutant.module] += 1
                 break
         else:
-            print(f"{name} {number} survives: {shown(mutant)}", flush=True)
+            print(f"{name} {number} survives: {shown(folder, mutant)}", flush=True)
     for module in modules:
         print(f"{module}: {killed[module]} of {tried[module]} killed")
     print(f"{name}: {killed.total()} of {tried.total()} killed, of {len(every)} mutants; seed {arguments.seed}", flush=True)
