@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RandomResizedCrop
 from fastdata.gpu.copies import Copier
 from fastdata.loader.slots import Slots, Span
-from stores import COUNT, sha, store
+from stores import COUNT, masked, sha, store
 from support import under_way
 
 
@@ -179,6 +179,15 @@ def test_slots_are_aligned_to_pages_and_apart_from_each_other():
     assert slots.place.array(0, Span(0, (50, 200), np.dtype(np.uint8))) is None
     assert slots.place.array(0, Span(0, (2048, 2), np.dtype(np.uint16))).nbytes == 8192
     assert slots.place.array(0, Span(64, (2048, 2), np.dtype(np.uint16))) is None
+
+
+def test_the_arrays_of_a_batch_lie_in_one_slot_at_multiples_of_64_bytes():
+    dataset = MaskDataset(masked(), crop=CenterCrop(15))
+    with Loader(dataset, 1, num_workers=0) as loader:
+        for images, masks in loader:
+            assert images.untyped_storage().data_ptr() == masks.untyped_storage().data_ptr()
+            assert (images.data_ptr() % 4096, masks.data_ptr() - images.data_ptr()) == (0, 11 * 64)  # after 675 bytes
+        assert loader.stats().slots > 0
 
 
 @pytest.mark.slow

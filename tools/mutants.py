@@ -238,10 +238,13 @@ def passes(folder: Path, files: Sequence[str], plugin: Any, limit: float, *, qui
             os.dup2(1, 2)
         options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder / 'tmp'}"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", f"--rootdir={folder}", f"-c={folder / 'pyproject.toml'}"]
-        code = pytest.main([*options, *(str(folder / "tests" / file) for file in files)], [plugin])
-        if result is not None:
-            result.write_bytes(pickle.dumps((plugin.seconds, plugin.lines)))
-        os._exit(code)
+        code = 1
+        try:
+            code = pytest.main([*options, *(str(folder / "tests" / file) for file in files)], [plugin])
+            if result is not None:
+                result.write_bytes(pickle.dumps((plugin.seconds, plugin.lines)))
+        finally:  # whatever a mutant did, the fork does not go on in the caller
+            os._exit(code)
     end = time.monotonic() + limit
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and time.monotonic() < end:
         time.sleep(0.02)
@@ -272,11 +275,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
     parser.add_argument("--only", type=int, help="one mutant by its number")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
-        folder = Path(temporary)
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))  # a TemporaryDirectory would be removed by a fork that runs its finalizers
+    try:
         prepare(folder)
         for name in arguments.names or GROUPS:
             run(folder, name, arguments)
+    finally:
+        shutil.rmtree(folder)
 
 
 def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
