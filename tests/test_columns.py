@@ -396,6 +396,21 @@ def test_columns_of_other_types_are_not_joined(table: Path, store: Path, tmp_pat
         first + second
 
 
+def test_columns_that_differ_in_their_ids_are_joined(store: Path, tmp_path: Path) -> None:
+    """Names are what their numbers mean here; ids are what they were in the annotations."""
+    paths = []
+    for number, names in enumerate((["cat"], ["cat"], ["dog"])):
+        path = shutil.copytree(store, tmp_path / f"{number}.fds")
+        body = json.loads((path / "manifest.json").read_bytes())
+        next(column for column in body["columns"] if column["name"] == "big").update(names=names, ids=[number])
+        (path / "manifest.json").write_text(json.dumps(body))
+        paths.append(path)
+    first, second, other = (LMDBDataset(path, fields="big") for path in paths)
+    assert (first + second).columns["big"].tolist() == [255 - k for k in range(COUNT)] * 2
+    with pytest.raises(ValueError, match="cannot be concatenated"):
+        first + other
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
