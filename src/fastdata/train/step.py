@@ -87,7 +87,7 @@ class Step:
             return nullcontext()
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
 
-    def add(self, batch: Any, *, valid: int | None, last: bool, check: bool = False) -> None:
+    def add(self, batch: Any, *, valid: int | None, last: bool, check: bool) -> None:
         """Run forward and backward of one micro-batch. The ranks exchange gradients on the last one of an update.
 
         Args:
