@@ -262,6 +262,11 @@ def test_types_are_inferred_and_said(table: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_the_manifest_says_of_a_column_what_the_format_says(store: Path) -> None:
+    ids = next(one for one in json.loads((store / "manifest.json").read_bytes())["columns"] if one["name"] == "ids")
+    assert ids == {**BOXES, "name": "ids", "type": "int64", "shape": [], "geometry": None}, "no tokens: it has none"
+
+
 def test_a_store_without_columns_says_nothing_of_them(table: Path, tmp_path: Path) -> None:
     out = prep(table, tmp_path / "o.fds", label_column="label", workers=1).out
     manifest = json.loads((out / "manifest.json").read_bytes())

@@ -234,7 +234,7 @@ def passes(folder: Path, files: Sequence[str], plugin: Any, limit: float, *, qui
     if pid == 0:
         os.setsid()
         if quiet:
-            os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+            os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
             os.dup2(1, 2)
         options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder / 'tmp'}"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", f"--rootdir={folder}", f"-c={folder / 'pyproject.toml'}"]
@@ -294,7 +294,8 @@ def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
     files = dict.fromkeys(file for tests in modules.values() for file in tests.split())
     result = folder / "result"
     if not passes(folder, list(files), Watch(folder, modules), 1200, result=result):
-        sys.exit(f"tests fail without a mutant, or take more than twenty minutes: {' '.join(files)}")
+        output = (folder / "output").read_text(errors="replace")
+        sys.exit(f"tests fail without a mutant, or take more than twenty minutes: {' '.join(files)}\n{output[-4000:]}")
     seconds, lines = pickle.loads(result.read_bytes())
     quickest = sorted(seconds, key=seconds.__getitem__)
     tried, killed = Counter[str](), Counter[str]()

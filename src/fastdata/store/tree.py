@@ -56,7 +56,7 @@ class Tree:
     def __init__(self, mapped: mmap.mmap) -> None:
         self._view = memoryview(mapped)
         self._page_bytes, depth, self.count, root = self._read_meta()
-        self._most = ((self._page_bytes - HEADER) // 2 & -2) - 2 - INTRO  # the largest value that lies in a leaf
+        self._most = (self._page_bytes - HEADER) // 2 - 2 - INTRO  # the largest value that lies in a leaf
         pages, firsts = self._find_leaves(root, depth) if self.count else (np.zeros(1, np.int64),) * 2
         self._pages: list[int] = (pages * self._page_bytes).tolist()
         self._firsts: list[int] = firsts.tolist()
