@@ -233,14 +233,14 @@ def test_what_a_file_says_is_checked(lie: str) -> None:
 
 
 def test_a_value_that_the_file_ends_in_is_refused() -> None:
-    data = made([b"small", bytes(700)])
+    data = made([b"small", bytes(1008)])
     (value,), (leaf,) = _pages(data, LARGE), _pages(data, LEAF)
     moved = data[:value] + data[leaf : leaf + 512] + data[value : value + 1024]  # the leaf, and then the value
     for page, number in ((value, value // 512), (value + 512, value // 512 + 1)):
         struct.pack_into("<Q", moved, page, number)
     struct.pack_into("<Q", moved, _node(moved, value, 1) + 16, value // 512 + 1)
     struct.pack_into("<Q", moved, MAIN + 40, value // 512)
-    assert _read(moved) == [b"small", bytes(700)]
+    assert _read(moved) == [b"small", bytes(1008)]
     struct.pack_into("<Q", moved, MAIN + 48, value // 512 + 1)
     tree = Tree(moved[:-512])
     assert tree.get(0) == b"small"
