@@ -312,7 +312,7 @@ def run(folder: Path, name: str, arguments: argparse.Namespace) -> None:
                 killed[mutant.module] += 1
                 break
         else:
-            print(f"{name} {number} survives: {shown(folder, mutant)}", flush=True)
+            print(f"{name} {number} survives ({tried.total()} of {len(chosen)} tried): {shown(folder, mutant)}", flush=True)
     for module in modules:
         print(f"{module}: {killed[module]} of {tried[module]} killed")
     print(f"{name}: {killed.total()} of {tried.total()} killed, of {len(every)} mutants; seed {arguments.seed}", flush=True)
