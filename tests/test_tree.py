@@ -162,7 +162,7 @@ def _put(data: bytearray, form: str, at: int, value: int) -> None:
     struct.pack_into(form, data, at, value)
 
 
-LIES: dict[str, Callable[[bytearray], Any]] = {
+OF_BRANCHES: dict[str, Callable[[bytearray], Any]] = {
     "half a page": lambda data: data.extend(bytes(256)),
     "no second page": lambda data: data.__delitem__(slice(512, None)),
     "nothing": lambda data: data.clear(),
@@ -173,11 +173,9 @@ LIES: dict[str, Callable[[bytearray], Any]] = {
     "another format": lambda data: _put(data, "<I", 512 + 20, 2),
     "keys that may be repeated": lambda data: _put(data, "<H", MAIN + 4, 4),
     "no levels": lambda data: _put(data, "<H", MAIN + 6, 0),
-    "one level": lambda data: _put(data, "<H", MAIN + 6, 1),
     "three levels": lambda data: _put(data, "<H", MAIN + 6, 3),
     "no records": lambda data: _put(data, "<Q", MAIN + 32, 0),
     "fewer records": lambda data: _put(data, "<Q", MAIN + 32, 6),
-    "more records": lambda data: _put(data, "<Q", MAIN + 32, 9),
     "a root after the last page": lambda data: _put(data, "<Q", MAIN + 48, ROOT // 512 - 1),
     "a last page after the file": lambda data: _put(data, "<Q", MAIN + 48, LAST + 1),
     "a root after the file": lambda data: _put(data, "<Q", MAIN + 40, LAST + 1),
@@ -203,6 +201,10 @@ LIES: dict[str, Callable[[bytearray], Any]] = {
     "a page beyond the file": lambda data: _put(data, "<H", _node(FILE, ROOT, 1), LAST + 1),
     "a page far beyond the file": lambda data: _put(data, "<H", _node(FILE, ROOT, 1) + 2, 1),
     "a page 2^32 beyond the file": lambda data: _put(data, "<H", _node(FILE, ROOT, 1) + 4, 1),
+}
+OF_RECORDS: dict[str, Callable[[bytearray], Any]] = {
+    "one level": lambda data: _put(data, "<H", MAIN + 6, 1),
+    "more records": lambda data: _put(data, "<Q", MAIN + 32, 9),
     "another record": lambda data: _put(data, ">Q", _node(FILE, LEAVES[0], 0) + 8, 1),
     "a small value is large": lambda data: _put(data, "<H", _node(FILE, LEAVES[0], 0) + 4, 1),
     "a large value is small": lambda data: _put(data, "<H", _node(FILE, LEAVES[1], 0) + 4, 0),
@@ -224,12 +226,21 @@ def test_the_file_that_the_lies_are_told_about_is_whole() -> None:
     assert _read(FILE) == RECORDS and len(LEAVES) == 4 and len(VALUES) == 2
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_what_a_file_says_is_checked(lie: str) -> None:
+@pytest.mark.parametrize("lie", OF_BRANCHES)
+def test_what_a_file_says_of_its_pages_is_checked_when_it_is_opened(lie: str) -> None:
     data = bytearray(FILE)
-    LIES[lie](data)
+    OF_BRANCHES[lie](data)
     with pytest.raises(BROKEN):
-        assert _read(data) == RECORDS
+        Tree(data)
+
+
+@pytest.mark.parametrize("lie", OF_RECORDS)
+def test_what_a_file_says_of_a_record_is_checked_when_it_is_read(lie: str) -> None:
+    data = bytearray(FILE)
+    OF_RECORDS[lie](data)
+    Tree(data)
+    with pytest.raises(BROKEN):
+        _read(data)
 
 
 def test_a_value_that_the_file_ends_in_is_refused() -> None:
