@@ -187,7 +187,7 @@ OF_BRANCHES: dict[str, Callable[[bytearray], Any]] = {
     "the root has too many nodes": lambda data: _put(data, "<H", ROOT + 12, 16 + 2 * 200),
     "a node at an odd byte": lambda data: _put(data, "<H", ROOT + 18, 489),
     "the first node goes beyond its page": lambda data: _put(data, "<H", ROOT + 16, 506),
-    "a later node goes beyond its page": lambda data: _put(data, "<H", ROOT + 18, 498),
+    "a later node goes beyond its page": lambda data: _put(data, "<H", ROOT + 18, 498) or _put(data, "<H", ROOT + 498 + 6, 8),
     "a node beyond its page": lambda data: _put(data, "<H", ROOT + 18, 5000),
     "a key of 4 bytes": lambda data: _put(data, "<H", _node(FILE, ROOT, 1) + 6, 4),
     "two pages begin alike": lambda data: _put(data, ">Q", _node(FILE, ROOT, 2) + 8, 2),
