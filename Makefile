@@ -14,6 +14,7 @@ TORCHES := $(LOWEST) 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
 LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram source source_pillow store tables text tokens)
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
+QUICK := "not slow and not scale"
 
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -31,7 +32,7 @@ help:
 	@echo "make mutants   which small changes of the source no test notices, in a sample of the modules that matter most; hours"
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
-	@echo "make test-scale   clusters of Ray and Slurm, and object storage, run on this machine; installs them, also by npm and (as root) apt-get"
+	@echo "make test-scale   clusters of Ray and Slurm, and others' servers of object storage, run on this machine; installs them, also by npm and (as root) apt-get"
 	@echo "make test-pages   reports in headless Chromium, and the notebooks; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests with the newest torch, and with the lowest versions of torch and all packages; installs them, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
@@ -46,10 +47,10 @@ demo: $(INSTALLED)
 	@$(RUN) examples/demo.py
 
 test: $(INSTALLED)
-	$(RUN) $(PYTEST) -m "not slow"
+	$(RUN) $(PYTEST) -m $(QUICK)
 
 test-slow: $(INSTALLED)
-	$(RUN) $(PYTEST) -m slow --ignore=tests/faults
+	$(RUN) $(PYTEST) -m "slow and not scale" --ignore=tests/faults
 
 test-faults: $(INSTALLED)
 	$(RUN) $(PYTEST) tests/faults
@@ -62,7 +63,7 @@ campaign: $(INSTALLED)
 
 coverage: $(COVERAGE)
 	@rm -rf build/coverage && mkdir -p build/coverage
-	COVERAGE_FILE=$(CURDIR)/build/coverage/data COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(RUN) $(PYTEST) -m "not slow"
+	COVERAGE_FILE=$(CURDIR)/build/coverage/data COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(RUN) $(PYTEST) -m $(QUICK)
 	@COVERAGE_FILE=build/coverage/data $(RUN) -m coverage combine -q
 	@COVERAGE_FILE=build/coverage/data $(RUN) -m coverage report --sort=-miss
 
@@ -77,7 +78,7 @@ test-integrations: $(CLIENTS)/.installed
 
 test-scale: $(SCALE)/.installed
 	@tests/scale/install_servers.sh
-	$(SCALE)/bin/python -m pytest -q tests/scale
+	$(SCALE)/bin/python -m pytest -q tests/scale -m scale
 
 test-pages: $(PAGES)
 	@tests/pages/install_chromium.sh

@@ -31,7 +31,6 @@ FAULTS = "faults/test_faults.py"
 SIGNALS = f"{FAULTS}::test_a_signal_at_any_moment_does_no_harm"
 BYTES = f"{FAULTS}::test_damaged_bytes_do_no_harm"
 LOADS = f"{FAULTS}::test_a_load_leaves_nothing"
-REMOTE = "scale/test_remote_faults.py::test_no_signal_does_harm_and_no_load_leaves_anything"
 
 PROMISES: dict[str, tuple[Promise, ...]] = {
     "Nothing is silently wrong": (
@@ -218,7 +217,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             (
                 "scale/test_remote.py::test_a_fetcher_that_is_killed_is_replaced",
                 "scale/test_remote.py::test_a_fetcher_that_is_ended_leaves_no_part_of_a_file",
-                REMOTE,
+                SIGNALS,
             ),
             ("remote_loading",),
         ),
@@ -228,7 +227,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         ),
         Promise(
             "Preparing to a URL and publishing, killed at any moment, end with the same objects, whose manifest comes last",
-            ("scale/test_prepare_remote.py::test_kill_9_at_random_moments", REMOTE),
+            ("scale/test_prepare_remote.py::test_kill_9_at_random_moments", SIGNALS),
             ("remote_preparing", "remote_publishing"),
         ),
         Promise(
@@ -290,14 +289,14 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         Promise("The same over processes that attach to memory of another, and let go of it", (LOADS,), ("attached",)),
         Promise(
             "The same over epochs and Loaders of stores in object storage, also of what fetches them; a cache keeps its size",
-            (REMOTE,),
+            (LOADS,),
             ("remote_epochs", "remote_loaders"),
         ),
-        Promise("Processes that fetch, which come and go, leave no zombie and no part of a file", (REMOTE,), ("remote_fetchers",)),
+        Promise("Processes that fetch, which come and go, leave no zombie and no part of a file", (LOADS,), ("remote_fetchers",)),
         Promise("Two Loaders in turn, and several threads, get what one gets alone", (LOADS,), ("interleaved", "from_threads")),
         Promise(
             "After a Ctrl-C at any moment of a pass, the same Loader makes its batches again",
-            (LOADS, REMOTE),
+            (LOADS,),
             ("interrupts", "remote_interrupts"),
         ),
     ),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def campaign(name: str, cases: int, *options: str | float) -> None:
     """In another process, which may fork: this one has threads of pytest's."""
     if lacking(name):
-        pytest.skip(f"{lacking(name)} is not installed; make test-scale runs this")
+        pytest.skip(f"{lacking(name)} is not installed")
     found = run(
         sys.executable, HERE / "campaign.py", "--target", name, "--cases", cases, "--seed", 0, "--fresh", *options, seconds=600
     )

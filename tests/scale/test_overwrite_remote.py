@@ -134,6 +134,7 @@ def problems(url: str) -> list[str]:
     return list(verify(locate(url, in_memory=True)))
 
 
+@pytest.mark.slow
 def test_who_has_the_old_store_open_gets_its_samples_or_an_error(pair: Pair, server: Watched, tmp_path: Path) -> None:
     """A store in the place of the first, and one in the place of that."""
     read, unread, held = LMDBDataset(URL, cache=tmp_path / "read"), LMDBDataset(URL, cache=tmp_path / "1"), RAMDataset(URL)
@@ -159,6 +160,7 @@ def test_who_has_the_old_store_open_gets_its_samples_or_an_error(pair: Pair, ser
     assert values(LMDBDataset(web, cache=tmp_path / "web")) == values(RAMDataset(web)) == {OLD}
 
 
+@pytest.mark.slow
 def test_at_any_step_there_is_one_whole_store_and_the_same_command_ends_alike(pair: Pair, server: Watched, tmp_path: Path) -> None:
     """A copy of the bucket before a change is what a process leaves that is killed there."""
     early, states = LMDBDataset(URL, cache=tmp_path / "early"), list[str]()
@@ -186,6 +188,7 @@ def test_at_any_step_there_is_one_whole_store_and_the_same_command_ends_alike(pa
         check_replaced(server.root / states[k] / "photos.fds", 2, pair.new_store)
 
 
+@pytest.mark.slow
 def test_what_completes_a_replacement_that_was_killed_after_the_switch(pair: Pair, server: Watched) -> None:
     """`finish`, or the command without --overwrite; one with other inputs replaces the store in its turn."""
     states = list[Path]()
@@ -206,6 +209,7 @@ def test_what_completes_a_replacement_that_was_killed_after_the_switch(pair: Pai
     check_replaced(middle[2], 3, pair.old_store)
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(pair: Pair, server: Watched, tmp_path: Path) -> None:
     rng, kills = random.Random(5), 0
     server.delay_s = 0.02
@@ -221,6 +225,7 @@ def test_kill_9_at_random_moments(pair: Pair, server: Watched, tmp_path: Path) -
     check_replaced(server.out, version, pair.new_store)
 
 
+@pytest.mark.slow
 def test_in_tasks_with_another_plan_in_between(pair: Pair, server: Watched) -> None:
     assert not fastdata.prep_plan(pair.new, URL, overwrite=True, codec="rgb", shard_samples=2).finished
     fastdata.prep_run(URL, task=0, of=2, workers=1, progress="off")
@@ -244,6 +249,7 @@ def test_in_tasks_with_another_plan_in_between(pair: Pair, server: Watched) -> N
     check_replaced(server.out, 2, pair.new_store)
 
 
+@pytest.mark.slow
 def test_what_fails_leaves_the_old_store_as_it_was(pair: Pair, server: Watched, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/0.png").write_bytes(b"no image")
@@ -282,6 +288,7 @@ def test_who_opens_a_store_while_it_is_replaced_gets_the_other(name: str, pair: 
     check_replaced(server.out, version, pair.new_store if value == NEW else pair.old_store)
 
 
+@pytest.mark.slow
 def test_readers_that_open_it_all_the_time(pair: Pair, server: Watched, tmp_path: Path) -> None:
     found, errors, end, seen = list[set[int]](), set[str](), threading.Event(), 0
 
@@ -307,6 +314,7 @@ def test_readers_that_open_it_all_the_time(pair: Pair, server: Watched, tmp_path
     assert errors <= {REPLACED}
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_store_that_grew_is_replaced_with_all_its_versions(pair: Pair, server: Watched, tmp_path: Path) -> None:
     grown = fastdata.prep(pair.old, tmp_path / "grown.fds", workers=1, **OPTIONS).out
     fastdata.append(pair.new, grown, workers=1)

@@ -20,6 +20,7 @@ from faults import storing
 from support import PREP, kill_group, run, start, tables, tree, until
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.scale
 OPTIONS = [word for size in SIZES for word in ("--size", str(size))]
 SECONDS = 120
 

@@ -29,7 +29,6 @@ import pytest
 import clock
 import fastdata
 import stores
-from conftest import google
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
 from fastdata.remote.wire import address_of
 from fastdata.store.files import file_sum
@@ -38,6 +37,7 @@ from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
 from faults import LIES, FaultServer, serving
 from reference import lanes
+from servers import google
 from support import fetchers, tree, until, write_pictures
 
 KINDS = {
@@ -150,6 +150,7 @@ print(dataset[100][0].sum().item(), dataset[0][0].sum().item())
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.always = {"shard-00000": "late"}
     out, _ = start(CTRL_C, server.url + "/many.fds", tmp_path / "cache").communicate(timeout=180)
@@ -157,6 +158,7 @@ def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, 
     assert out.split() == ["interrupted", str(local[100][0].sum().item()), str(local[0][0].sum().item())]
 
 
+@pytest.mark.scale
 @pytest.mark.usefixtures("credentials")
 @pytest.mark.parametrize("kind", KINDS)
 def test_s3(kind: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +178,7 @@ def test_s3(kind: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         fastdata.publish(other, url, storage=storage)
 
 
+@pytest.mark.scale
 def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
     fastdata.publish(many, "az://bucket/folder/many.fds", storage=azurite)
     dataset = LMDBDataset("az://bucket/folder/many.fds", cache=tmp_path / "cache", storage=azurite)
@@ -184,6 +187,7 @@ def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
         fastdata.publish(stores.table(), "az://bucket/folder/many.fds", storage=azurite)
 
 
+@pytest.mark.scale
 def test_google(many: Path, tmp_path: Path) -> None:
     """Reading, from an emulator of others. It does not take obstore's writes."""
     write_pictures(tmp_path / "buckets/bucket/photos", 9)
@@ -232,6 +236,7 @@ def test_a_grown_store_is_published_whole_and_a_plain_copy_is_refused(many: Path
         fastdata.publish(some, f"file://{server.root}/some.fds")
 
 
+@pytest.mark.slow
 def test_a_loader_whose_workers_are_spawned(many: Path, server: FaultServer, tmp_path: Path) -> None:
     remote = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache", crop=RandomResizedCrop(64))
     expected = hashes(LMDBDataset(many, crop=RandomResizedCrop(64)), shuffle=True)
@@ -272,6 +277,7 @@ def test_eight_ranks_of_a_node_fetch_each_shard_once(many: Path, server: FaultSe
     assert valid(tmp_path / "cache", many, tmp_path) == 23
 
 
+@pytest.mark.slow
 def test_the_first_batch_comes_by_ranges_while_shards_are_slow(tmp_path: Path, server: FaultServer) -> None:
     root = tmp_path / "in"
     root.mkdir()
@@ -322,6 +328,7 @@ def test_answers_that_are_not_what_was_asked_for(lie: str, many: Path, server: F
     valid(tmp_path / "other", many, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_manifest_that_changes_between_two_readings(many: Path, published: Path, tmp_path: Path) -> None:
     """A store that is replaced while it is opened: all of the old one, all of the new one, or an error."""
     for name in ("old", "new"):
@@ -390,6 +397,7 @@ def test_a_shard_that_cannot_be_had_is_named(fault: str, workers: int, server: F
         hashes(dataset, num_workers=workers)
 
 
+@pytest.mark.scale
 def test_no_store_no_server_no_cache(server: FaultServer, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     with pytest.raises(RemoteError, match=r"no store at http://127.0.0.1:\d+/none.fds: .*\(404\)"):
@@ -415,6 +423,7 @@ def test_no_server(tmp_path: Path) -> None:
         LMDBDataset("http://127.0.0.1:9/x.fds", cache=tmp_path / "cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["close", "drop the iterator"])
 def test_nothing_is_fetched_for_a_pass_that_has_ended(end: str, many: Path, published: Path, tmp_path: Path) -> None:
     with serving(published) as server:
@@ -475,6 +484,7 @@ def fewest(shards: list[int], room: int, held: int) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_the_least_cache_fetches_little_more_than_it_must(tmp_path: Path) -> None:
     """Shards of 93 and 94 samples, which do not divide the lanes: nearly each lane begins and ends inside of a shard. Needless
     fetches show in the third epoch."""
@@ -518,6 +528,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.slow
 def test_the_fetcher_ends_with_a_trainer_that_is_killed(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.rate = 2_000_000
     trainer = start(TRAINER, server.url + "/many.fds", tmp_path / "cache", start_new_session=True)
@@ -559,6 +570,7 @@ def test_a_fetcher_that_is_stopped_is_named_and_its_answer_comes_when_it_goes_on
     assert image.equal(LMDBDataset(many)[0][0])
 
 
+@pytest.mark.slow
 def test_a_fetcher_that_is_killed_is_replaced(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.rate = 2_000_000
     expected = stores.sha(Loader(LMDBDataset(many), 4, num_workers=2))
@@ -581,6 +593,7 @@ with jumps(), Loader(LMDBDataset(sys.argv[1], cache=sys.argv[2]), 4, num_workers
 """
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_disturbs_neither_readers_nor_the_fetcher(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.delay_s = 0.02
     found = stores.script(JUMPING, f"{server.url}/many.fds", tmp_path / "cache", env=clock.environment(tmp_path))
@@ -721,6 +734,7 @@ def open_files(process: int) -> int:
     return len([*Path(f"/proc/{process}/fd").iterdir()])
 
 
+@pytest.mark.slow
 def test_a_fetcher_that_may_open_no_more_files_says_so_and_goes_on_later(server: FaultServer, tmp_path: Path) -> None:
     """To those that are connected, and to those that connect: they would wait for ever."""
     url, cache = f"{server.url}/many.fds", tmp_path / "cache"
@@ -759,6 +773,7 @@ def test_a_full_disk(many: Path, server: FaultServer, tmp_path: Path) -> None:
 DOCS = Path(__file__).parents[2] / "docs" / "remote.md"
 
 
+@pytest.mark.scale
 def test_the_docs_run(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "ENDPOINT_URL": moto, "REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)

@@ -19,6 +19,7 @@ from conftest import SIZES, Compare
 from faults import storing
 from support import PREP, run, tables, until
 
+pytestmark = pytest.mark.scale
 OPTIONS = [word for size in SIZES for word in ("--size", str(size))]
 SECONDS = 150
 CONFIGURATION = """\

@@ -373,6 +373,7 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Pat
         fastdata.prep("ftp://x/y", tmp_path / "a.fds")
 
 
+@pytest.mark.scale
 def test_the_command_on_a_server_that_is_not_ours(root: Path, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """moto's S3, with odd names, and masks by URL."""
     names = ["a b.png", "ü#?.png", "x%20y.png", "deep/z.png"]

