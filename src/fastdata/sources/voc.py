@@ -191,4 +191,6 @@ def _parse(path: AnyPath) -> _Element:
         raise PrepError(f"--voc {path}, line {error.lineno}: {expat.ErrorString(error.code)}") from None
     except (LookupError, ValueError):  # of its declaration
         raise PrepError(f"--voc {path}, line 1: its encoding is not read here; save the file as UTF-8") from None
+    finally:
+        parser.StartElementHandler = parser.EntityDeclHandler = None  # they hold the parser, which would stay with all elements
     return top.inner[0]
