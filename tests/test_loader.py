@@ -569,10 +569,11 @@ def die(victim):
 
 
 POOL = """
-import json, sys
+import json, multiprocessing, sys
 import cv2, numpy as np
 from fastdata import CenterCrop, LMDBDataset, Loader
 
+multiprocessing.set_start_method("fork")
 cv2.setNumThreads(4)
 for _ in range(20):
     cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (500, 500), interpolation=cv2.INTER_AREA)  # OpenCV's threads run now
