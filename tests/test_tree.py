@@ -133,6 +133,7 @@ def test_more_pages_than_two_bytes_count() -> None:
     (first, second), (branch,) = _pages(data, LEAF), _pages(data, BRANCH)
     far = 65_537
     data += bytes(far * 512 - len(data)) + struct.pack("<Q", far) + data[second + 8 : second + 512]
+    data[second : second + 512] = bytes(512)
     struct.pack_into("<I", data, _node(data, branch, 1), far)
     struct.pack_into("<Q", data, 512 + 16 + 24 + 96, far)
     assert first < second and _read(data) == [b"a", b"b"]
