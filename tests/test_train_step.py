@@ -72,6 +72,18 @@ def test_accumulation_is_one_big_batch(make, loss_fn):
     assert (values(small) - values(big)).abs().max() < 1e-12 < (values(big) - values(net())).abs().max()
 
 
+@pytest.mark.parametrize("limit", [None, 0.01])
+def test_the_gradient_of_two_unequal_batches_is_clipped_by_value(limit):
+    x, y = data(10)
+    small, big = net(), net()
+    trainer(small, MOMENTUM, accumulate=2, clip_value=limit).fit(cut((x, y), (7, 3)), epochs=1)
+    (summed(big, (x, y))[0] / 10).backward()
+    for weight in big.parameters():
+        weight.grad.clamp_(-(limit or math.inf), limit or math.inf)
+    MOMENTUM(big.parameters()).step()
+    assert (values(small) - values(big)).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize("number", [torch.Tensor.sum, lambda mask: int(mask.sum())], ids=["tensor", "int"])
 def test_a_batch_without_anything_that_counts_changes_no_weights(number):
     x, y = data(8)
@@ -148,6 +160,20 @@ def test_a_rank_with_nothing_left_in_an_epoch_adds_nothing(valid):
     total = summed(net(), batches[0])[0].item()
     assert step.totals.read() == (pytest.approx(total), 4, 0)
     assert step.loss().item() == pytest.approx(total / 4)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize("outer", [True, False])
+def test_the_precision_is_that_of_the_trainer_in_an_autocast_of_the_callers_too(precision, dtype, outer):
+    seen = []
+
+    def watched(model, batch):
+        seen.append(model(batch[0]).dtype)
+        return summed(model, batch)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=outer):
+        trainer(net(torch.float32), MOMENTUM, watched, precision=precision).fit(cut(data(8, torch.float32), (4, 4)), epochs=1)
+    assert seen == [dtype] * 2
 
 
 # Leftovers
