@@ -9,6 +9,7 @@ CLIENTS := .venv-integrations
 SCALE := .venv-scale
 PAGES := .venv/.pages
 COVERAGE := .venv/.coverage
+MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(RUN)
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
 TORCHES := $(LOWEST) 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
@@ -63,9 +64,8 @@ campaign: $(INSTALLED)
 
 coverage: $(COVERAGE)
 	@rm -rf build/coverage && mkdir -p build/coverage
-	COVERAGE_FILE=$(CURDIR)/build/coverage/data COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(RUN) $(PYTEST) -m $(QUICK)
-	@COVERAGE_FILE=build/coverage/data $(RUN) -m coverage combine -q
-	@COVERAGE_FILE=build/coverage/data $(RUN) -m coverage report --sort=-miss
+	@PYTHONPATH=$(CURDIR)/tests/measured COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(MEASURED) $(PYTEST) -m $(QUICK); status=$$?; \
+	$(MEASURED) -m coverage combine -q && $(MEASURED) -m coverage report --sort=-miss && exit $$status
 
 mutants: $(INSTALLED)
 	nice -n 19 $(RUN) tools/mutants.py

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchmetrics.functional.classification as functional
@@ -23,6 +24,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from fastdata import Batch as Rows
 from training import Batch, cut, data, net, trainer
 
 PLAIN = partial(SGD, lr=0.1)
@@ -171,6 +173,7 @@ from torch.utils.data import TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from functools import partial
+import fastdata
 from fastdata import FastDataError, Loader
 from training import data, net, trainer
 
@@ -230,5 +233,5 @@ def test_two_ranks_compute_what_one_does_or_say_why_not(tmp_path: Path) -> None:
 
 def test_a_set_of_no_rows_that_count_is_not_a_number():
     run = trainer(net(), PLAIN, metrics={"acc": MulticlassAccuracy(3)})
-    found = run.evaluate([])
+    found = run.evaluate([Rows.of(data(4), 0, np.arange(4), (0, 4))])
     assert found["acc"] != found["acc"] and found["loss"] != found["loss"]
