@@ -110,6 +110,17 @@ def test_a_dataset_of_hdf5_with_a_name_that_is_no_utf_8_is_an_error(tmp_path: Pa
         list_sources(tmp_path / "x.h5")
 
 
+def test_an_hdf5_whose_damage_h5py_cannot_put_into_words_is_an_error(tmp_path: Path) -> None:
+    """It decodes what the library says of an object that is not found, which has the damaged name."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"] = np.zeros((2, 8, 8), np.uint8)
+        file["labels"] = np.zeros(2)
+    data = (tmp_path / "x.h5").read_bytes()
+    (tmp_path / "x.h5").write_bytes(data.replace(b"images", b"\xd8mages"))
+    with pytest.raises(PrepError, match=r"cannot read \S*x.h5"):
+        list_sources(tmp_path / "x.h5")
+
+
 def test_counts_that_the_bytes_cannot_hold_are_errors(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("images", (1 << 40, 2, 2), "u1", chunks=(1000, 2, 2))

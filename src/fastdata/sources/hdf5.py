@@ -41,7 +41,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
                 items.extend((f"{name}/{k:06d}", sizes[k], "", (*place, k)) for k in range(len(images)))
                 values, by = _labels(images, path, selection.label)
                 labels.extend(values)
-        except (OSError, RuntimeError, KeyError) as error:  # h5py raises these for a damaged file
+        except (OSError, RuntimeError, KeyError, UnicodeDecodeError) as error:  # h5py raises these for a damaged file
             raise unreadable(path, error) from error
     return make_list(root, items, labels, by=by, sure=bool(selection.label))
 
