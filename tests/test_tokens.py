@@ -456,6 +456,19 @@ def test_a_table_that_does_not_fit_the_tokens_is_damage(tmp_path: Path) -> None:
         TokenDataset(tmp_path / "o.fds", 8)[0]
 
 
+@pytest.mark.parametrize("tokenizer", [{"engine": "bytes"}, {"engine": "tokenizers", "name": 7}])
+def test_a_manifest_that_describes_no_tokenizer_is_damaged(tokenizer: dict[str, Any], tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    path = Path(shutil.copytree(store(), tmp_path / "o.fds")) / "manifest.json"
+    body = json.loads(path.read_text())
+    body["options"] |= {"tokenizer": tokenizer, "trained_on": "x"}
+    path.write_text(json.dumps(body))
+    with pytest.raises(FormatError, match="is damaged"):
+        TokenDataset(tmp_path / "o.fds", 8)
+
+
 def test_imported_tokens_have_no_text() -> None:
     dataset = TokenDataset(ready([np.arange(40)]), 8)
     assert dataset.end is None and dataset.vocab_size == 65_536

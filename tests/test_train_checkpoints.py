@@ -507,14 +507,29 @@ def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None
     assert read(tmp_path, "update-00000003.pt")["ranks"][0]["place"]["used"] == 3
 
 
-def test_a_part_that_one_bit_makes_a_folder_is_damage(tmp_path: Path) -> None:
-    """torch.load would leave its tensor as the memory happens to be: its checksum and sizes are right, and nothing is read."""
+def saved_twice(folder: Path) -> tuple[Path, bytes]:
+    """Save two states, and return the file of the newer one, and its bytes."""
     for update in (1, 2):
-        kept = Checkpoints(tmp_path, World(), keep_last=2)
+        kept = Checkpoints(folder, World(), keep_last=2)
         kept.save(update, {"update": update, "weight": torch.arange(1000.0)}, best=False, then=lambda path: None)
         kept.wait()
-    newest = tmp_path / "update-00000002.pt"
-    whole = newest.read_bytes()
+    newest = folder / "update-00000002.pt"
+    return newest, newest.read_bytes()
+
+
+def test_what_is_put_before_a_checkpoint_is_damage(tmp_path: Path) -> None:
+    """torch.load takes it for the beginning, and compares no checksums; Python's zipfile skips it."""
+    newest, whole = saved_twice(tmp_path)
+    newest.write_bytes(whole.replace(b"update", b"upgate") + whole)
+    assert set(torch.load(newest)) == {"upgate", "weight"}
+    with pytest.warns(UserWarning, match=rf"{len(whole)} bytes before its first part.*resuming from an older one"):
+        state = Checkpoints(tmp_path, World(), keep_last=2).newest()
+    assert state is not None and state["update"] == 1
+
+
+def test_a_part_that_one_bit_makes_a_folder_is_damage(tmp_path: Path) -> None:
+    """torch.load would leave its tensor as the memory happens to be: its checksum and sizes are right, and nothing is read."""
+    newest, whole = saved_twice(tmp_path)
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", whole)]
     assert len(entries) >= 3
     for entry in entries:

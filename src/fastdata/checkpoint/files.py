@@ -144,6 +144,8 @@ class Checkpoints:
                         raise FastDataError(f"{part} is damaged")
                     if parts := [part.filename for part in file.infolist() if part.is_dir() or part.external_attr & FOLDER]:
                         raise FastDataError(f"{parts[0]} is damaged")
+                    if before := min((part.header_offset for part in file.infolist()), default=0):  # torch.load does not skip it
+                        raise FastDataError(f"{before} bytes before its first part are damaged")
                 return update, _read(path), None
             except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
                 warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)

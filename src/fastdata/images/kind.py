@@ -110,10 +110,9 @@ class ImageKind(Kind):
         return form if known and fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the classes of masks, and check how images are said to be stored."""
-        from fastdata.images.sections import parse_masks, parse_stored_images
+        """Read the classes of masks."""
+        from fastdata.images.sections import parse_masks
 
-        parse_stored_images(body["options"])
         return {"masks": parse_masks(body.get("masks"))}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:

@@ -13,6 +13,7 @@ what a reader has mapped never changes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -102,6 +103,7 @@ class Cache:
         self._kept = kept
         self._item = item
         self._writing = set[Path]()
+        self._abandoned = False
         self._disk_took: int | None = None  # when it was full
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -173,13 +175,18 @@ class Cache:
             os.close(descriptor)
 
     def abandon(self) -> None:
-        """Remove the files that this process has not finished."""
-        for path in list(self._writing):
-            path.unlink(missing_ok=True)
+        """Remove the files that this process has not finished, and begin no other."""
+        self._abandoned = True
+        for pause_s in (0.01, 0.0):  # for threads that are opening one
+            for path in list(self._writing):
+                path.unlink(missing_ok=True)
+            time.sleep(pause_s)
 
     def _own(self, temporary: Path, path: Path) -> int | None:
         """Return the descriptor of the temporary file, locked; None: the shard is there. Waits for another process that fetches."""
         while not path.exists():
+            if self._abandoned:
+                raise OSError(errno.ECANCELED, f"{self.folder} takes no more files of this process")
             descriptor = os.open(temporary, os.O_RDWR | OPENING, 0o666)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_at(descriptor, temporary):

@@ -215,6 +215,8 @@ def _parse(body: dict[str, Any]) -> Manifest:
         raise ValueError(f"it lists the files {sorted(files)}")
     if sum(shard_samples) != body["num_samples"]:
         raise ValueError("kind or counts do not fit together")
+    options = entry(body["options"], dict)
+    kind.typed(options)  # which raises an error if they are damaged
     return Manifest(
         num_samples=entry(body["num_samples"], int),
         num_rejects=entry(body["num_rejects"], int),
@@ -222,7 +224,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
         shard_samples=shard_samples,
         variants=variants,
         files=files,
-        options=entry(body["options"], dict),
+        options=options,
         libraries=entry(body["libraries"], dict),
         fingerprint=entry(body["fingerprint"], str),
         version=entry(body["version"], str),

@@ -114,6 +114,10 @@ class TableDataset(RowsDataset):
         return self._whole
 
     @property
+    def classes(self) -> list[str]:
+        return super().classes if self._whole.labels.kind in ("class", "vector") else []
+
+    @property
     def categories(self) -> dict[str, list[str]]:
         return {name: list(c.names) for name, c in self.columns.items() if c.kind == "category"}
 
