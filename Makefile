@@ -13,7 +13,7 @@ MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(RUN)
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
 TORCHES := $(LOWEST) 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
-LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram source source_pillow store tables text tokens)
+LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram source source_pillow store tables text tokens) tests/scale/test_remote.py
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 QUICK := "not slow and not scale"
 
@@ -93,7 +93,7 @@ test-torch: $(TORCHES:%=test-torch-%)
 
 test-torch-%: .venv-torch-%/.installed
 	@echo "torch $*"
-	.venv-torch-$*/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS) $(if $(filter $(LOWEST),$*),$(LOWEST_TESTS))
+	.venv-torch-$*/bin/python $(PYTEST) -m $(QUICK) $(TORCH_TESTS) $(if $(filter $(LOWEST),$*),$(LOWEST_TESTS))
 
 check: $(INSTALLED)
 	$(RUN) -m ruff check
