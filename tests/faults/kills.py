@@ -64,9 +64,14 @@ def send(pid: int, number: int, sent: Counter[str]) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def left_by(pids: Iterable[int]) -> list[str]:
-    """What lies in shared memory under the names that torch gives it for these processes."""
-    return [path.name for path in Path("/dev/shm").iterdir() if any(f"_{pid}_" in path.name for pid in pids)]
+def shared() -> set[str]:
+    """The names of what lies in shared memory."""
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def left_by(pids: Iterable[int], before: set[str]) -> list[str]:
+    """What lies there under the names that torch gives it for these processes, but for what earlier ones of their numbers left."""
+    return [name for name in shared() - before if any(f"_{pid}_" in name for pid in pids)]
 
 
 # Preparing, and appending
@@ -249,6 +254,7 @@ def lose(
         made.close()
         say("done")
 
+    before = shared()
     with forked(work) as (pid, lines):
         seen = [lines.readline() for _ in range(rng.randrange(1, 14))]
         time.sleep(rng.uniform(0, 0.02))
@@ -266,7 +272,7 @@ def lose(
         assert set(flat) <= set(lines_of), "batches are missing"
     elif not to_parent:
         raise AssertionError(f"the pass did not end: {found[-1:]}")
-    until(lambda: not left_by([pid, *workers]), ORPHANS)
+    until(lambda: not left_by([pid, *workers], before), ORPHANS)
     return next((line for line in found if line.startswith("lost")), "")
 
 
