@@ -35,7 +35,10 @@ from fastdata.loader.workers import Workers, start_server, why_died
 __all__ = ["Loader"]
 
 
-class Loader(Fixed):
+FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "resident", "prefetch_factor"
+
+
+class Loader(Fixed, fixed=FIXED):
     """Batches of a dataset, made ahead in worker processes.
 
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
@@ -93,8 +96,6 @@ class Loader(Fixed):
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
             or WORLD_SIZE is above 1 and nothing says which rank this is.
     """
-
-    _fixed = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "resident", "prefetch_factor"
 
     def __init__(
         self,

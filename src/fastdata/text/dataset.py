@@ -35,7 +35,7 @@ DOCUMENTS = ("join", "mask", "align")
 AT_ONCE = 1 << 18  # inputs gathered at once: 512 KiB of uint16 stay in the cache
 
 
-class TokenDataset(Fixed, TakesNoTransform, Dataset[Any]):
+class TokenDataset(Fixed, TakesNoTransform, Dataset[Any], fixed=("block_size", "mode", "documents")):
     """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`.
 
     `ds[i]` is a tensor [block_size + 1], uint16 or uint32. Its first block_size tokens are inputs, its last block_size tokens are
@@ -69,8 +69,6 @@ class TokenDataset(Fixed, TakesNoTransform, Dataset[Any]):
         FormatError: if the store is damaged.
         ValueError: if an argument is wrong, or the store has too few tokens for one row.
     """
-
-    _fixed = "block_size", "mode", "documents"
 
     def __init__(
         self,
