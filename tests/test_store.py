@@ -72,11 +72,10 @@ def store(made: Path, tmp_path: Path) -> Path:
 def test_today_s_code_writes_the_golden_bytes(tmp_path: Path) -> None:
     _tool("make_golden").make(tmp_path / "golden.fds")
     found, golden = tree(tmp_path / "golden.fds"), tree(GOLDEN)
-    manifests = [json.loads(t.pop("manifest.json") or b"") for t in (found, golden)]
+    manifests = [(t.pop("manifest.json") or b"").decode() for t in (found, golden)]
     assert found == golden
-    for manifest in manifests:  # these name versions of libraries
-        del manifest["libraries"], manifest["fingerprint"]
-    assert manifests[0] == manifests[1]
+    versions = re.compile(r'"fingerprint": "[^"]*"|"libraries": \{[^}]*\}')  # these depend on those of libraries
+    assert versions.sub("", manifests[0]) == versions.sub("", manifests[1])
 
 
 def test_the_golden_store_opens_and_is_whole() -> None:
