@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import decode_buffer
 from image_files import png_chunk
 from image_files import tiff as _tiff
 
@@ -267,13 +268,10 @@ def test_scratch_is_used_when_large_enough() -> None:
     rgb = _rgb()
     source = SourceImage(_jpeg(rgb))
     fresh = source.decode()
-    scratch = np.empty(3 * H * W + 5, np.uint8)
+    scratch = decode_buffer(3 * H * W + 5)
     view = source.decode(scratch=scratch)
     assert np.shares_memory(view, scratch) and _apart(view, fresh) == 0
-    small = np.empty(3 * H * W - 1, np.uint8)
-    assert _apart(source.decode(scratch=small), fresh) == 0
-    assert np.shares_memory(source.decode(scratch=scratch.reshape(2, -1)), scratch)
-    assert _apart(source.decode(scratch=scratch[::-1]), fresh) == 0
+    assert _apart(source.decode(scratch=decode_buffer(3 * H * W - 1)), fresh) == 0
 
 
 def test_cmyk_jpeg_with_and_without_adobe_and_as_ycck() -> None:

@@ -90,7 +90,7 @@ class SourceImage:
             bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Deeper
                 files that are only read with 8 bits are rejected for 16.
             background: RGB, 0 to 255, on which alpha is composited.
-            scratch: C-contiguous uint8 memory for decoding a JPEG. If it is large enough, the result may be a view of it.
+            scratch: memory of `decode_buffer` for decoding a JPEG. If it is large enough, the result may be a view of it.
 
         Raises:
             CodecError: truncated, unsupported, undecodable.

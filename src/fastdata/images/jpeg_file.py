@@ -18,7 +18,7 @@ import simplejpeg
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, cmyk_to_rgb
 from fastdata.images.header import FIXED_BYTES, Header, exif_orientation, unsupported
-from fastdata.images.jpeg import decode_jpeg
+from fastdata.images.jpeg import decode_buffer, decode_jpeg
 
 __all__ = ["END_OF_IMAGE", "JpegHeader", "read_jpeg"]
 
@@ -127,10 +127,8 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         at = end
 
 
-def _buffer(scratch: Array | None, size: int) -> Array | None:
-    if scratch is None or scratch.dtype != np.uint8 or not scratch.flags.c_contiguous or not scratch.flags.writeable:
-        return None
-    return scratch.reshape(-1) if scratch.size >= size else None
+def _buffer(scratch: Array | None, size: int) -> Array:
+    return scratch if scratch is not None and scratch.size >= size else decode_buffer(size)
 
 
 def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:

@@ -151,7 +151,7 @@ def prepare_image(
     Args:
         data: the bytes of an image file of any format.
         options: the recipe.
-        scratch: flat uint8 array that a large decode may use.
+        scratch: memory of `decode_buffer` that a JPEG may be decoded into.
         mask: the bytes of the mask's file.
         annotated: the (height, width) that the annotations of the image are about; None: unknown.
         others: what to call each further image in messages, and the bytes of its file.

@@ -17,6 +17,7 @@ from fastdata.images.columns import StoreValues, Values
 from fastdata.images.form import PixelFormat
 from fastdata.images.geometry import Placement, placement
 from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import decode_buffer
 from fastdata.images.jpeg_cut import Cut
 from fastdata.images.pixels import Region, Window, decode_window, jpeg_window, raw_planes
 from fastdata.shared_memory import SharedArray
@@ -148,7 +149,7 @@ class _Holdable(ABC):
     def _pixels(self, index: int) -> Array:
         heights, widths = self.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
-        regions = self._decode(index, self._read(index), window, lambda size: np.empty(size, np.uint8))
+        regions = self._decode(index, self._read(index), window, decode_buffer)
         stored = (np.ascontiguousarray(region.pixels[:, :, : self.form.channels]) for region in regions)
         return np.concatenate([pixels.view(np.uint8).reshape(-1) for pixels in stored])
 

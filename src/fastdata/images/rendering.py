@@ -15,6 +15,7 @@ from fastdata.data.timing import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.batch_decode import JpegBatch, jpeg_batches
 from fastdata.images.form import PixelFormat
+from fastdata.images.jpeg import decode_buffer
 from fastdata.images.pixels import Region, Window
 from fastdata.images.planes import BLACK, planes_to_rgb, split_planes
 from fastdata.images.records import Images
@@ -211,7 +212,7 @@ class _Scratch:
 
     def __call__(self, size: int) -> Array:
         if self.memory.size < size:
-            self.memory = np.empty(max(size, LEAST_BYTES), np.uint8)
+            self.memory = decode_buffer(max(size, LEAST_BYTES))
         return self.memory
 
 

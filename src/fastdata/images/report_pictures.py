@@ -13,6 +13,7 @@ from fastdata.images.contact_sheet import label_text, rgb8
 from fastdata.images.drawn_columns import Described, box_categories, box_colors, category_numbers
 from fastdata.images.export_columns import ExportColumns
 from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import decode_buffer
 from fastdata.images.pixels import LEAST_SHRUNK, Window, decode_record, decode_window
 from fastdata.report.html import Html, tag
 from fastdata.report.pictures import SIDE, Picture, sample, shrink
@@ -71,7 +72,7 @@ class Pictures:
         if not variant.form.jpegs or shrink == 1 or min(height, width) < LEAST_SHRUNK * shrink:
             return rgb8(decode_record(data, variant.form, height, width))
         window = Window(0, 0, height, width, shrink)
-        (region,) = decode_window(data, variant.form, height, width, window, lambda size: np.empty(size, np.uint8))
+        (region,) = decode_window(data, variant.form, height, width, window, decode_buffer)
         return rgb8(region.pixels[:, :, : variant.form.channels])
 
     def html(self, index: int) -> Html:

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, MachineError
+from fastdata.images.jpeg import decode_buffer
 from fastdata.images.prepare import Record, Room, prepare_image, unlimited
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
@@ -44,7 +45,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def _scratch() -> Array:
     """Return the memory that a worker decodes every image into."""
     cv2.setNumThreads(1)
-    return np.empty(SCRATCH_BYTES, np.uint8)
+    return decode_buffer(SCRATCH_BYTES)
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
