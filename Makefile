@@ -20,7 +20,7 @@ QUICK := "not slow and not scale"
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-faults campaign coverage mutants test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-peers gpu
+.PHONY: help demo test test-all test-faults campaign coverage mutants test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-guard bench-peers gpu
 .PHONY: test-slow versions torches # parts of test-all and of test-torch
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
 	@echo "make pictures   draw the pictures of README and docs, and run the notebooks"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
+	@echo "make bench-guard   compare the Loader with the fastest revision so far, on an idle machine, in 12 minutes; before changes of the data path land"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
 
@@ -113,6 +114,9 @@ pictures: $(PAGES)
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
+
+bench-guard: $(INSTALLED)
+	$(RUN) benchmarks/guard.py
 
 bench-peers: $(INSTALLED)
 	$(RUN) benchmarks/peers/run.py
