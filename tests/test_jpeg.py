@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 from itertools import pairwise
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sklearn.datasets import load_sample_images
 
 from fastdata.errors import CodecError
 from fastdata.images.form import PixelFormat
@@ -21,7 +21,6 @@ from fastdata.images.pixels import Window, decode_record, decode_window, encode_
 from stores import script
 from support import Array, encode, index_of, picture
 
-PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
 LARGEST_BODY = 65_533
 
 
@@ -234,9 +233,8 @@ def test_an_index_of_a_later_version_or_out_of_order_is_ignored() -> None:
 
 
 def test_overhead_of_grid_and_index_is_at_most_a_tenth() -> None:
-    """Of a collection of photos, at their own size and reduced to a short side of 256."""
-    images = [cv2.cvtColor(cv2.imread(str(p)), cv2.COLOR_BGR2RGB) for p in sorted(PHOTOS.rglob("*.JPEG"))[:40]]
-    images = images or [picture(k, 375, 500) for k in range(8)]
+    """Of photos, at their own size and reduced to a short side of 256."""
+    images = [*load_sample_images().images, *(picture(k, 375, 500) for k in range(8))]
     for reduce in (1.0, 256 / 375):
         stored = [cv2.resize(i, None, fx=reduce, fy=reduce, interpolation=cv2.INTER_AREA) for i in images]
         plain = sum(len(encode(i, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)) for i in stored)

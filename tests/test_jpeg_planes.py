@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import itertools
 import json
@@ -37,13 +36,12 @@ from fastdata.images.planes import encode_planes, split_planes
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import sources, store
-from support import Array, encode, memory_of, picture, run
+from support import Array, encode, memory_of, picture
 from test_planes import to_rgb
 
 CODEC = "jpeg-yuv420"
 FORM = PixelFormat(CODEC, 3, "uint8")
 EOI = b"\xff\xd9"
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def scans(record: bytes) -> tuple[bytes, list[bytes]]:
@@ -168,34 +166,6 @@ def test_every_viewer_opens_the_records(sides, quality, noise):
     np.testing.assert_array_equal(found, cv2.imdecode(np.frombuffer(record, np.uint8), cv2.IMREAD_COLOR_RGB))
     luma, chroma = planes(record, *even)
     assert np.abs(found - to_rgb(luma[:, :, 0], chroma)).max() <= 2 or min(even) < 6  # libjpeg upsamples narrow ones in another way
-
-
-@pytest.mark.parametrize(("height", "width"), [(90, 121), (33, 64)])
-@pytest.mark.parametrize("program", ["djpeg", "convert"])
-def test_programs_open_the_records(program, height, width, tmp_path):
-    if shutil.which(program) is None:
-        pytest.skip(f"there is no {program}")
-    record = encode_record(picture(1, height, width), CODEC)
-    (tmp_path / "a.jpg").write_bytes(record)
-    command = {"djpeg": ("-pnm", "-outfile", "a.ppm", "a.jpg"), "convert": ("a.jpg", "a.ppm")}[program]
-    done = run(program, *command, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = cv2.imread(str(tmp_path / "a.ppm"), cv2.IMREAD_COLOR_RGB)
-    np.testing.assert_array_equal(found, simplejpeg.decode_jpeg(record))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_a_browser_opens_the_records(tmp_path):
-    record = encode_record(picture(1, 91, 120), CODEC)
-    page = f'<body style="margin:0"><img src="data:image/jpeg;base64,{base64.b64encode(record).decode()}">'
-    (tmp_path / "a.html").write_text(page)
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--force-color-profile=srgb", "--hide-scrollbars")
-    given = ("--window-size=200,200", f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'a.png'}")
-    done = run(str(CHROMIUM), *options, *given, tmp_path / "a.html", seconds=60)
-    assert done.returncode == 0, done.stderr
-    found = cv2.imread(str(tmp_path / "a.png"), cv2.IMREAD_COLOR_RGB)[:92, :120]
-    assert np.abs(found.astype(int) - simplejpeg.decode_jpeg(record)).max() <= 2
 
 
 @settings(max_examples=30, deadline=None)

@@ -38,7 +38,6 @@ from fastdata.store.verify import verify
 from stores import folder, store
 from support import MAIN, PREP, Array, encode, picture, run, tree
 
-CAMVID = Path(__file__).parents[2] / "shared/data/camvid"
 SHAPES = ((60, 84), (83, 61), (70, 70))
 
 
@@ -488,16 +487,3 @@ def test_on_the_command_line(tmp_path):
         and "a mask" in info
         and re.search(r"masks: \d+ classes, 0 0\.0%, 1 0\.0%", info)
     )
-
-
-@pytest.mark.skipif(not CAMVID.is_dir(), reason="needs the camvid photos")
-def test_camvid(tmp_path):
-    made = fastdata.prep(CAMVID / "images", tmp_path / "camvid.fds", masks=CAMVID / "masks", size=240, workers=2)
-    files = sorted((CAMVID / "masks").iterdir())
-    assert made.kept == len(files)
-    want = sum(np.bincount(np.asarray(Image.open(path)).reshape(-1), minlength=256) for path in files)
-    dataset = MaskDataset(made.out, crop=RandomResizedCrop(128), hflip=0.5)
-    assert dataset.class_pixels == {k: int(want[k]) for k in np.flatnonzero(want)}
-    with Loader(dataset, 16, shuffle=True, num_workers=2) as loader:
-        for images, masks in loader:
-            assert images.shape[1:] == (3, 128, 128) and masks.shape[1:] == (128, 128) and masks.max() < 12

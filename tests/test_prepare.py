@@ -20,6 +20,7 @@ import psutil
 import pytest
 import xxhash
 from PIL import Image, ImageOps
+from sklearn.datasets import load_sample_images
 
 from fastdata import prep
 from fastdata.errors import FormatError, PrepError, StoreError
@@ -30,8 +31,6 @@ from fastdata.prepare.spawn import spares
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import Array, encode, picture, tree, write_pictures
-
-PHOTOS = Path(__file__).parents[2] / "shared/data/photos"
 
 
 def _pixels(store: Store, index: int, size: int | None = None) -> Array:
@@ -256,8 +255,8 @@ def test_wrong_arguments_are_named(photos: Path, tmp_path: Path, wrong: dict[str
 
 
 def _photos() -> list[bytes]:
-    real = [p.read_bytes() for p in sorted(PHOTOS.rglob("*.JPEG"))[::20]]
-    return real or [encode(picture(k, 375 + 30 * k, 500)) for k in range(8)]
+    images = [*load_sample_images().images, *(picture(k, 375 + 30 * k, 500) for k in range(8))]
+    return [encode(image) for image in images]
 
 
 def _shape(width: int, height: int, size: int, mode: str) -> tuple[int, int]:

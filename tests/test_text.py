@@ -30,7 +30,6 @@ from fastdata.text.documents import documents as read_documents
 from fastdata.text.listing import list_text
 from support import MAIN, PREP, kill_group, run, start, tables, tree, until
 
-SHAKESPEARE = Path(__file__).parents[2] / "shared" / "data" / "text" / "tinyshakespeare.txt"
 TEXTS = sentences(60)
 
 
@@ -213,26 +212,6 @@ def test_a_trained_bpe_is_the_library_s_own_and_is_not_trained_twice(tmp_path: P
         assert fastdata.prep(lines(), tmp_path / "o.fds", **options).resumed == 500
     fastdata.prep(lines(), tmp_path / "again.fds", **options)
     assert tree(tmp_path / "again.fds") == tree(tmp_path / "o.fds")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="the text lies beside the checkout")
-@pytest.mark.parametrize("options", [{"tokenizer": "bytes"}, {"train_bpe": 1000}])
-def test_tinyshakespeare(options: dict[str, Any], tmp_path: Path) -> None:
-    """The exported .bin is what the tokenizer's own library and numpy give; decoding gives the text back."""
-    text = SHAKESPEARE.read_text()
-    fastdata.prep(SHAKESPEARE, tmp_path / "o.fds", **options)
-    assert run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "bin", "--to", "nanogpt", "--val-fraction", "0").returncode == 0
-    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["train.bin"]
-    data = np.memmap(tmp_path / "bin" / "train.bin", dtype=np.uint16, mode="r")  # nanoGPT's own line
-    if "tokenizer" in options:
-        expected = np.append(np.frombuffer(text.encode(), np.uint8).astype(np.uint16), 256)
-    else:
-        library = tokenizers.Tokenizer.from_file(str(tmp_path / "o.fds" / "tokenizer.json"))
-        expected = np.array([*library.encode(text).ids, library.token_to_id("<|endoftext|>")], np.uint16)
-        assert library.decode(data[:-1].tolist()) == text
-    assert (tmp_path / "bin" / "train.bin").read_bytes() == expected.astype("<u2").tobytes()
-    assert fastdata.TokenDataset(tmp_path / "o.fds", 8).decode(data[:-1]) == text
 
 
 def test_the_end_token_is_what_was_asked_for(tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+import fastdata
 from fastdata.errors import FastDataError
 from mutate import mutated
 
 __all__ = ["TARGETS", "Case", "Problem", "Target", "plain", "target"]
 
-HERE = Path(__file__).parent
+PACKAGE = Path(fastdata.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Target:
 def _signature(error: Exception) -> str:
     """The type of an error, and the innermost line of fastdata, or of the target, that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "/fastdata/" in frame.filename] or frames
+    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
     frame = ours[-1]
     text = f": {error}" if isinstance(error, AssertionError) else ""
     return f"{type(error).__name__} at {Path(frame.filename).name}, {frame.name}{text}"
