@@ -8,12 +8,9 @@ import os
 import random
 import shutil
 import struct
-import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -21,8 +18,6 @@ import torch
 import fastdata
 from fastdata import ArrayDataset, PrepError
 from fastdata.arrays.convert import check_values
-from fastdata.arrays.stack import open_array as open_stack
-from fastdata.errors import CodecError
 from fastdata.prepare.build_plan import choose_kind
 from fastdata.prepare.estimate import estimate
 from fastdata.store.export import export
@@ -102,7 +97,7 @@ def test_hostile_files_are_rejects(tmp_path):
         "broken.npz": "undecodable",
         "none.npz": "several-arrays",
         "file.gz": "unsupported",
-        "LICENSE": "not-dicom",
+        "LICENSE": "unsupported",
         "bomb.npz": "too-large",
         "lying.npz": "truncated",
         "flipped.npz": "undecodable",
@@ -255,67 +250,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds")
 
 
-def test_stacks_of_16_bit_images(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "m").mkdir()
-    pages = [noise((30, 41), "uint16", k) for k in range(5)]
-    for k, compression in enumerate((1, 5, 8)):
-        assert cv2.imwritemulti(str(tmp_path / f"in/{k}.tif"), pages[k:] + pages[:k], [cv2.IMWRITE_TIFF_COMPRESSION, compression])
-        assert cv2.imwritemulti(str(tmp_path / f"m/{k}.tif"), [(p % 3).astype(np.uint8) for p in pages[k:] + pages[:k]])
-    whole = (tmp_path / "in/0.tif").read_bytes()
-    for cut in (1, 9, 100, 3000, 9000):
-        (tmp_path / f"in/cut{cut}.tif").write_bytes(whole[:-cut])
-        (tmp_path / f"m/cut{cut}.tif").write_bytes((tmp_path / "m/0.tif").read_bytes())
-    cv2.imwritemulti(str(tmp_path / "in/uneven.tif"), [pages[0], pages[1][:20]])
-    cv2.imwritemulti(str(tmp_path / "m/uneven.tif"), [pages[0], pages[1][:20]])
-    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", kind="arrays", masks=tmp_path / "m", workers=1)
-    assert done.kept == 3 and rejects(done.out).pop("uneven.tif") == "unequal-slices"
-    assert set(rejects(done.out)) == {"uneven.tif", *(f"cut{n}.tif" for n in (1, 9, 100, 3000, 9000))}
-    for k, (found, mask) in enumerate(ArrayDataset(done.out)):
-        np.testing.assert_array_equal(found.numpy(), np.stack(pages[k:] + pages[:k]))
-        np.testing.assert_array_equal(mask.numpy(), found.numpy() % 3)
-
-
-def test_16_bit_images(tmp_path):
-    (tmp_path / "in").mkdir()
-    gray, color = noise((30, 41), "uint16"), noise((30, 41, 3), "uint16")
-    (tmp_path / "in/a.png").write_bytes(encode(gray, ".png"))
-    done = fastdata.prep(tmp_path / "in", tmp_path / "g.fds", kind="arrays", workers=1)
-    np.testing.assert_array_equal(ArrayDataset(done.out)[0][0].numpy(), gray)
-    (tmp_path / "in/a.png").write_bytes(encode(color, ".png"))
-    pytest.importorskip("imagecodecs")
-    (tmp_path / "in/b.tif").write_bytes(encode(color, ".tif"))
-    done = fastdata.prep(tmp_path / "in", tmp_path / "c.fds", kind="arrays", channels="last", workers=1)
-    for found, _ in ArrayDataset(done.out):
-        np.testing.assert_array_equal(found.permute(1, 2, 0).numpy(), color)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint32"])
-def test_stacks_of_other_numbers_need_tifffile(tmp_path, monkeypatch, dtype):
-    tifffile = pytest.importorskip("tifffile")
-    (tmp_path / "in").mkdir()
-    values = noise((3, 30, 41), "uint8").astype(dtype) * 3
-    tifffile.imwrite(tmp_path / "in/a.tif", values, photometric="minisblack")
-    whole = (tmp_path / "in/a.tif").read_bytes()
-    (tmp_path / "in/cut.tif").write_bytes(whole[:-100])
-    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", kind="arrays", dtype=dtype, workers=1)
-    np.testing.assert_array_equal(ArrayDataset(done.out)[0][0].numpy(), values)
-    assert rejects(done.out) == {"cut.tif": "truncated"}
-    assert {"pillow", "tifffile"} <= set(Store(done.out, kind=None).manifest.libraries)
-    opened = open_stack([tmp_path / "in/a.tif"])
-    monkeypatch.setitem(sys.modules, "tifffile", None)
-    with pytest.raises(CodecError, match="read with tifffile, which is not installed"):
-        opened.read()
-
-
-def test_big_endian_big_tiff_stacks(tmp_path):
-    tifffile = pytest.importorskip("tifffile")
-    values = noise((3, 30, 41), "uint16")
-    tifffile.imwrite(tmp_path / "a.tif", values, photometric="minisblack", byteorder=">", bigtiff=True)
-    np.testing.assert_array_equal(open_stack([tmp_path / "a.tif"]).read(), values)
-
-
-# Through nibabel and pydicom
+# Through nibabel
 
 
 def test_nifti(tmp_path):
@@ -351,98 +286,6 @@ def test_nifti(tmp_path):
     alone = ArrayDataset(fastdata.prep(tmp_path / "float.nii.gz", tmp_path / "f.fds", workers=1).out)
     want = np.asanyarray(nibabel.load(tmp_path / "float.nii.gz").dataobj)
     np.testing.assert_array_equal(alone[0][0].numpy(), want.astype(np.float32))
-
-
-def slices(root: Path, values: Array, *, series: str = "1.2.3", ending: str = ".dcm", **tags: Any) -> list[Path]:
-    """DICOM files of a volume [slice, row, column], in an order that is not that of their names."""
-    pydicom: Any = pytest.importorskip("pydicom")
-    root.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for k, plane in enumerate(values):
-        made = pydicom.Dataset()
-        made.file_meta = pydicom.dataset.FileMetaDataset()
-        made.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-        made.file_meta.MediaStorageSOPClassUID = made.SOPClassUID = "1.2.840.10008.5.1.4.1.1.2"
-        made.file_meta.MediaStorageSOPInstanceUID = made.SOPInstanceUID = f"{series}.{k}"
-        made.SeriesInstanceUID, made.Rows, made.Columns = series, *plane.shape
-        made.SamplesPerPixel, made.PhotometricInterpretation = 1, "MONOCHROME2"
-        made.BitsAllocated = made.BitsStored = plane.dtype.itemsize * 8
-        made.HighBit, made.PixelRepresentation = made.BitsStored - 1, int(plane.dtype.kind == "i")
-        made.ImagePositionPatient, made.ImageOrientationPatient = [0, 0, -2.5 * k], [1, 0, 0, 0, 1, 0]
-        made.InstanceNumber = k + 1
-        made.PixelData = plane.tobytes()
-        for tag, value in tags.items():
-            if value is None:
-                del made[tag]
-            else:
-                setattr(made, tag, value)
-        paths.append(root / f"{(k * 7) % len(values):03d}{ending}")
-        made.save_as(paths[-1], enforce_file_format=True)
-    return paths
-
-
-def test_dicom_series(tmp_path):
-    pydicom = pytest.importorskip("pydicom")
-    values = noise((5, 8, 10), "int16") // 2
-    slices(tmp_path / "in/patient1/ct.1.2", values)
-    slices(tmp_path / "in/patient1/hu", values, series="1.2.4", ending="", RescaleSlope=1, RescaleIntercept=-1024)
-    slices(tmp_path / "in/patient2/numbers", values, series="1.2.5", ImagePositionPatient=None, ImageOrientationPatient=None)
-    slices(tmp_path / "in/patient2/both", values, series="1.2.6")
-    for path in slices(tmp_path / "more", values + 1, series="1.2.7"):
-        shutil.copy(path, tmp_path / "in/patient2/both" / f"x{path.name}")
-    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
-    dataset = ArrayDataset(done.out)
-    found = {dataset.name(k): dataset[k][0].numpy() for k in range(len(dataset))}
-    assert list(found) == [
-        "patient1/ct.1.2",
-        "patient1/hu",
-        "patient2/both/000.dcm",
-        "patient2/both/x000.dcm",
-        "patient2/numbers",
-    ]
-    assert done.inputs == done.kept == 5 and dataset.classes == ["patient1", "patient2"]
-    np.testing.assert_array_equal(found["patient1/ct.1.2"], values[::-1], "by position, which falls")
-    np.testing.assert_array_equal(found["patient1/hu"], values[::-1] - 1024)
-    np.testing.assert_array_equal(found["patient2/both/x000.dcm"], (values + 1)[::-1])
-    np.testing.assert_array_equal(found["patient2/numbers"], values)
-    one = pydicom.dcmread(tmp_path / "in/patient1/hu/000")
-    np.testing.assert_array_equal(found["patient1/hu"][-1], pydicom.pixels.apply_rescale(one.pixel_array, one))
-
-
-def test_dicom_that_does_not_fit_is_a_reject(tmp_path):
-    values = noise((6, 8, 10), "uint16")
-    good = slices(tmp_path / "in/good", values, series="1.1")
-    slices(tmp_path / "in/gap", values, series="1.2")[3].unlink()
-    slices(tmp_path / "in/twice", values, series="1.3", ImagePositionPatient=[0, 0, 0])
-    cut = slices(tmp_path / "in/cut", values, series="1.4")[2]
-    cut.write_bytes(cut.read_bytes()[:-20])
-    slices(tmp_path / "in/unequal", values, series="1.5")
-    slices(tmp_path / "in/unequal", values[:1, :4], series="1.5", ending=".DCM")
-    slices(tmp_path / "in/colour", values, series="1.6", SamplesPerPixel=3)
-    (tmp_path / "in/good/notes.dcm").write_bytes(b"nothing")
-    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
-    found = rejects(done.out)
-    assert {k: v for k, v in found.items() if not k.startswith("colour")} == {
-        "gap": "uneven-slices",
-        "twice": "same-place",
-        "cut": "truncated",
-        "unequal": "unequal-slices",
-        "good/notes.dcm": "not-dicom",
-    }
-    assert {v for k, v in found.items() if k.startswith("colour")} == {"unsupported"}
-    dataset = ArrayDataset(done.out)
-    assert len(dataset) == 1 and dataset.name(0) == "good/000.dcm" and len(good) == 6
-    np.testing.assert_array_equal(dataset[0][0].numpy(), values[::-1])
-
-
-def test_folders_of_slices_are_no_classes(tmp_path):
-    values = noise((3, 8, 10), "uint8")
-    for k in range(2):
-        slices(tmp_path / f"in/scan{k}", values, series=f"1.{k}")
-    save(tmp_path / "m", {f"scan{k}": values[::-1] > 9 for k in range(2)})
-    dataset = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "m", workers=1).out)
-    assert dataset.classes == [] and dataset.targets.tolist() == [-1, -1] and dataset.name(1) == "scan1"
-    assert torch.equal(dataset[0][0] > 9, dataset[0][1].bool())
 
 
 def test_a_library_that_is_absent_is_named(tmp_path, monkeypatch):

@@ -164,7 +164,7 @@ ARROWS = {
 }
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pydicom", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
+OPTIONAL |= {"h5py", "nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
 OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl", "imagehash"}
 
 

@@ -1,4 +1,4 @@
-"""Targets: files of arrays: .npy, .npz, NIfTI, DICOM, and stacks of images."""
+"""Targets: files of arrays: .npy, .npz and NIfTI."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-import image_files
 from fastdata.arrays.readers import checked, npz_names, open_array
-from fastdata.arrays.source import ArraySource, ending_of
+from fastdata.arrays.source import ArraySource
 from target import TARGETS, Case, Target
 from target_archives import made
-from test_arrays_prepare import slices
 
 VALUES = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
 MOST = 1 << 20  # bytes of an array
@@ -25,7 +23,7 @@ def read_array(case: Case) -> Any:
     names = npz_names(path) if path.suffix == ".npz" else [""]
     found = []
     for name in names[:4]:
-        source = ArraySource(case.name, -1, -1, key=name, ending=ending_of(case.name))
+        source = ArraySource(case.name, -1, -1, key=name)
         opened = checked(open_array(path.parent, source), MOST)
         found.append(np.array(opened.read()))
     return found
@@ -74,8 +72,6 @@ FORMATS: dict[str, tuple[Callable[[], Mapping[str, bytes]], str, int]] = {
     "npz": (npz, "always", 2000),
     "nifti": (nifti, "truncated", 500),
     "nifti_gz": (packed_nifti, "always", 500),
-    "dicom": (lambda: made(lambda folder: slices(folder, VALUES[:2])), "truncated", 500),
-    "stack": (lambda: {"a.tif": image_files.tiff(VALUES[0][..., None].astype(np.uint16), 1)}, "truncated", 500),
 }
 for _name, (_files, _exact, _cases) in FORMATS.items():
     _options: dict[str, Any] = {"exact": _exact, "cases": _cases, "allowed": (Exception,)}  # a worker rejects what raises any

@@ -1,1 +1,1 @@
-"""Arrays with any number of axes: .npy, .npz, NIfTI, DICOM series, and TIFF and PNG files."""
+"""Arrays with any number of axes: .npy, .npz and NIfTI."""

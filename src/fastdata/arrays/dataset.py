@@ -31,7 +31,7 @@ Boxes = tuple[Array, Array, Array]
 
 
 class ArrayDataset(SlotDataset):
-    """n-D arrays and volumes of a store that `fastdata-prep` made of .npy, .npz, NIfTI, DICOM, TIFF or PNG, with their masks.
+    """n-D arrays and volumes of a store that `fastdata-prep` made of .npy, .npz or NIfTI, with their masks.
 
     `ds[i]` is (array, target): a tensor with the stored dtype and axes, channels first if there are any, and an int class, a
     float32 vector, or -1 without labels. In a store with masks it is (array, mask), where the mask is uint8 or uint16 and has no

@@ -15,7 +15,7 @@ from fastdata.store.store import Store
 
 __all__ = ["export_arrays"]
 
-ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz|dcm|tiff?|png)$", re.IGNORECASE)  # names of series have other dots
+ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)  # names in .npz files may have other dots
 
 
 def export_arrays(store: Store, root: Path, tick: Callable[[int], None]) -> int:

@@ -11,7 +11,6 @@ from fastdata.kinds import Kind, Planned, StrPath
 
 __all__ = ["KIND", "ArrayKind"]
 
-ENDINGS = (".npy", ".npz", ".nii", ".nii.gz", ".dcm")  # always arrays; TIFF and PNG files may also be images
 CLASSES = ("uint8", "uint16")  # dtypes of masks
 
 
@@ -33,6 +32,7 @@ class ArrayKind(Kind):
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
+        from fastdata.arrays.source import ENDINGS
         from fastdata.remote.path import to_path
         from fastdata.sources.inputs import is_image
         from fastdata.sources.walk import some_names

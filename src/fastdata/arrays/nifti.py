@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.arrays.readers import Opened
+from fastdata.arrays.source import Opened
 from fastdata.errors import CodecError
 from fastdata.remote.path import AnyPath
 
-__all__ = ["open_array"]
+__all__ = ["open_nifti"]
 
 HEAD = 176  # bytes in which both versions say where the values begin
 MOST_BEFORE = 64 << 20  # bytes of the header and its extensions
@@ -23,13 +23,12 @@ MOST_BEFORE = 64 << 20  # bytes of the header and its extensions
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def open_array(paths: list[AnyPath]) -> Opened:
+def open_nifti(path: AnyPath) -> Opened:
     """Open a NIfTI-1 or -2 file, with nibabel's order of axes (x, y, z, ...), and scale its values as the header says.
 
     Values without a scale keep their dtype. Others are scaled in double precision, and become int16 if slope and intercept are
     whole numbers and all values fit, else float32.
     """
-    (path,) = paths
     try:
         with closing(_stream(path)) as file:
             image = _image(file)

@@ -33,6 +33,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
 
     Raises:
         PrepError: if there is nothing to prepare, or nothing that can be read.
+        MissingExtraError: if the library that reads some of the files is not installed.
         ValueError: if an option is wrong.
     """
     recipe = ArrayRecipe(  # checks the options before the inputs are listed
@@ -49,15 +50,16 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
     masks = options.masks
     found = list_arrays(source, options, masks=masks, mask_suffix=options.mask_suffix, key=options.key)
     refuse_unusable(found.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
+    files = [s.file for s in found.sources if isinstance(s, ArraySource)]
+    libraries = needed_packages([*files, *(s.mask for s in found.sources if s.mask)])
     dtype, axes, channels = _first(found, options)
     cell = channels * np.dtype(dtype).itemsize
-    files = [s.name + s.ending for s in found.sources if isinstance(s, ArraySource) and s.ending]
     recipe = replace(
         recipe,
         dtype=dtype,
         chunk=default_chunk(axes, cell) if options.chunk is None else _sides(options.chunk, axes),
         mask_bits=0 if masks is None else options.mask_bits,
-        libraries=needed_packages([*files, *(s.mask for s in found.sources if s.mask)]),
+        libraries=libraries,
     )
     plan = make_plan(found, recipe, limit, least=LEAST)
     notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)

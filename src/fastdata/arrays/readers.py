@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import struct
 import zipfile
-from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fastdata.arrays.source import ArraySource
+from fastdata.arrays.nifti import open_nifti
+from fastdata.arrays.source import NIFTI, ArraySource, Opened, ending_of
 from fastdata.errors import CodecError
 from fastdata.remote.path import AnyPath
 
-__all__ = ["Opened", "checked", "npz_names", "open_array"]
+__all__ = ["checked", "npz_names", "open_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MODULES = {".nii": "nifti", ".nii.gz": "nifti", ".dcm": "dicom", ".tif": "stack", ".tiff": "stack", ".png": "stack"}
 BLOCK = 1 << 24
 LONGEST_HEADER = 1 << 20
 LOCAL = struct.Struct("<4s2xH18xHH")  # in front of a member of a zip: the signature, flags, the bytes of the name and of the rest
 UTF8 = 0x800  # the flag of names in UTF-8
 DESCRIPTOR = 24  # most bytes of what may follow a member; a header has more
-
-
-class Opened(NamedTuple):
-    """The shape and dtype from a header, and a function that returns the values."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    read: Callable[[], Array]
 
 
 def open_array(root: AnyPath, source: ArraySource, key: str | None = None) -> Opened:
@@ -42,15 +32,14 @@ def open_array(root: AnyPath, source: ArraySource, key: str | None = None) -> Op
     Raises:
         CodecError: if it is damaged, or of another format than its extension; `reason` is one word.
     """
-    paths = [root / name for name in source.files or (source.name,)]
-    if source.ending in MODULES:
-        opened: Opened = importlib.import_module(f"fastdata.arrays.{MODULES[source.ending]}").open_array(paths)
-        return opened
-    if source.ending == ".npz":
-        return _open_npz(paths[0], source.key or key)
-    if source.ending == ".npy":
-        return _open_npy(paths[0])
-    raise CodecError(f"files that end in {source.ending or 'nothing'} are no arrays that are known here", "unsupported")
+    path, ending = root / source.file, ending_of(source.file)
+    if ending in NIFTI:
+        return open_nifti(path)
+    if ending == ".npz":
+        return _open_npz(path, source.key or key)
+    if ending == ".npy":
+        return _open_npy(path)
+    raise CodecError(f"files that end in {ending or 'nothing'} are no arrays that are known here", "unsupported")
 
 
 def checked(opened: Opened, max_bytes: int) -> Opened:

@@ -55,10 +55,9 @@ def load(root: AnyPath, masks: AnyPath, source: ArraySource, options: ArrayRecip
 
 
 def _load_mask(root: AnyPath, name: str, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
-    source = ArraySource(name, -1, -1, ending=ending_of(name))
-    several = source.ending == ".npz" and len(npz_names(root / name)) > 1
+    several = ending_of(name) == ".npz" and len(npz_names(root / name)) > 1
     try:
-        opened = checked(open_array(root, source, (options.key or None) if several else None), options.max_bytes)
+        opened = checked(open_array(root, ArraySource(name, -1, -1), (options.key or None) if several else None), options.max_bytes)
         if opened.shape != sides:
             raise CodecError(f"the mask is {opened.shape}, its array {sides}", "size")
         mask = opened.read()
@@ -109,7 +108,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 
 def _files(root: AnyPath, masks: AnyPath, source: ArraySource) -> list[AnyPath]:
     """Return the files of an input and of its mask."""
-    return [*(root / name for name in source.files or (source.name,)), *([masks / source.mask] if source.mask else ())]
+    return [root / source.file, *([masks / source.mask] if source.mask else ())]
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:

@@ -4,47 +4,59 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fastdata.errors import MissingExtraError
-from fastdata.images.pillow_files import extras
 from fastdata.sources.inputs import Source
 
-__all__ = ["ENDINGS", "STACKS", "ArraySource", "ending_of", "needed_packages", "stem_of"]
+__all__ = ["ENDINGS", "NIFTI", "ArraySource", "Opened", "ending_of", "needed_packages", "stem_of"]
 
-ENDINGS = frozenset({".npy", ".npz", ".nii", ".nii.gz", ".dcm"})
-STACKS = frozenset({".tif", ".tiff", ".png"})  # images, unless the user says that they are arrays
-PACKAGES = {".nii": "nibabel", ".nii.gz": "nibabel", ".dcm": "pydicom"}
+Array = np.ndarray[Any, np.dtype[Any]]
+
+NIFTI = (".nii", ".nii.gz")
+ENDINGS = (".npy", ".npz", *NIFTI)
 
 
 @dataclass(frozen=True)
 class ArraySource(Source):
-    """An input: a file, one array of an .npz file, or a series of DICOM slices.
+    """An input: a file, or one array of an .npz file.
 
     Attributes:
-        key: name of the array in an .npz file.
-        files: paths relative to the root; empty: `name` is the path.
-        ending: extension of the files, in lower case.
+        key: name of the array in an .npz file of several; its path is then `archive`, relative to the root.
     """
 
     key: str = ""
-    files: tuple[str, ...] = ()
-    ending: str = ""
+    archive: str = ""
+
+    @property
+    def file(self) -> str:
+        """The path of the file, relative to the root."""
+        return self.archive or self.name
+
+
+class Opened(NamedTuple):
+    """The shape and dtype from a header, and a function that returns the values."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[], Array]
 
 
 def ending_of(name: str) -> str:
-    """Return a name's extension in lower case; ".dcm" if it has none, as is common for DICOM slices."""
-    lower = name.rpartition("/")[2].lower()
-    return ".nii.gz" if lower.endswith(".nii.gz") else os.path.splitext(lower)[1] or ".dcm"
+    """Return a name's extension in lower case."""
+    lower = name.lower()
+    return ".nii.gz" if lower.endswith(".nii.gz") else os.path.splitext(lower)[1]
 
 
 def stem_of(name: str) -> str:
-    """Return a name without its extension, if that is one of arrays: names of series have other dots."""
+    """Return a path without its extension, if that is one of arrays: names in .npz files may have other dots."""
     normal = os.path.normpath(name)
     ending = ending_of(normal)
-    known = ending in ENDINGS | STACKS and normal.lower().endswith(ending)
-    return normal[: -len(ending)] if known else normal
+    return normal[: -len(ending)] if ending in ENDINGS else normal
 
 
 def needed_packages(names: Iterable[str]) -> tuple[str, ...]:
@@ -53,9 +65,8 @@ def needed_packages(names: Iterable[str]) -> tuple[str, ...]:
     Raises:
         MissingExtraError: if one is not installed.
     """
-    endings = set(map(ending_of, names))
-    needed = sorted({PACKAGES[ending] for ending in endings if ending in PACKAGES})
-    for package in needed:
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package)
-    return (*needed, *(("opencv-python-headless", "pillow", *extras()) if endings & STACKS else ()))
+    if not any(ending_of(name) in NIFTI for name in names):
+        return ()
+    if importlib.util.find_spec("nibabel") is None:
+        raise MissingExtraError("nibabel")
+    return ("nibabel",)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels
 
-__all__ = ["FIXED_BYTES", "ORIENTATION", "Header", "Tags", "directories", "exif_orientation", "read_tags", "unsupported"]
+__all__ = ["FIXED_BYTES", "ORIENTATION", "Header", "Tags", "exif_orientation", "read_tags", "unsupported"]
 
 Tags = dict[int, tuple[int, ...]]
 
@@ -56,11 +56,6 @@ def unsupported(what: str) -> CodecError:
 
 def read_tags(block: bytes, wanted: Collection[int]) -> Tags:
     """Return the integer tags that are `wanted` and not empty, from the first directory of a TIFF or BigTIFF block."""
-    return next(directories(block, wanted), {})
-
-
-def directories(block: bytes, wanted: Collection[int]) -> Iterator[Tags]:
-    """Yield such tags for each directory in the chain, that is for each page of a TIFF."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
         raise CodecError("neither II nor MM", "undecodable")
@@ -70,24 +65,20 @@ def directories(block: bytes, wanted: Collection[int]) -> Iterator[Tags]:
     def offset(at: int) -> int:
         return min(int(struct.unpack_from(order + length, block, at)[0]), len(block))
 
-    start, seen = offset(word), set[int]()
-    while start:
-        if start in seen:
-            raise CodecError("the TIFF's chain of pages leads back to one of them", "undecodable")
-        seen.add(start)
-        tags: Tags = {}
-        first = start + struct.calcsize(order + number)
-        entries = struct.unpack_from(order + number, block, start)[0]
-        step = 4 + 2 * word
-        for at in range(first, first + step * entries, step):
-            tag, kind, count = struct.unpack_from(order + "HH" + length, block, at)
-            if tag in wanted and kind in INTEGERS and count:
-                layout = f"{order}{count}{INTEGERS[kind]}"
-                inside = struct.calcsize(layout) <= word
-                where = at + 4 + word if inside else offset(at + 4 + word)
-                tags.setdefault(tag, struct.unpack_from(layout, block, where))
-        yield tags
-        start = offset(first + step * entries)
+    tags: Tags = {}
+    if not (start := offset(word)):
+        return tags
+    first = start + struct.calcsize(order + number)
+    entries = struct.unpack_from(order + number, block, start)[0]
+    step = 4 + 2 * word
+    for at in range(first, first + step * entries, step):
+        tag, kind, count = struct.unpack_from(order + "HH" + length, block, at)
+        if tag in wanted and kind in INTEGERS and count:
+            layout = f"{order}{count}{INTEGERS[kind]}"
+            inside = struct.calcsize(layout) <= word
+            where = at + 4 + word if inside else offset(at + 4 + word)
+            tags.setdefault(tag, struct.unpack_from(layout, block, where))
+    return tags
 
 
 def exif_orientation(block: bytes) -> int:

@@ -14,7 +14,7 @@ from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, from_cv2, imdecode, look_up
 from fastdata.images.header import Header, exif_orientation, unsupported
 
-__all__ = ["GRAY", "INDEXED", "RGB", "PngHeader", "read_png", "read_webp"]
+__all__ = ["PngHeader", "read_png", "read_webp"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -19,7 +19,7 @@ from fastdata.images.header import ORIENTATION, Header, Tags, read_tags, unsuppo
 from fastdata.images.jpeg_file import END_OF_IMAGE, read_jpeg
 from fastdata.images.pillow_files import extra, open_image, pixels_of, strict
 
-__all__ = ["Tag", "TiffHeader", "check_pieces", "first_of", "read_tiff", "values_of"]
+__all__ = ["TiffHeader", "read_tiff"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -63,7 +63,7 @@ class TiffHeader(Header):
             return pixels_of(image)
 
     def _by_tifffile(self, data: bytes) -> Pixels:
-        values = values_of(data).reshape(self.height, self.width, self.samples)
+        values = _values_of(data).reshape(self.height, self.width, self.samples)
         full, colors = np.iinfo(values.dtype).max, COLORS[self.photometric]
         color = values[..., 0] if colors == 1 else values[..., :colors]
         if self.photometric == CMYK:
@@ -76,8 +76,8 @@ class TiffHeader(Header):
         return Pixels(np.ascontiguousarray(color))
 
 
-def values_of(data: bytes, page: int = 0) -> Array:
-    """Read a page's samples with tifffile, [H, W] or [H, W, samples], in the file's dtype.
+def _values_of(data: bytes) -> Array:
+    """Read the samples of the first page with tifffile, [H, W] or [H, W, samples], in the file's dtype.
 
     Raises:
         CodecError: if tifffile is not installed, or cannot read them.
@@ -85,7 +85,7 @@ def values_of(data: bytes, page: int = 0) -> Array:
     tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
     try:
         with tifffile.TiffFile(io.BytesIO(data)) as file:
-            found = file.pages[page]
+            found = file.pages[0]
             values = found.asarray(maxworkers=1)
             planes_first = found.axes[:1] == "S"
     except MemoryError:
@@ -101,17 +101,17 @@ def values_of(data: bytes, page: int = 0) -> Array:
 def read_tiff(data: bytes) -> TiffHeader:
     """Read the header of the first picture."""
     tags = read_tags(data, frozenset(Tag))
-    samples = first_of(tags, Tag.SAMPLES, 1)
-    photometric = first_of(tags, Tag.PHOTOMETRIC, -1)
+    samples = _first_of(tags, Tag.SAMPLES, 1)
+    photometric = _first_of(tags, Tag.PHOTOMETRIC, -1)
     depths = tags.get(Tag.BITS, (1,))
     bits = depths[0]
     if set(tags.get(Tag.SAMPLE_FORMAT, (1,))) != {1}:
-        raise CodecError("TIFF with signed or floating-point samples, which are no image: --kind arrays stores them", "unsupported")
-    if first_of(tags, Tag.SUBFILE, 0) & 1:
+        raise CodecError("TIFF with signed or floating-point samples, which are no image: save them as .npy", "unsupported")
+    if _first_of(tags, Tag.SUBFILE, 0) & 1:
         raise unsupported("TIFF that begins with a thumbnail, as raw files of cameras do,")
     colors = COLORS.get(photometric, 0)
-    compression = first_of(tags, Tag.COMPRESSION, PLAIN)
-    if not colors or first_of(tags, Tag.INKS, 1) != 1:
+    compression = _first_of(tags, Tag.COMPRESSION, PLAIN)
+    if not colors or _first_of(tags, Tag.INKS, 1) != 1:
         raise unsupported(f"TIFF with photometric interpretation {photometric}")
     if not colors <= samples <= colors + 4:
         raise unsupported(f"TIFF with {samples} samples per pixel")
@@ -123,18 +123,18 @@ def read_tiff(data: bytes) -> TiffHeader:
         raise unsupported(f"TIFF with compression {compression}")
     if data[:4] == b"MM\0+":
         raise unsupported("BigTIFF with high bytes first")
-    planar = first_of(tags, Tag.PLANAR, 1) == 2
+    planar = _first_of(tags, Tag.PLANAR, 1) == 2
     if photometric == YCC and (compression != JPEG or samples != 3 or planar):
         raise unsupported("TIFF with YCbCr other than in JPEG of three interleaved samples")
-    check_pieces(tags, data)
+    _check_pieces(tags, data)
     plain = samples == 1 and photometric == BLACK_IS_0 and not planar
     apart = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     by_tifffile = photometric != YCC and compression != JPEG and (apart or (bits == 16 and not plain))
     if planar and samples == 1 and bits < 8:
         raise unsupported("TIFF of few bits in planes")
-    height = first_of(tags, Tag.HEIGHT, 0)
-    width = first_of(tags, Tag.WIDTH, 0)
-    orientation = first_of(tags, Tag.TURN, 1)
+    height = _first_of(tags, Tag.HEIGHT, 0)
+    width = _first_of(tags, Tag.WIDTH, 0)
+    orientation = _first_of(tags, Tag.TURN, 1)
     if not by_tifffile and 5 <= orientation <= 8:  # Pillow rotates TIFFs itself
         height, width = width, height
     return TiffHeader(
@@ -150,28 +150,28 @@ def read_tiff(data: bytes) -> TiffHeader:
     )
 
 
-def first_of(tags: Tags, tag: Tag, otherwise: int) -> int:
+def _first_of(tags: Tags, tag: Tag, otherwise: int) -> int:
     """Return the first value of a tag, or `otherwise` if it is absent."""
     return tags.get(tag, (otherwise,))[0]
 
 
-def check_pieces(tags: Tags, data: bytes) -> None:
+def _check_pieces(tags: Tags, data: bytes) -> None:
     """Raise CodecError unless the strips or tiles of a page cover it and are, as far as is visible before decoding, complete."""
-    height = first_of(tags, Tag.HEIGHT, 0)
-    width = first_of(tags, Tag.WIDTH, 0)
-    samples = first_of(tags, Tag.SAMPLES, 1)
-    compression = first_of(tags, Tag.COMPRESSION, PLAIN)
+    height = _first_of(tags, Tag.HEIGHT, 0)
+    width = _first_of(tags, Tag.WIDTH, 0)
+    samples = _first_of(tags, Tag.SAMPLES, 1)
+    compression = _first_of(tags, Tag.COMPRESSION, PLAIN)
     tiled = Tag.TILE_WIDTH in tags
     if tiled:
-        rows, columns = first_of(tags, Tag.TILE_HEIGHT, 0), first_of(tags, Tag.TILE_WIDTH, 0)
+        rows, columns = _first_of(tags, Tag.TILE_HEIGHT, 0), _first_of(tags, Tag.TILE_WIDTH, 0)
     else:
-        rows, columns = min(first_of(tags, Tag.ROWS, height), height), width
+        rows, columns = min(_first_of(tags, Tag.ROWS, height), height), width
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
         raise CodecError(f"TIFF of {height} x {width} in pieces of {rows} x {columns}", "undecodable")
-    planes = samples if first_of(tags, Tag.PLANAR, 1) == 2 else 1
+    planes = samples if _first_of(tags, Tag.PLANAR, 1) == 2 else 1
     offsets = tags.get(Tag.TILES if tiled else Tag.STRIPS, ())
     counts = tags.get(Tag.TILE_BYTES if tiled else Tag.STRIP_BYTES, ())
-    row = -(-width * samples * first_of(tags, Tag.BITS, 1) // 8)
+    row = -(-width * samples * _first_of(tags, Tag.BITS, 1) // 8)
     if not counts and compression == PLAIN:
         counts = (-(-height * row // max(len(offsets), 1)),) * len(offsets)
     if min(len(offsets), len(counts)) < -(-height // rows) * -(-width // columns) * planes or 0 in counts:

@@ -53,7 +53,7 @@ def prep(
             .arrow, idx, CIFAR's batches, HDF5 as "file.h5::dataset", LMDB), several as "shards-{000..099}.tar"; or a Python
             sequence of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a
             torchvision dataset.
-            Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI, DICOM series.
+            Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
             also as .gz or .zst.
             Table (with target): a .parquet, .arrow, .csv or .tsv file; or a DataFrame (pandas, or any that exports an Arrow
@@ -73,7 +73,7 @@ def prep(
             environment.
         scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
             for temporary files.
-        kind: "images", "arrays" (also for TIFF and PNG), "tokens" or "table"; None: follows from the options and files.
+        kind: "images", "arrays", "tokens" or "table"; None: follows from the options and files.
         options: the options of the kind, see below.
 
     Raises:

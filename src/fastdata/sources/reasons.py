@@ -28,7 +28,6 @@ DETAILS = {
     "unpaired": "there is no first image of its name",
     "no-image": "it has no image",
     "two-images": "it has more than one image",
-    "not-dicom": "it has no ending, and is no DICOM file",
     "no-field": "it has no such column; --field names it",
     "box-outside": "one of its boxes reaches outside of it",
     "not-listed": "the table of --labels does not list it",
