@@ -1,0 +1,362 @@
+"""What every dataset delivers from a fixed set of inputs, through every source, is what data/digests.json records.
+
+A change of the store's format has to reproduce it. `python tests/test_digests.py` records it anew; list in the commit what changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+import tarfile
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import xxhash
+
+import fastdata
+from fastdata import (
+    ArrayDataset,
+    CenterCrop,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    MultiCrop,
+    Ragged,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    TableDataset,
+    TokenDataset,
+)
+from stores import folder
+from support import encode, picture
+
+RECORDED = Path(__file__).parent / "data/digests.json"
+FOREIGN = Path(__file__).parent / "data/foreign"
+COUNT, CLASSES = 12, ("ant", "bee", "cat")
+SIDES = [(60 + 7 * (k % 5), 90 - 4 * (k % 3)) for k in range(COUNT)]
+NAMES = [f"{CLASSES[k % 3]}/{k:02d}.png" for k in range(COUNT)]
+BOXES = [[[3 + k + j, 5 + j, 30 + k, 40 + 2 * j] for j in range(k % 4)] for k in range(COUNT)]  # x1, y1, x2, y2
+POEM = ["a line of text and an ümläut\n", "another one, shorter\n", "the third: 12 34 56\n"]
+
+
+# Inputs: PNG and what numpy writes, the same with any library
+
+
+@cache
+def inputs() -> Path:
+    root = folder()
+    for k, name in enumerate(NAMES):
+        files = {
+            f"images/{name}": picture(k, *SIDES[k]),
+            f"gray/{name}": picture(k, *SIDES[k])[..., 0],
+            f"deep/{name}": picture(k, *SIDES[k]).astype(np.uint16) * 251,
+            f"flat/{k}.png": picture(k, *SIDES[k]),
+            f"photos/{k}.jpg": picture(k, 3 * SIDES[k][0], 3 * SIDES[k][1]),
+            f"masks/{k}.png": np.add.outer(np.arange(SIDES[k][0]), np.arange(SIDES[k][1])).astype(np.uint8) // 40,
+            f"pair/photo/{k}.png": picture(k, *SIDES[k]),
+            f"pair/depth/{k}.png": picture(k, *SIDES[k])[..., 1].astype(np.uint16) * 99,
+        }
+        for path, pixels in files.items():
+            write(root / path, encode(pixels, path[-4:]))
+        write(root / f"described/{k}.png", encode(picture(k, *SIDES[k]), ".png"))
+        write(root / f"described/{k}.txt", f"picture {k}, {CLASSES[k % 3]}".encode())
+        np.save(root / f"described/{k}.npy", np.full(4, k / 8, np.float32))
+        height, width = SIDES[k]
+        lines = [
+            f"{j % 2} {(a + c) / 2 / width} {(b + d) / 2 / height} {(c - a) / width} {(d - b) / height}\n"
+            for j, (a, b, c, d) in enumerate(BOXES[k])
+        ]
+        write(root / f"yolo/{k}.txt", "".join(lines).encode())
+    write(root / "yolo/classes.txt", b"cup\nplate\n")
+    tables(root)
+    archives(root)
+    annotations(root)
+    for k in range(3):
+        write(root / f"text/{k}.txt", "".join(POEM * (9 + k)).encode())
+        values = np.random.default_rng(k).integers(-999, 999, (40 + k, 33, 35))
+        for name, array in ((f"arrays/{k}.npy", values.astype(np.int16)), (f"array-masks/{k}.npy", (values % 5).astype(np.uint8))):
+            (root / name).parent.mkdir(exist_ok=True)
+            np.save(root / name, array)
+    (root / "npz").mkdir()
+    np.savez(root / "npz/all.npz", **{f"a{k}": np.arange(600 + k, dtype=np.float32) for k in range(3)})
+    return root
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def tables(root: Path) -> None:
+    rows = [
+        {"path": f"images/{NAMES[k]}", "label": CLASSES[k % 3], "score": k / 8, "age": 10 + k, "code": f"{k % 4:02d}"}
+        for k in range(COUNT)
+    ]
+    write(root / "beside.csv", "".join(["path,label\n", *(f"{NAMES[k]},{k % 2}\n" for k in range(COUNT))]).encode())
+    with (root / "t.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    write(root / "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    pq.write_table(pa.Table.from_pylist(rows), root / "t.parquet")
+    pictures = [{"bytes": encode(picture(k, *SIDES[k]), ".png"), "path": f"{k}.png"} for k in range(COUNT)]
+    labels = pa.array([k % 3 for k in range(COUNT)])
+    pq.write_table(pa.table({"image": pictures, "label": labels}), root / "images.parquet")
+    with pa.OSFile(str(root / "images.arrow"), "wb") as sink:
+        table = pa.table({"image": pictures, "label": labels})
+        with pa.ipc.new_file(sink, table.schema) as file:
+            file.write_table(table)
+    write(root / "lines.jsonl", "".join(json.dumps({"text": line * 9}) + "\n" for line in POEM * 3).encode())
+    numbers = {
+        "x": [None if k % 7 == 3 else k for k in range(40)],
+        "big": [k * 70_000 for k in range(40)],
+        "share": [k / 16 for k in range(40)],
+        "city": [("Rome", "Oslo", "01")[k % 3] for k in range(40)],
+        "y": [("low", "high")[k % 2] for k in range(40)],
+    }
+    pq.write_table(pa.table(numbers), root / "numbers.parquet")
+
+
+def archives(root: Path) -> None:
+    for n in range(2):
+        with tarfile.open(root / f"{n:05d}.tar", "w") as tar:
+            for k in range(6 * n, 6 * n + 6):
+                members = {"png": encode(picture(k, *SIDES[k]), ".png"), "cls": str(k % 3).encode(), "txt": f"number {k}".encode()}
+                for ending, data in members.items():
+                    entry = tarfile.TarInfo(f"{k:04d}.{ending}")
+                    entry.size = len(data)
+                    tar.addfile(entry, io.BytesIO(data))
+    (root / "tars").mkdir()
+    for n in range(2):
+        shutil.move(root / f"{n:05d}.tar", root / "tars")
+
+
+def annotations(root: Path) -> None:
+    objects = [(k, j, box) for k in range(COUNT) for j, box in enumerate(BOXES[k])]
+    coco = {
+        "images": [{"id": 100 + k, "file_name": f"{k}.png", "height": SIDES[k][0], "width": SIDES[k][1]} for k in range(COUNT)],
+        "annotations": [
+            {
+                "id": n,
+                "image_id": 100 + k,
+                "category_id": 5 + j % 2,
+                "bbox": [a, b, c - a, d - b],
+                "area": (c - a) * (d - b),
+                "iscrowd": 0,
+            }
+            for n, (k, j, (a, b, c, d)) in enumerate(objects)
+        ],
+        "categories": [{"id": 5, "name": "cup"}, {"id": 6, "name": "plate"}],
+    }
+    write(root / "coco.json", json.dumps(coco).encode())
+
+
+# Datasets
+
+
+def made(source: Any, **options: Any) -> Path:
+    """A store of inputs: a path below `inputs()`, or an object."""
+    for name in ("masks", "labels", "coco", "yolo"):
+        if name in options:
+            options[name] = inputs() / options[name]
+    return fastdata.prep(inputs() / source if isinstance(source, str) else source, folder() / "o.fds", workers=1, **options).out
+
+
+@cache
+def jpegs() -> Path:
+    return made("images", size=(64, 48))
+
+
+@cache
+def masked() -> Path:
+    return made("flat", masks="masks", codec="rgb")
+
+
+@cache
+def annotated() -> Path:
+    return made("flat", coco="coco.json", codec="rgb")
+
+
+@cache
+def described() -> Path:
+    return made("described", fields=("caption=txt", "embedding=npy"), tokenize=("caption=bytes:24",), codec="rgb")
+
+
+@cache
+def words() -> Path:
+    return made("text", tokenizer="bytes", split_lines=True)
+
+
+@cache
+def volumes() -> Path:
+    return made("arrays", masks="array-masks", chunk=16)
+
+
+class Pictures:
+    """A sequence of pairs, as torchvision's datasets are."""
+
+    classes = CLASSES
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, k: int) -> tuple[Any, int]:
+        if k >= COUNT:
+            raise IndexError(k)
+        return picture(k, *SIDES[k]), k % 3
+
+
+Case = Callable[[], Any]
+SOURCES: dict[str, Case] = {
+    "folder": lambda: LMDBDataset(jpegs(), size=64),
+    "folder, second size": lambda: LMDBDataset(jpegs(), size=48),
+    "folder, label from a name": lambda: LMDBDataset(made("flat", label_from=r"(\d)\.", codec="rgb")),
+    **{
+        f"codec {codec}": lambda codec=codec: LMDBDataset(made("images", size=40, codec=codec))
+        for codec in ("rgb", "png", "original")
+    },
+    "photos": lambda: LMDBDataset(made("photos", size=64)),
+    "photos, codec original": lambda: LMDBDataset(made("photos", codec="original")),
+    "photos, gray": lambda: LMDBDataset(made("photos", size=64, gray=True)),
+    "labels beside": lambda: LMDBDataset(made("images", labels="beside.csv", codec="rgb", size=32)),
+    "gray": lambda: LMDBDataset(made("gray", gray=True, size=50)),
+    "16 bits": lambda: LMDBDataset(made("deep", bits=16, codec="png", size=50)),
+    "long side": lambda: LMDBDataset(made("images", resize="long", size=50, codec="rgb")),
+    "cut square": lambda: LMDBDataset(made("images", resize="crop", size=40, codec="rgb")),
+    "stretched": lambda: LMDBDataset(made("images", resize="stretch", size=40, codec="rgb")),
+    "enlarged": lambda: LMDBDataset(made("images", size=120, upscale=True, codec="rgb")),
+    "shuffled": lambda: LMDBDataset(made("images", order="shuffled", codec="rgb")),
+    **{
+        f"paths in {ending}": lambda ending=ending: LMDBDataset(made(f"t.{ending}", label_column="label", codec="rgb", size=32))
+        for ending in ("csv", "jsonl", "parquet")
+    },
+    "numbers in csv": lambda: LMDBDataset(made("t.csv", label_column=("score", "age"), codec="rgb", size=32)),
+    "codes in csv": lambda: LMDBDataset(made("t.csv", label_column="code", codec="rgb", size=32)),
+    "images in parquet": lambda: LMDBDataset(made("images.parquet", codec="rgb", size=32)),
+    "images in arrow": lambda: LMDBDataset(made("images.arrow", codec="rgb", size=32)),
+    "tars": lambda: LMDBDataset(made("tars", fields=("txt=txt",), codec="rgb", size=32), fields="txt"),
+    "tars, classes": lambda: LMDBDataset(made("tars", codec="rgb", size=32)),
+    "sequence": lambda: LMDBDataset(made(Pictures(), codec="rgb", size=32)),
+    "coco": lambda: LMDBDataset(annotated(), fields=("boxes", "category")),
+    "yolo": lambda: LMDBDataset(made("flat", yolo="yolo", codec="rgb"), fields=("boxes", "category")),
+    "captions": lambda: LMDBDataset(described(), fields=("caption", "embedding")),
+    "several images": lambda: LMDBDataset(made("pair", images=("photo=photo", "depth=depth:png:16:gray"))),
+    "masks": lambda: MaskDataset(masked()),
+    "mds": lambda: LMDBDataset(made(FOREIGN / "mds-jpeg", codec="rgb", size=32)),
+    "litdata": lambda: LMDBDataset(made(FOREIGN / "litdata-dict", codec="rgb", size=32)),
+}
+DATASETS: dict[str, Case] = {
+    "random crops": lambda: LMDBDataset(jpegs(), size=64, crop=RandomResizedCrop(32), hflip=0.5, vflip=0.2),
+    "random crops, bilinear": lambda: LMDBDataset(jpegs(), size=64, crop=RandomResizedCrop(32, antialias=False, fast=True)),
+    "cuts": lambda: LMDBDataset(jpegs(), size=64, crop=RandomCrop(40, padding=4)),
+    "centres": lambda: LMDBDataset(jpegs(), size=64, crop=CenterCrop(70)),
+    "whole, resized": lambda: LMDBDataset(jpegs(), size=64, crop=Resize((30, 44))),
+    "views": lambda: LMDBDataset(jpegs(), size=64, crop=MultiCrop(40, 20, num_local=2), hflip=0.5),
+    "in memory": lambda: RAMDataset(jpegs(), size=64, crop=RandomResizedCrop(32)),
+    "files in memory": lambda: RAMDataset(sorted((inputs() / "flat").iterdir()), crop=CenterCrop(40)),
+    "sum": lambda: LMDBDataset(jpegs(), size=64, crop=CenterCrop(32)) + LMDBDataset(made("images", size=40), crop=CenterCrop(32)),
+    "subset": lambda: LMDBDataset(jpegs(), size=64, crop=CenterCrop(32)).subset([7, 3, 3, 11]),
+    "first of a split": lambda: LMDBDataset(jpegs(), size=64, crop=CenterCrop(32)).split(0.5, seed=1, stratify=True)[0],
+    "boxes in crops": lambda: LMDBDataset(
+        annotated(), crop=RandomResizedCrop(32), hflip=0.5, fields=("boxes", "category"), min_visible=0.3
+    ),
+    "masks in crops": lambda: MaskDataset(masked(), crop=RandomResizedCrop(32), hflip=0.5),
+    **{
+        f"tokens, {mode}, {documents}": lambda mode=mode, documents=documents: TokenDataset(
+            words(), 16, mode=mode, documents=documents
+        )
+        for mode in ("random", "sequential")
+        for documents in ("join", "mask", "align")
+    },
+    "tokens, document": lambda: TokenDataset(words(), 16, mode="document"),
+    "tokens in memory": lambda: RAMDataset(words(), block_size=16),
+    "tokens of characters": lambda: TokenDataset(made("text", tokenizer="chars", end_token="none"), 16),
+    "tokens of jsonl": lambda: TokenDataset(made("lines.jsonl", tokenizer="bytes"), 16, mode="sequential"),
+    "arrays": lambda: ArrayDataset(volumes(), crop=RandomCrop(16), flips=0.5),
+    "arrays, whole": lambda: ArrayDataset(made("npz")),
+    "arrays in memory": lambda: RAMDataset(volumes(), crop=CenterCrop(16)),
+    "table": lambda: TableDataset(inputs() / "numbers.parquet", target="y"),
+    "table, numbers": lambda: TableDataset(inputs() / "numbers.parquet", target=("share", "big")),
+}
+CASES = {**SOURCES, **DATASETS}
+
+
+# What they deliver
+
+
+def digests(dataset: Any) -> dict[str, Any]:
+    """Names, classes, targets, columns and all samples; then two epochs of shuffled batches, if samples can be batched."""
+    found: dict[str, Any] = {"samples": len(dataset)}
+    for name in ("classes", "targets"):
+        if hasattr(dataset, name):
+            found[name] = digest([getattr(dataset, name)])
+    if hasattr(dataset, "name"):
+        found["names"] = digest([[dataset.name(k).removeprefix(str(inputs())) for k in range(len(dataset))]])
+    torch.manual_seed(0)
+    samples = [dataset[k] for k in range(len(dataset))]
+    found["items"] = digest(samples)
+    if len({str(shapes(sample)) for sample in samples}) == 1:
+        loader = Loader(dataset, batch_size=4, shuffle=True, seed=7, num_workers=0)
+        found["batches"] = digest((batch.ids, list(batch)) for _ in range(2) for batch in loader)
+    return found
+
+
+def shapes(sample: Any) -> Any:
+    """The shapes of the arrays of a sample that a batch stacks: all but those of targets."""
+    image = sample[0] if isinstance(sample, tuple) else sample
+    if isinstance(image, dict):
+        return [each.shape for each in image.values()]
+    return [each.shape for each in (image if isinstance(image, tuple) else (image,)) if isinstance(each, torch.Tensor)]
+
+
+def digest(values: Iterable[Any]) -> str:
+    """Shapes, dtypes and bytes of all arrays, and JSON of all else."""
+    seen = xxhash.xxh3_64()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            value = value.numpy()
+        if isinstance(value, (np.ndarray, np.generic)):
+            seen.update(f"{value.dtype.str} {value.shape}".encode())
+            seen.update(np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, Ragged):
+            add(value.values)
+            add(value.offsets)
+        elif isinstance(value, dict):
+            add(sorted(value))
+            add([value[key] for key in sorted(value)])
+        elif isinstance(value, (list, tuple)):
+            seen.update(f"[{len(value)}]".encode())
+            for each in value:
+                add(each)
+        else:
+            seen.update(json.dumps(value).encode())
+
+    for each in values:
+        add(each)
+    return seen.hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_delivered_is_what_was_recorded(case: str) -> None:
+    assert digests(CASES[case]()) == json.loads(RECORDED.read_text())[case]
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or list(CASES)
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    recorded.update({case: digests(CASES[case]()) for case in wanted})
+    RECORDED.write_text(json.dumps({case: recorded[case] for case in CASES if case in recorded}, indent=1) + "\n")
