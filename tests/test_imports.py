@@ -163,7 +163,7 @@ ARROWS = {
     "__main__": {"entry"},
 }
 KINDS = ("images", "text", "arrays", "tables")
-OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "sentencepiece", "zstandard", "pyarrow"}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "zstandard", "pyarrow"}
 OPTIONAL |= {"h5py", "nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
 OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl", "imagehash"}
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
-import sentencepiece
 import tokenizers
 import zstandard
 from hypothesis import given, settings
@@ -153,16 +152,6 @@ def test_hugging_face(tmp_path: Path) -> None:
     assert manifest.section("tokens") is not None
     assert (manifest.section("tokens").vocab_size, manifest.section("tokens").end) == (library.get_vocab_size(), end)
     assert (tmp_path / "o.fds" / "tokenizer.json").read_bytes() == tokenizer().read_bytes()
-
-
-def test_sentencepiece(tmp_path: Path) -> None:
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences(500, 3)), model_prefix=str(tmp_path / "m"), vocab_size=50, minloglevel=2
-    )
-    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tmp_path / "m.model"), split_lines=True)
-    library = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
-    expected = np.concatenate([[*library.encode(text), library.eos_id()] for text in sentences(500)])
-    assert np.array_equal(tokens(tmp_path / "o.fds"), expected)
 
 
 @pytest.fixture
@@ -326,7 +315,7 @@ def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokenizer": "no-such"}, "neither a file"),
+        ({"tokenizer": "no-such"}, "neither a tokenizer.json"),
         ({"tokenizer": "gpt2"}, "its file is not on this disk"),
         ({"tokenizer": "bytes", "end_token": "300"}, "has no such token"),
         ({"tokenizer": "bytes", "size": 64}, "is about images"),
@@ -344,11 +333,10 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_pa
     assert not (tmp_path / "o.fds").exists()
 
 
-@pytest.mark.parametrize(("name", "message"), [("t.json", "not a tokenizer.json"), ("t.model", "not a SentencePiece model")])
-def test_damaged_tokenizers_are_refused(name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b'{"model": 7}')
-    with pytest.raises(PrepError, match=message):
-        fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tmp_path / name))
+def test_damaged_tokenizers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(b'{"model": 7}')
+    with pytest.raises(PrepError, match=r"not a tokenizer\.json"):
+        fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tmp_path / "t.json"))
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_exported_tokens_come_with_their_tokenizer(table: Path, own: Path, tmp_p
         (["n=bytes"], r"tokenize n=bytes: n \(int64\) is no text"),
         (["caption=bytes:0"], "rows of 0 have no room for text next to the 0 tokens that bytes adds"),
         (["caption=bytes", "caption=bytes:4"], "caption is tokenized twice"),
-        (["caption=gpt2.json:4"], "tokenize gpt2.json is neither a file"),
+        (["caption=gpt2.json:4"], "tokenize gpt2.json is neither a tokenizer.json"),
     ],
 )
 def test_wrong_use(table: Path, tmp_path: Path, options: list[str], message: str) -> None:

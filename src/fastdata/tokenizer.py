@@ -24,9 +24,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "chars": (),
     "tokenizers": ("tokenizers",),
     "tiktoken": ("tiktoken",),
-    "sentencepiece": ("sentencepiece",),
 }
-FILES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "chars": "characters.json"}  # inside a store
+FILES = {"tokenizers": "tokenizer.json", "chars": "characters.json"}  # inside a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # a tokenizer.json does not name its end token
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
@@ -217,29 +216,6 @@ class _Tiktoken(_Plain):
         return hashlib.sha256(repr(whole).encode()).hexdigest()
 
 
-class _SentencePiece(_Plain):
-    def __init__(self, name: str, data: bytes) -> None:
-        with needs("sentencepiece"):
-            import sentencepiece
-        try:
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
-        except Exception as error:  # noqa: BLE001  the library's C++ may throw anything
-            raise PrepError(f"the tokenizer {name} is not a SentencePiece model: {error}") from None
-        self.vocab_size = self._model.vocab_size()
-        self.end = self._model.eos_id() if self._model.eos_id() >= 0 else None
-        self.pad = self._model.pad_id() if self._model.pad_id() >= 0 else None
-
-    def encode(self, texts: Sequence[str]) -> list[Array]:
-        return [np.array(ids, np.uint32) for ids in self._model.encode(list(texts), out_type=int, num_threads=1)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self._model.decode(list(ids)))
-
-    def id_of(self, token: str) -> int | None:
-        found = self._model.piece_to_id(token)
-        return found if self._model.id_to_piece(found) == token else None
-
-
 def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]:
     """Return the tokenizer of this name, file or store, and the bytes of its file, if it has one. option: for messages.
 
@@ -257,14 +233,14 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
         data = path.read_bytes()
-        engine = "sentencepiece" if path.suffix == ".model" else "chars" if path.name == FILES["chars"] else "tokenizers"
+        engine = "chars" if path.name == FILES["chars"] else "tokenizers"
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
     with needs("tiktoken"):
         import tiktoken
     if name not in tiktoken.list_encoding_names():
         raise PrepError(
-            f"{option} {name} is neither a file (a tokenizer.json of Hugging Face's, or a SentencePiece .model), nor a store "
-            f"of text, nor an encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
+            f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, "
+            f"nor an encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
         )
     return Spec("tiktoken", name, _Tiktoken(name).sha256()), b""
 
@@ -304,6 +280,5 @@ def load(spec: Spec, data: bytes) -> Engine:
         "chars": lambda: _Characters(data),
         "tokenizers": lambda: _HuggingFace(spec.name, data),
         "tiktoken": lambda: _Tiktoken(spec.name),
-        "sentencepiece": lambda: _SentencePiece(spec.name, data),
     }
     return makers[spec.engine]()

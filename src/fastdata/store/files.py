@@ -152,7 +152,7 @@ VERSION = r"version-[0-9]+(\.[0-9]+\.tmp)?"  # a folder with the manifest and th
 _COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|rows\.npy"
 _COMMON += r"|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
-_COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|tokenizer\.model|characters\.json)"
+_COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|characters\.json)"
 
 
 def is_store(folder: Any) -> bool:

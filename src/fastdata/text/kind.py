@@ -24,7 +24,7 @@ class TokenKind(Kind):
     read = "text", "text"
     labels = ("none",)
     named = False
-    extra_files = "tokenizer.json", "tokenizer.model", "characters.json"
+    extra_files = "tokenizer.json", "characters.json"
     drawn = "documents"
     exports = "nanogpt", "llmc", "megatron"
     export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}

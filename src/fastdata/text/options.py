@@ -16,8 +16,8 @@ class TokenOptions(SizeOptions):
     """Text"""
 
     tokenizer: StrPath | None = option(
-        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a SentencePiece .model, a tiktoken encoding, a store "
-        "whose tokenizer to use, bytes, or chars (each character of the text gets an id).",
+        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a tiktoken encoding, a store whose tokenizer to use, "
+        "bytes, or chars (each character of the text gets an id).",
         type="path",
         metavar="NAME_OR_FILE",
         common=True,
