@@ -26,7 +26,7 @@ INPUTS = [
         "b", -1, 3, mask="m.png", place=("tar", "a.tar", 512, 1 << 40), values=("text", [1, 2], None, b"\0"), parts=((1, 2), None)
     ),
     Source("c", -1, 3, others=(Source("d", -1, -1, "no-partner"),), values=(True, 1, 1.0)),
-    ArraySource("e.npy", 1, 5, ending=".npy"),
+    ArraySource("e.npz/a", 1, 5, key="a", archive="e.npz"),
     Source("f", 0, 0),
 ]
 

@@ -79,7 +79,7 @@ def test_only_dataclasses_are_made_again() -> None:
 
 def _work(count: int, out: Path) -> Work:
     sources = [
-        ArraySource(f"{k}.npy", k % 7, k, files=(f"{k}",))
+        ArraySource(f"{k}.npy", k % 7, k, archive=f"{k}.npz")
         if k % 3
         else Source(f"ä\udcff{k}.png", k % 7, k % 99, "missing" * (k % 5 == 0))
         for k in range(count)
