@@ -12,7 +12,7 @@ COVERAGE := .venv/.coverage
 MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(RUN)
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
 TORCHES := $(LOWEST) 2.15.0
-TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs habits loader optim_groups optim_schedule prefetcher profile)
+TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs kept_graphs loader optim_groups optim_schedule prefetcher)
 LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram source source_pillow store tables text tokens) tests/scale/test_remote.py
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 QUICK := "not slow and not scale"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fastdata import Trainer
+from fastdata.monitor.checks import CudnnBenchmark
 from fastdata.monitor.meter import line
 from fastdata.monitor.plot import draw_log
-from fastdata.monitor.watch import Watch
 
 
 def loss_fn(model: Any, batch: Tensor) -> tuple[Tensor, int]:
@@ -141,7 +141,6 @@ def test_no_folder_no_files(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.filterwarnings("ignore:batches lie in pageable memory")
 @pytest.mark.parametrize(
     ("shapes", "stays"),
     [
@@ -156,7 +155,7 @@ def test_cudnn_measures_on_for_a_few_sizes_and_their_short_batches(shapes, stays
     """What a run on a GPU has its batches looked at by."""
     before = torch.backends.cudnn.benchmark
     try:
-        watch = Watch(torch.device("cuda"), benchmark=True)
+        watch = CudnnBenchmark()
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="inputs have more")
             for shape in shapes:
@@ -166,12 +165,9 @@ def test_cudnn_measures_on_for_a_few_sizes_and_their_short_batches(shapes, stays
         torch.backends.cudnn.benchmark = before
 
 
-def test_on_the_cpu_there_is_nothing_to_watch():
+def test_on_the_cpu_cudnns_switch_stays():
     before = torch.backends.cudnn.benchmark
-    watch = Watch(torch.device("cpu"), benchmark=True)
-    for side in range(5):
-        watch.see(torch.zeros(1, side))
-    assert watch.loss(loss_fn) is loss_fn
+    trained(None, [torch.zeros(1 + side, 3) for side in range(5)], progress=False)
     assert torch.backends.cudnn.benchmark == before
 
 

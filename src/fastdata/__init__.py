@@ -46,7 +46,6 @@ _HOMES = {
     "prep_finish": "prepare.functions",
     "prep_plan": "prepare.functions",
     "prep_run": "prepare.functions",
-    "profile": "bench.profile",
     "publish": "remote.publish",
     "subset": "prepare.functions",
     "CodecError": "errors",
@@ -100,7 +99,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "prep_finish",
     "prep_plan",
     "prep_run",
-    "profile",
     "publish",
     "subset",
 ]
@@ -108,7 +106,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
 if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
     from fastdata.bench.largest_batch import largest_batch
-    from fastdata.bench.profile import profile
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
     from fastdata.diagnosis.doctor import doctor

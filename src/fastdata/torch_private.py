@@ -32,7 +32,6 @@ __all__ = [
     "has_stepped",
     "is_timeout",
     "kill_workers",
-    "profiles",
     "pytree",
     "shared_storage",
     "workers_of",
@@ -89,11 +88,6 @@ def default_device() -> torch.device:
 def shared_storage(size: int) -> Any:
     """Allocate `size` bytes that another process can map, as torch's default_collate does in a worker."""
     return torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-
-
-def profiles() -> bool:
-    """Return whether torch.profiler or autograd's profiler is active."""
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
 def has_stepped(optimizer: Optimizer) -> None:

@@ -15,10 +15,9 @@ from fastdata.checkpoint.files import Checkpoints
 from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
 from fastdata.monitor.bottleneck import untried
-from fastdata.monitor.habits import Habits
+from fastdata.monitor.checks import CudnnBenchmark, GraphCheck
 from fastdata.monitor.logged import NOTHING, means
 from fastdata.monitor.profiler import StepProfiler
-from fastdata.monitor.watch import Watch
 from fastdata.optim.build import build_optimizer
 from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
@@ -147,9 +146,8 @@ class Trainer:
         self.device = target or next(self.model.parameters()).device
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
-        self._watch = Watch(self.device, benchmark=cudnn_benchmark)
-        watched = self._watch.loss(loss_fn)
-        self._step = Step(wrapped, watched, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
+        self._cudnn = CudnnBenchmark() if cudnn_benchmark and self.device.type == "cuda" else None
+        self._step = Step(wrapped, loss_fn, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
         self._evaluation = Evaluation(self._step, eval_loss_fn or loss_fn, metrics or {}, channels_last=channels_last)
         names = ("loss", *(metrics or {}))
         self.best = Best(best, names)
@@ -166,8 +164,9 @@ class Trainer:
         self._logged = self.records.logged
         self.totals = self._step.totals
         self._evaluation.see = self.records.batch_evaluated
-        self._habits = Habits(looks=self.world.rank == 0)
-        self._step.see_losses = self._habits.see
+        self._graphs = GraphCheck()
+        if self.world.rank == 0:
+            self._step.see_losses = self._graphs.see
         self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
         self.profiling = self._profiler is not None
         if self._profiler:
@@ -234,7 +233,6 @@ class Trainer:
         self._resuming.start_anew()
         check_part(train, self.world, training=True)
         self._options.see(train)
-        self._habits.begin()
         self._resuming.report(self.update, self.epoch)
         self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
         self._resumed = None
@@ -265,7 +263,8 @@ class Trainer:
     def _add(self, batch: Any, *, last: bool) -> None:
         tensor = first_tensor(batch)
         if tensor is not None and tensor.dim():
-            self._watch.see(tensor)
+            if self._cudnn is not None:
+                self._cudnn.see(tensor)
             self._meter.count(getattr(batch, "valid", len(tensor)) * self.world.size)
         with self._step.span("copy"):
             batch, valid = to_device(batch, self.device, channels_last=self._channels_last)
@@ -276,7 +275,7 @@ class Trainer:
     def _updated(self) -> None:
         self.update += 1
         self._meter.updated()
-        self._habits.updated()
+        self._graphs.updated()
         if self.update % self._log_every == 0:
             self.records.line()
         self.schedule.updated(self.update - 1)
@@ -391,7 +390,6 @@ class Trainer:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
-        self._habits.close()
         self.records.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()

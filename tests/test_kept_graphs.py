@@ -1,0 +1,71 @@
+"""Losses and outputs that are collected with their graphs are said, once; a run without them hears nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD
+
+from training import Batch, cut, data, net, summed, trainer
+
+SGD_OF = partial(SGD, lr=0.1)
+BATCHES: list[Batch] = cut(data(40, torch.float32), (4,) * 10)
+
+
+def said(loss_fn: Callable[..., Any] = summed, **options: Any) -> list[str]:
+    """The warnings of a run of two epochs."""
+    run = trainer(net(torch.float32), SGD_OF, loss_fn, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.fit(BATCHES, epochs=2)
+    assert {warning.filename for warning in caught} <= {__file__}
+    return [str(warning.message) for warning in caught]
+
+
+def test_a_usual_run_hears_nothing():
+    """It keeps numbers and detached tensors, and the last loss as it is."""
+    kept = list[Any]()
+
+    def loss_fn(model: Any, batch: Batch) -> Any:
+        loss, count = summed(model, batch)
+        kept[:] = [*kept[:-1], loss.detach(), loss.item(), loss]
+        return loss, count
+
+    assert said(loss_fn, accumulate=2, ema=0.9, clip_norm=1.0) == [] == said(precision="bf16")
+
+
+def kept(what: str) -> tuple[Callable[..., Any], list[Any]]:
+    """A loss function that collects something with its graph."""
+    found = list[Any]()
+
+    def loss_fn(model: Any, batch: Batch) -> Any:
+        outputs = model(batch[0])
+        loss, count = summed(lambda _: outputs, batch)
+        found.append({"losses": loss, "outputs": outputs, "sums of outputs": {"sum": outputs.sum()}}[what])
+        return loss, count
+
+    return loss_fn, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["losses", "outputs", "sums of outputs"])
+def test_kept_graphs_are_said_once(what):
+    loss_fn, found = kept(what)
+    texts = said(loss_fn)
+    assert len(found) == 20 and len(texts) == 1 and "memory grows with every batch. Collect loss.detach()" in texts[0]
+
+
+def test_a_hook_that_collects_what_has_a_graph_is_seen_too():
+    collected, last = list[Any](), list[Any]()
+
+    def loss_fn(model: Any, batch: Batch) -> Any:
+        last[:] = summed(model, batch)
+        return last
+
+    texts = said(loss_fn, hooks={"step": lambda run: collected.append(last[0])})
+    assert len(texts) == 1 and "Collect loss.detach()" in texts[0]
