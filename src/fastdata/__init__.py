@@ -39,7 +39,6 @@ _HOMES = {
     "append": "prepare.functions",
     "doctor": "diagnosis.doctor",
     "drop_dead_bias": "gpu.bias",
-    "largest_batch": "bench.largest_batch",
     "merge": "prepare.functions",
     "open": "data.opening",
     "prep": "prepare.functions",
@@ -93,7 +92,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "append",
     "doctor",
     "drop_dead_bias",
-    "largest_batch",
     "merge",
     "prep",
     "prep_finish",
@@ -105,7 +103,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
 
 if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
-    from fastdata.bench.largest_batch import largest_batch
     from fastdata.data.opening import open
     from fastdata.data.ram import RAMDataset
     from fastdata.diagnosis.doctor import doctor
