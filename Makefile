@@ -8,8 +8,6 @@ DOCS := .venv/.docs
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
 PAGES := .venv/.pages
-COVERAGE := .venv/.coverage
-MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(RUN)
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
 TORCHES := $(LOWEST) 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs kept_graphs loader optim_groups optim_schedule prefetcher)
@@ -20,7 +18,7 @@ QUICK := "not slow and not scale"
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-faults campaign coverage mutants test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-guard bench-peers gpu
+.PHONY: help demo test test-all test-faults test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-guard bench-peers gpu
 .PHONY: test-slow versions torches # parts of test-all and of test-torch
 
 help:
@@ -28,9 +26,6 @@ help:
 	@echo "make test    all tests except the slow ones"
 	@echo "make test-all   the slow ones too: trainings, many kills, ranks, an install in a clean environment"
 	@echo "make test-faults   damaged bytes through every reader, kills, and loads that find leaks"
-	@echo "make campaign HOURS=2   the same for hours; a later run goes on where it stopped; object storage takes part where obstore is installed"
-	@echo "make coverage   which lines of src no test of make test runs; installs coverage"
-	@echo "make mutants   which small changes of the source no test notices, in a sample of the modules that matter most; hours"
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray and Slurm, and others' servers of object storage, run on this machine; installs them, also by npm and (as root) apt-get"
@@ -58,18 +53,6 @@ test-faults: $(INSTALLED)
 	$(RUN) $(PYTEST) tests/faults
 
 test-all: test test-slow
-
-HOURS ?= 2
-campaign: $(INSTALLED)
-	nice -n 19 $(RUN) tests/faults/campaign.py --hours $(HOURS)
-
-coverage: $(COVERAGE)
-	@rm -rf build/coverage && mkdir -p build/coverage
-	@PYTHONPATH=$(CURDIR)/tests/measured COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(MEASURED) $(PYTEST) -m $(QUICK); status=$$?; \
-	$(MEASURED) -m coverage combine -q && $(MEASURED) -m coverage report --sort=-miss && exit $$status
-
-mutants: $(INSTALLED)
-	nice -n 19 $(RUN) tools/mutants.py
 
 test-dali: $(DALI)
 	$(RUN) $(PYTEST) tests/test_dali.py tests/test_dali_fallbacks.py tests/test_backend.py tests/test_hybrid.py tests/test_properties_loader.py
@@ -133,10 +116,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(PAGES): $(INSTALLED) tests/pages/requirements.txt
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/pages/requirements.txt
-	@touch $@
-
-$(COVERAGE): $(INSTALLED)
-	@$(RUN) -m pip install -q --disable-pip-version-check 'coverage>=7.10'
 	@touch $@
 
 $(DALI): $(INSTALLED)

@@ -1,4 +1,4 @@
-"""Signals at random moments, and what has to hold after each: rounds that `make campaign` repeats with other numbers.
+"""Signals at random moments, and what has to hold after each: rounds that are repeated with other numbers.
 
 A round begins something, sends a signal to one of its processes or to all, waits until nothing of it lives, and lets another
 process go on. It raises an AssertionError if that ends otherwise than a run that nobody disturbed.
@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -45,7 +44,7 @@ PATIENT = 60.0  # seconds for what takes a tenth of one: six tests may share two
 LONGEST = 240  # seconds for a round
 ORPHANS = 20.0  # seconds until the children of a killed process are gone
 
-Round = Callable[[Random, Path, Counter[str]], None]
+Round = Callable[[Random, Path], None]
 KILLS: dict[str, Round] = {}
 
 
@@ -54,11 +53,10 @@ def killed(round: Round) -> Round:
     return round
 
 
-def send(pid: int, number: int, sent: Counter[str]) -> None:
+def send(pid: int, number: int) -> None:
     """Send a signal to a process that may have ended; after a STOP, let it go on."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-        sent[signal.Signals(number).name] += 1
         if number == STOP:
             time.sleep(0.05)
             os.kill(pid, signal.SIGCONT)
@@ -97,7 +95,7 @@ def prepared() -> tuple[dict[str, bytes | None], float]:
     return tree(out), time.monotonic() - began
 
 
-def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float, sent: Counter[str]) -> None:
+def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float) -> None:
     """Wait, and send a signal to a child, to the parent, or to all. Wait until all have ended, or let those that go on end."""
     end = time.monotonic() + rng.uniform(0, 0.7 * seconds)
     while time.monotonic() < end and process.poll() is None:
@@ -107,22 +105,21 @@ def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float, sent:
     if what < 0.3:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, KILL)
-            sent["SIGKILL"] += 1
     elif what < 0.6:
         for child in others[:1]:
-            send(child, rng.choice((KILL, SEGV, STOP)), sent)
+            send(child, rng.choice((KILL, SEGV, STOP)))
     else:
-        send(process.pid, rng.choice((KILL, KILL, STOP, *ASKING)), sent)
+        send(process.pid, rng.choice((KILL, KILL, STOP, *ASKING)))
     process.wait(PATIENT)
     until(lambda: not members(process.pid) and not any(Path(f"/proc/{pid}").exists() for pid in others), ORPHANS)
 
 
 @killed
-def preparing(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def preparing(rng: Random, folder: Path) -> None:
     expected, seconds = prepared()
     out = folder / "o.fds"
     for _ in range(rng.choice((1, 1, 3))):
-        disturb(start(*PREP, photos(), out, *OPTIONS), rng, seconds, sent)
+        disturb(start(*PREP, photos(), out, *OPTIONS), rng, seconds)
     done = run(*PREP, photos(), out, *OPTIONS)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert tree(out) == expected, "another store"
@@ -139,10 +136,10 @@ def appended() -> tuple[Path, Path, dict[str, bytes | None], float]:
 
 
 @killed
-def appending(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def appending(rng: Random, folder: Path) -> None:
     first, more, expected, seconds = appended()
     out = shutil.copytree(first, folder / "o.fds")
-    disturb(start(*PREP, more, "--append", out, "--workers", "2"), rng, seconds, sent)
+    disturb(start(*PREP, more, "--append", out, "--workers", "2"), rng, seconds)
     assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []
     assert run(*PREP, more, "--append", out, "--workers", 2).returncode == 0
     assert tree(out) == expected, "another store"
@@ -150,11 +147,11 @@ def appending(rng: Random, folder: Path, sent: Counter[str]) -> None:
 
 
 @killed
-def overwriting(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def overwriting(rng: Random, folder: Path) -> None:
     (expected, seconds), (first, *_) = prepared(), appended()
     out = shutil.copytree(first, folder / "o.fds")
     command = (*PREP, photos(), out, *OPTIONS, "--overwrite")
-    disturb(start(*command), rng, 1.4 * seconds, sent)
+    disturb(start(*command), rng, 1.4 * seconds)
     assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []
     done = run(*command)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -220,7 +217,6 @@ def hash_of(batch: Any) -> str:
 
 def lose(
     rng: Random,
-    sent: Counter[str],
     make: Callable[[], Loader],
     expected: list[list[str]],
     victims: Callable[[int], list[int]] = children,
@@ -261,7 +257,7 @@ def lose(
         workers = victims(pid)
         to_parent = rng.random() < 0.4 or not workers
         victim = pid if to_parent else rng.choice(workers)
-        send(victim, rng.choice((KILL, STOP, *ASKING)) if to_parent else rng.choice(deadly), sent)
+        send(victim, rng.choice((KILL, STOP, *ASKING)) if to_parent else rng.choice(deadly))
         seen += list(lines)
         end_of(pid)
     found = [line.rstrip("\n") for line in seen]
@@ -277,17 +273,17 @@ def lose(
 
 
 @killed
-def loading(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    lose(rng, sent, lambda: loader(images()), two_epochs(loader(images(), num_workers=0)))
+def loading(rng: Random, folder: Path) -> None:
+    lose(rng, lambda: loader(images()), two_epochs(loader(images(), num_workers=0)))
 
 
 @killed
-def loading_from_memory(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    lose(rng, sent, lambda: loader(images(RAMDataset)), two_epochs(loader(images(), num_workers=0)))
+def loading_from_memory(rng: Random, folder: Path) -> None:
+    lose(rng, lambda: loader(images(RAMDataset)), two_epochs(loader(images(), num_workers=0)))
 
 
 @killed
-def loading_tokens(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def loading_tokens(rng: Random, folder: Path) -> None:
     """A process that makes batches of tokens is killed; from its last state, another one makes the rest."""
     mode, ends = rng.choice(WAYS)
     make = rng.choice((TokenDataset, RAMDataset))
@@ -309,7 +305,7 @@ def loading_tokens(rng: Random, folder: Path, sent: Counter[str]) -> None:
         with forked(work) as (pid, lines):
             seen = [lines.readline() for _ in range(rng.randrange(1, 14))]
             if not last:
-                send(pid, rng.choice((KILL, STOP, *ASKING)), sent)
+                send(pid, rng.choice((KILL, STOP, *ASKING)))
             said = [line for line in (*seen, *lines) if line.startswith("[")]
             end_of(pid)
         for line in said:
@@ -319,7 +315,7 @@ def loading_tokens(rng: Random, folder: Path, sent: Counter[str]) -> None:
 
 
 @killed
-def memory_of_ranks(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def memory_of_ranks(rng: Random, folder: Path) -> None:
     """Of three ranks that load one memory, one is killed, or stopped for a while."""
     copy = test_node_memory.fresh(folder)
     want = test_node_memory.stored_sum(copy)
@@ -328,14 +324,14 @@ def memory_of_ranks(rng: Random, folder: Path, sent: Counter[str]) -> None:
         time.sleep(rng.uniform(0, 1.5))
         number = rng.choice((KILL, STOP, SEGV, signal.SIGTERM))
         victim = rng.choice(alive)
-        send(victim.pid, number, sent)
+        send(victim.pid, number)
         if number != STOP:
             alive.remove(victim)
         assert {rank.sum() for rank in alive} == {want}, "other bytes"
 
 
 @killed
-def saving(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def saving(rng: Random, folder: Path) -> None:
     """A run that saves all the time is killed; what was said to be written is there."""
     last = -1
     for _ in range(4):
@@ -350,7 +346,7 @@ def saving(rng: Random, folder: Path, sent: Counter[str]) -> None:
         with forked(work) as (pid, lines):
             first = lines.readline()
             time.sleep(rng.uniform(0, 0.03))
-            send(pid, rng.choice((KILL, KILL, *ASKING)), sent)
+            send(pid, rng.choice((KILL, KILL, *ASKING)))
             said = [int(line) for line in (first, *lines) if line[0].isdigit()]
             end_of(pid)
         state = Checkpoints(folder / "checkpoints", World(), keep_last=2).newest()
@@ -373,25 +369,25 @@ def trained() -> tuple[Path, float]:
 
 
 @killed
-def training(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def training(rng: Random, folder: Path) -> None:
     newest, seconds = trained()
     job = {**JOB, "store": str(stores.square()), "dir": str(folder / "run")}
     for _ in range(rng.choice((1, 2))):
         with forked(lambda say: say(runs.fit(job))) as (pid, lines):
             time.sleep(rng.uniform(0, seconds * 0.8))
-            send(pid, rng.choice((KILL, KILL, STOP, *ASKING)), sent)
+            send(pid, rng.choice((KILL, KILL, STOP, *ASKING)))
             list(lines)
             end_of(pid)
     assert runs.forked(job) == 0
     assert runs.same_files(runs.newest(job), newest), "other weights"
 
 
-def one(name: str, seed: int, number: int, sent: Counter[str]) -> None:
+def one(name: str, seed: int, number: int) -> None:
     """Run a round again from its numbers."""
     with tempfile.TemporaryDirectory(prefix="fastdata-kill-") as folder:
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(LONGEST)
-        KILLS[name](Random(f"{name} {seed} {number}"), Path(folder), sent)
+        KILLS[name](Random(f"{name} {seed} {number}"), Path(folder))
         signal.alarm(0)
 
 

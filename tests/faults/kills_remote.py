@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,7 +23,7 @@ OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2", "--progress
 
 
 @killed
-def remote_loading(rng: Random, folder: Path, sent: Counter[str]) -> None:
+def remote_loading(rng: Random, folder: Path) -> None:
     """The process that fetches, one that loads, or a worker gets a signal; the next one loads all, and leaves nothing."""
     local = LMDBDataset(small_shards(), crop=RandomCrop(24))
     expected = two_epochs(Loader(local, 4, shuffle=True, num_workers=0, seed=5, order="lanes"))
@@ -36,7 +35,7 @@ def remote_loading(rng: Random, folder: Path, sent: Counter[str]) -> None:
 
         to_fetcher = rng.random() < 0.7
         victims = (lambda pid: fetchers(store.cache)) if to_fetcher else children
-        lost = lose(rng, sent, make, expected, victims, deadly=FETCHER if to_fetcher else FETCHER[:3])
+        lost = lose(rng, make, expected, victims, deadly=FETCHER if to_fetcher else FETCHER[:3])
         assert not (lost and to_fetcher), lost
         with forked(lambda say: [say(line) for epoch in two_epochs(make()) for line in epoch] and None) as (pid, lines):
             assert [line.rstrip("\n") for line in lines] == expected[0] + expected[1], "the next process gets other batches"
@@ -50,7 +49,7 @@ def left_in(store: Remote) -> list[Any]:
     return [*fetchers(store.cache), *sockets, *store.parts()]
 
 
-def _written(rng: Random, folder: Path, sent: Counter[str], *words: str | Path) -> None:
+def _written(rng: Random, folder: Path, *words: str | Path) -> None:
     """A command that writes a store to URL gets signals; given again, it completes the store."""
     with remote() as store:
         env = {**os.environ, **KEYS, "AWS_ENDPOINT_URL": store.endpoint, "TMPDIR": str(folder)}
@@ -66,7 +65,7 @@ def _written(rng: Random, folder: Path, sent: Counter[str], *words: str | Path) 
         seconds = time.monotonic() - began
         assert done.returncode == 0, done.stderr
         for _ in range(rng.choice((1, 1, 3))):
-            disturb(start(*command("o"), env=env), rng, seconds, sent)
+            disturb(start(*command("o"), env=env), rng, seconds)
             assert "manifest.json" not in objects("o") or objects("o") == objects("whole"), "a manifest without its store"
         done = run(*command("o"), env=env)
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -75,10 +74,10 @@ def _written(rng: Random, folder: Path, sent: Counter[str], *words: str | Path) 
 
 
 @killed
-def remote_publishing(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    _written(rng, folder, sent, *MAIN, "publish", small_shards(), URL)
+def remote_publishing(rng: Random, folder: Path) -> None:
+    _written(rng, folder, *MAIN, "publish", small_shards(), URL)
 
 
 @killed
-def remote_preparing(rng: Random, folder: Path, sent: Counter[str]) -> None:
-    _written(rng, folder, sent, *PREP, photos(), URL, *OPTIONS)
+def remote_preparing(rng: Random, folder: Path) -> None:
+    _written(rng, folder, *PREP, photos(), URL, *OPTIONS)

@@ -1,7 +1,7 @@
 """Loads that find leaks: many batches, epochs and loaders, with flat memory, descriptors, threads and processes.
 
-Each is given how much of it to do: 1.0 in a campaign, a small part in `make test-faults`. Those of stores in object storage are in
-load_remote.py.
+Each is given how much of it to do: a small part in `make test-faults`, more in `make nightly`. Those of stores in object storage
+are in load_remote.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from support import children
 
 __all__ = ["LOADS", "flat", "interrupted", "load", "made", "passes"]
 
-Load = Callable[[float], int]
+Load = Callable[[float], None]
 LOADS: dict[str, Load] = {}
 CONNECTIONS = 4  # that the client of a fetcher may keep open, or not
 GROWTH = 12 << 20  # bytes of memory that may come on top after warming up: allocators keep some
@@ -76,8 +76,6 @@ def flat(part: Callable[[], None], others: Callable[[], list[int]] = list) -> No
         time.sleep(0.05)
         now = look()
     assert all(found.memory - before[pid].memory < GROWTH for pid, found in now.items()), f"{before} became {now}"
-    sys.stdout.write(f"    {[*map(tuple, before.values())]} became {[*map(tuple, now.values())]}\n")
-    sys.stdout.flush()
 
 
 def load(run: Load) -> Load:
@@ -95,24 +93,22 @@ def passes(loader: Any, count: int) -> int:
 
 
 @load
-def batches(size: float) -> int:
+def batches(size: float) -> None:
     """10,000 batches of one Loader with workers."""
     count, loader = int(10_000 * size), made()
     flat(lambda: passes(loader, count // PARTS // len(loader)) and None)
     loader.close()
-    return count
 
 
 @load
-def epochs(size: float) -> int:
+def epochs(size: float) -> None:
     """500 epochs from memory, without workers."""
     count, loader = int(500 * size), made(RAMDataset, num_workers=0)
     flat(lambda: passes(loader, count // PARTS) and None)
-    return count
 
 
 @load
-def loaders(size: float) -> int:
+def loaders(size: float) -> None:
     """200 loaders, some of which are left in the middle of a pass."""
     count = int(200 * size)
 
@@ -124,7 +120,6 @@ def loaders(size: float) -> int:
             loader.close()
 
     flat(part)
-    return count
 
 
 @cache
@@ -140,7 +135,7 @@ WAYS = (("random", "join"), ("sequential", "join"), ("sequential", "mask"), ("se
 
 
 @load
-def token_epochs(size: float) -> int:
+def token_epochs(size: float) -> None:
     """2,000 epochs of tokens in each of their ways, from the disk and from memory, and in torch's DataLoader with workers."""
     count = int(2000 * size)
     ways = [{"block_size": 64, "mode": mode, "documents": documents} for mode, documents in WAYS]
@@ -154,7 +149,6 @@ def token_epochs(size: float) -> int:
         passes(workers, max(count // PARTS // 20, 1))
 
     flat(part)
-    return count
 
 
 @cache
@@ -168,7 +162,7 @@ def rows() -> Path:
 
 
 @load
-def table_epochs(size: float) -> int:
+def table_epochs(size: float) -> None:
     """500 epochs of a table, which is opened for each fourth."""
     count = int(500 * size)
 
@@ -177,22 +171,20 @@ def table_epochs(size: float) -> int:
             passes(Loader(fastdata.open(rows()), 16, shuffle=True, seed=1), 4)
 
     flat(part)
-    return count
 
 
 @load
-def array_epochs(size: float) -> int:
+def array_epochs(size: float) -> None:
     """400 epochs of crops of arrays with masks, with workers."""
     count = int(400 * size)
     dataset = fastdata.open(stores.masked_arrays(), crop=RandomCrop((8, 8, 8)), flips=0.5)
     loader = Loader(dataset, 4, shuffle=True, num_workers=2, seed=1)
     flat(lambda: passes(loader, count // PARTS) and None)
     loader.close()
-    return count
 
 
 @load
-def attached(size: float) -> int:
+def attached(size: float) -> None:
     """2,000 times, memory that another process holds is attached to and let go of, every tenth time by a forked child too."""
     count = int(2000 * size)
     others = [(documents(), {"block_size": 64}), (rows(), {}), (stores.masked_arrays(), {})]  # held by nobody else
@@ -216,7 +208,6 @@ def attached(size: float) -> int:
         flat(part, lambda: [holder.pid])
         assert not test_node_memory.own_names(), "a name is left"
         assert holder.still() == want
-    return count
 
 
 def _in_a_child(work: Callable[[], Any]) -> None:
@@ -232,7 +223,7 @@ def _in_a_child(work: Callable[[], Any]) -> None:
 
 
 @load
-def interleaved(size: float) -> int:
+def interleaved(size: float) -> None:
     """Two loaders in turn deliver what each delivers alone."""
     count = max(int(100 * size), 1)
     first, second = made(seed=1), made(RAMDataset, seed=2)
@@ -245,11 +236,10 @@ def interleaved(size: float) -> int:
         assert [stores.sha(one) for one in zip(*turns, strict=True)] == alone[0], "another batch"
     first.close()
     second.close()
-    return count
 
 
 @load
-def from_threads(size: float) -> int:
+def from_threads(size: float) -> None:
     """Datasets are read, and loaders used, from several threads."""
     count = int(40 * size)
     dataset = LMDBDataset(stores.square())
@@ -265,7 +255,6 @@ def from_threads(size: float) -> int:
             list(pool.map(work, range(max(count // PARTS, 2))))
 
     flat(part)
-    return count
 
 
 def interrupted(loader: Loader, count: int) -> None:
@@ -297,9 +286,8 @@ def interrupted(loader: Loader, count: int) -> None:
 
 
 @load
-def interrupts(size: float) -> int:
+def interrupts(size: float) -> None:
     """200 interrupts of a Loader with workers."""
     count, loader = max(int(200 * size), 4), made()
     interrupted(loader, count)
     loader.close()
-    return count

@@ -90,7 +90,7 @@ def remote(*published: Path, rate: int = 0) -> Iterator[Remote]:
 
 
 @load
-def remote_epochs(size: float) -> int:
+def remote_epochs(size: float) -> None:
     """200 epochs through the least cache; then the batches are those of the store on a disk."""
     count = int(200 * size)
     with remote(small_shards()) as store, store.loader() as loader:
@@ -106,11 +106,10 @@ def remote_epochs(size: float) -> int:
         assert stores.sha(loader) == stores.sha(local), "other batches"
         local.close()
         until(lambda: not store.parts())
-    return count
 
 
 @load
-def remote_loaders(size: float) -> int:
+def remote_loaders(size: float) -> None:
     """200 Loaders of stores of four kinds, from a cache and in memory, some of which are left in the middle of a pass."""
     count = int(200 * size)
     published = [small_shards(), documents(), rows(), stores.masked_arrays()]
@@ -127,11 +126,10 @@ def remote_loaders(size: float) -> int:
 
         flat(part, lambda: fetchers(store.cache))
         until(lambda: not store.parts())
-    return count
 
 
 @load
-def remote_fetchers(size: float) -> int:
+def remote_fetchers(size: float) -> None:
     """40 fetchers that come and go: a thread reads, and ends, or its fetcher is ended."""
     count = int(40 * size)
     with remote(small_shards()) as store:
@@ -151,14 +149,12 @@ def remote_fetchers(size: float) -> int:
                 assert not store.parts(), "a fetcher has left a file"
 
         flat(part)
-    return count
 
 
 @load
-def remote_interrupts(size: float) -> int:
+def remote_interrupts(size: float) -> None:
     """100 interrupts of a Loader that waits for a server."""
     count = max(int(100 * size), 4)
     with remote(small_shards(), rate=200_000) as store, store.loader(num_workers=0) as loader:
         interrupted(loader, count)
         until(lambda: not store.parts())
-    return count
