@@ -29,11 +29,11 @@ help:
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray and Slurm, and others' servers of object storage, run on this machine; installs them, also by npm and (as root) apt-get"
-	@echo "make test-pages   reports in headless Chromium, and the notebooks; installs Playwright, and (as root, on Debian) Chromium by apt-get"
+	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-torch   tests with the newest torch, and with the lowest versions of torch and all packages; installs them, 6 GB each"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
-	@echo "make pictures   draw the pictures of README and docs, and run the notebooks"
+	@echo "make pictures   draw the pictures of README and docs"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-guard   compare the Loader with the fastest revision so far, on an idle machine, in 12 minutes; before changes of the data path land"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
@@ -93,7 +93,6 @@ pictures: $(PAGES)
 	@tests/pages/install_chromium.sh
 	$(RUN) tools/pictures.py
 	$(RUN) tools/draw_docs.py docs/pictures
-	$(RUN) tools/notebooks.py
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
