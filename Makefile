@@ -9,7 +9,7 @@ CLIENTS := .venv-integrations
 SCALE := .venv-scale
 PAGES := .venv/.pages
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
-TORCHES := $(LOWEST) 2.15.0
+NEWEST := 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs kept_graphs loader optim_groups optim_schedule prefetcher)
 LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram source source_pillow store tables text tokens) tests/scale/test_remote.py
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
@@ -18,8 +18,8 @@ QUICK := "not slow and not scale"
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-faults test-dali test-integrations test-scale test-pages test-torch check docs pictures bench bench-guard bench-peers gpu
-.PHONY: test-slow versions torches # parts of test-all and of test-torch
+.PHONY: help demo test test-all test-faults test-dali test-integrations test-scale test-pages test-lowest nightly check docs pictures bench bench-guard bench-peers gpu
+.PHONY: test-slow environments # parts of test-all and of .ci/run
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -30,7 +30,8 @@ help:
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray and Slurm, and others' servers of object storage, run on this machine; installs them, also by npm and (as root) apt-get"
 	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
-	@echo "make test-torch   tests with the newest torch, and with the lowest versions of torch and all packages; installs them, 6 GB each"
+	@echo "make test-lowest   tests with the lowest versions of torch and all packages; installs them, 6 GB"
+	@echo "make nightly   what .ci/run leaves out: tests with the newest torch, which it installs, 6 GB, and test-faults for hours, other ones each day"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
 	@echo "make pictures   draw the pictures of README and docs"
@@ -68,13 +69,14 @@ test-pages: $(PAGES)
 	@tests/pages/install_chromium.sh
 	$(RUN) -m pytest -q tests/pages
 
-torches: $(TORCHES:%=.venv-torch-%/.installed)
+environments: $(CLIENTS)/.installed $(SCALE)/.installed .venv-torch-$(LOWEST)/.installed
 
-versions:
-	@echo $(TORCHES)
+test-lowest: test-torch-$(LOWEST)
 
-test-torch: $(TORCHES:%=test-torch-%)
+nightly: test-torch-$(NEWEST)
+	FAULTS=20 FAULTS_SEED=$$(date +%-j) $(MAKE) test-faults
 
+.PRECIOUS: .venv-torch-%/.installed
 test-torch-%: .venv-torch-%/.installed
 	@echo "torch $*"
 	.venv-torch-$*/bin/python $(PYTEST) -m $(QUICK) $(TORCH_TESTS) $(if $(filter $(LOWEST),$*),$(LOWEST_TESTS))
