@@ -33,7 +33,7 @@ class GPUNormalize(nn.Module):
       ImageNet or CIFAR-10, 0.5 / 0.5 or 0 / 1; 1e-6 for 2,000 random channels (mean in [0, 1], std in [0.05, 1]).
     - bfloat16 and float16 are the exact y rounded once, for all 256 uint8 codes, if float32 constants within three units in the
       last place give it: so for ImageNet, CIFAR-10, 0.5 / 0.5 and 0 / 1, and for all but 6 (bfloat16) or 26 (float16) of 2,000
-      random channels, where one or two codes differ (``python benchmarks/normalize_accuracy.py``).
+      random channels, where one or two codes differ.
     - Otherwise, and for uint16: y rounded once, or the other neighbour if a midpoint between two values of the dtype is within E
       of y. It is off by more than one unit only if x / max_value and mean nearly cancel (uint16 with the four pairs above:
       abs(y) < 2**-11); there the error of at most E is small, but not relative to y.

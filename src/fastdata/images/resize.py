@@ -48,7 +48,7 @@ def _average(image: Array, shape: Shape) -> Array:
 
     OpenCV's area filter takes about as long as decoding a JPEG. Its bilinear filter is vectorised, but uses only two pixels per
     side. So an image is sampled twice per side and the samples are averaged, or it is blurred first if it hardly shrinks. For the
-    worst photo this is within 1.9 codes of area averaging, in less than half the time (benchmarks/choices.py).
+    worst photo this is within 1.9 codes of area averaging, in less than half the time (benchmarks/LOG.md).
     """
     factors = image.shape[0] / shape[0], image.shape[1] / shape[1]
     if not 1 < min(factors) <= max(factors) < 2:
