@@ -55,10 +55,10 @@ def test_a_box_is_put_together_from_the_chunks_it_touches(axes, data):
     ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
     start, stop = (tuple(part) for part in zip(*ends, strict=True))
     out = np.full([b - a for a, b in ends], -1)
-    for part in touched(shape, chunk, start, stop):
-        assert stored[part.place].shape == part.shape and out[part.target].size
-        assert (out[part.target] == -1).all(), "each value once"
-        out[part.target] = stored[part.place][part.wanted]
+    for number, sides, wanted, target in touched(shape, chunk, start, stop):
+        assert stored[number].shape == sides and out[target].size
+        assert (out[target] == -1).all(), "each value once"
+        out[target] = stored[number][wanted]
     np.testing.assert_array_equal(out, whole[tuple(slice(a, b) for a, b in ends)])
 
 
@@ -193,7 +193,7 @@ def test_a_crop_of_a_large_volume_touches_at_most_four_times_its_bytes(large):
 def test_no_crop_touches_more(start):
     stop = tuple(a + 64 for a in start)
     parts = touched((512,) * 3, (32,) * 3, start, stop)
-    assert sum(math.prod(part.shape) for part in parts) <= 4 * 64**3
+    assert sum(math.prod(sides) for _, sides, _, _ in parts) <= 4 * 64**3
 
 
 def test_of_two_axes_too():

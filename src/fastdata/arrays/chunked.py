@@ -121,9 +121,10 @@ class StoreArrays:
         part = upright[every + tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
         first = int(self._first[row])
         channels = self.shape(row, ())
+        get = self._reader.get if self.records is None else self._get
         for place, chunk, wanted, target in touched(shape, self._chunk, low, high):
             try:
-                values = np.frombuffer(self._get(first + place), self._stored).reshape(channels + chunk)
+                values = np.frombuffer(get(first + place), self._stored).reshape(channels + chunk)
             except ValueError:
                 raise FormatError(
                     f"sample {row} of {self.store.place}: a chunk is not of {channels + chunk} {self.dtype}; "

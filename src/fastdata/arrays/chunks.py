@@ -8,22 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
-__all__ = ["MAX_AXES", "Box", "Touched", "boxes", "count", "touched"]
+__all__ = ["MAX_AXES", "Box", "boxes", "count", "touched"]
 
 MAX_AXES = 5  # without channels
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
-
-
-class Touched(NamedTuple):
-    """A chunk that a crop touches: its place among the array's chunks, its shape, the wanted part, and where that part goes."""
-
-    place: int
-    shape: Shape
-    wanted: Box
-    target: Box
 
 
 def count(shape: Shape, chunk: Shape) -> int:
@@ -37,8 +27,12 @@ def boxes(shape: Shape, chunk: Shape) -> Iterator[Box]:
     return itertools.product(*axes)
 
 
-def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[Touched]:
-    """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Targets count from `start`."""
+def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[tuple[int, Shape, Box, Box]]:
+    """Yield the chunks that a box from `start` to `stop`, inside the array, touches.
+
+    Each is (number among the array's chunks, shape, the part of it that is wanted, where that part goes, from `start`): plain
+    tuples, since a crop has dozens.
+    """
     axes: list[list[tuple[int, int, slice, slice]]] = []
     stride = 1
     for side, step, low, high in reversed(list(zip(shape, chunk, start, stop, strict=True))):
@@ -51,4 +45,4 @@ def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[T
         stride *= -(-side // step)
     for part in itertools.product(*reversed(axes)):
         places, lengths, wanted, target = zip(*part, strict=True)
-        yield Touched(sum(places), lengths, wanted, target)
+        yield sum(places), lengths, wanted, target
