@@ -97,7 +97,7 @@ def test_no_bit_of_a_node_or_of_a_page_s_header_leads_elsewhere(kind: str, tmp_p
     for at in sorted(read):
         for bit in (0, 3, 6, 7):
             _flip(file, at, 1 << bit)
-            reader = ShardReader([file], [len(whole)], [len(original)], None, lengths)
+            reader = ShardReader([file], [len(whole)], [len(original)], lengths)
             with suppress(FormatError):
                 if [bytes(reader.get(k)) for k in range(len(expected))] != expected:
                     wrong.add(at)
@@ -309,17 +309,6 @@ def test_lines_that_are_others_are_refused(name: str, data: bytes, message: str,
         read()
 
 
-@pytest.mark.parametrize("row", [-1, 42])
-def test_a_subset_of_records_that_do_not_exist_is_refused(row: int, tmp_path: Path) -> None:
-    part = fastdata.subset(stores.store(), tmp_path / "p.fds", ids=[0, 41])
-    assert len(Store(part)) == 2
-    rows = np.load(part / "rows.npy")
-    rows[1] = row
-    np.save(part / "rows.npy", rows)
-    with pytest.raises(FormatError, match=r"rows.npy names records that are not from 0 to 41; make the subset again"):
-        Store(signed(part, "rows.npy"))
-
-
 def test_token_records_of_other_sizes_are_an_error_that_names_the_store(tmp_path: Path) -> None:
     out = _copy(stores.tokens(), tmp_path)
     (file,) = shards(out)
@@ -441,28 +430,6 @@ def test_columns_of_a_store_that_was_replaced_are_not_read(tmp_path: Path) -> No
     assert read.columns["score"].tolist() == [0, 0.5, 1], "what is open stays open"
     with pytest.raises(StoreError, match=REPLACED):
         unread.columns["score"]
-
-
-def test_a_subset_of_a_store_that_was_replaced_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
-    out = fastdata.prep(two[0], tmp_path / "o.fds", **OPTIONS).out
-    part = fastdata.subset(out, tmp_path / "p.fds", ids=[1, 29, 4])
-    opened = LMDBDataset(part)
-    assert _values(opened, [0]) == {0}
-    fastdata.prep(two[1], out, overwrite=True, **OPTIONS)
-    with pytest.raises(StoreError, match=REPLACED):
-        opened[1]
-    with pytest.raises(StoreError, match=r"was replaced after .*p.fds had been made of it: make that again"):
-        LMDBDataset(part)
-
-
-def test_a_store_that_grows_stays_open(two: tuple[Path, Path], tmp_path: Path) -> None:
-    out = fastdata.prep(two[0], tmp_path / "o.fds", **OPTIONS).out
-    first = LMDBDataset(out)
-    assert _values(first, [0]) == {0}
-    fastdata.append(two[1], out, workers=1)
-    grown = LMDBDataset(out)
-    assert _values(first, range(30)) == {0} and _values(grown, [29, 30, 59]) == {0, 255}
-    assert _values(pickle.loads(pickle.dumps(first)), range(30)) == {0} and len(pickle.loads(pickle.dumps(grown))) == 60
 
 
 # ------------------------------------------------------------------------------------------------------- check="first"

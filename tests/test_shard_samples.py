@@ -46,11 +46,9 @@ def test_it_is_part_of_the_plan(tmp_path: Path) -> None:
         prepared(out, shard_samples=7)
 
 
-def test_it_matters_for_no_join_and_an_append_keeps_it(tmp_path: Path) -> None:
+def test_it_does_not_matter_for_merging(tmp_path: Path) -> None:
     out, other = prepared(tmp_path / "a.fds", shard_samples=5), prepared(tmp_path / "b.fds", order="shuffled")
     assert len(LMDBDataset(fastdata.merge([out, other], tmp_path / "c.fds"))) == 84
-    grown = fastdata.append(stores.sources(), out, workers=1).out
-    assert shards(grown) == 2 * shards(prepared(tmp_path / "d.fds", shard_samples=5))
 
 
 def test_a_wrong_number_is_refused(tmp_path: Path) -> None:

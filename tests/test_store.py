@@ -193,7 +193,7 @@ def _scratch_copy() -> Path:
         (b"\xff\xfe", "damaged"),
         (b"[" * 100_000, "damaged"),
         (b'{"format": "other", "version": "1.0"}', 'not "fastdata"'),
-        (b'{"format": "fastdata", "version": "3.0"}', r"format version 3.0, this fastdata reads up to 2.x; use a newer"),
+        (b'{"format": "fastdata", "version": "3.0"}', r"format version 3.0, this fastdata reads up to 1.x; use a newer"),
         (b'{"format": "fastdata", "version": "1.0"}', "damaged"),
     ],
 )

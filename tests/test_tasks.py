@@ -474,15 +474,18 @@ def test_the_commands_of_the_docs(tmp_path: Path) -> None:
     """They run as they stand, in order; the script for Slurm is the printed one, with other paths."""
     text = (Path(__file__).parent.parent / "docs/scale.md").read_text()
     write_pictures(tmp_path / "photos/a", 300, height=300, width=400)
+    write_pictures(tmp_path / "more/b", 3, height=300, width=400)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    (tmp_path / "fastdata-prep").write_text(f'#!/bin/sh\nexec {sys.executable} -m fastdata prep "$@"\n')
-    (tmp_path / "fastdata-prep").chmod(0o755)
+    for name, part in (("fastdata", ""), ("fastdata-prep", "prep ")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m fastdata {part}"$@"\n')
+        (tmp_path / name).chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{path}"}
     said = ""
     for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         done = run("bash", "-euc", block, cwd=tmp_path, env=env)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         said += done.stdout
+    assert "all.fds: 303 samples of 2 stores" in said
     (script,) = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert script.replace("/home/me/venv/bin/python", sys.executable).replace("/home/me", str(tmp_path)) in said
 

@@ -36,17 +36,15 @@ _HOMES = {
     "TableDataset": "tables.dataset",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
-    "append": "prepare.functions",
     "doctor": "diagnosis.doctor",
     "drop_dead_bias": "gpu.bias",
-    "merge": "prepare.functions",
+    "merge": "prepare.merge",
     "open": "data.opening",
     "prep": "prepare.functions",
     "prep_finish": "prepare.functions",
     "prep_plan": "prepare.functions",
     "prep_run": "prepare.functions",
     "publish": "remote.publish",
-    "subset": "prepare.functions",
     "CodecError": "errors",
     "FastDataError": "errors",
     "FormatError": "errors",
@@ -89,7 +87,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "TaskSummary",
     "TokenDataset",
     "Trainer",
-    "append",
     "doctor",
     "drop_dead_bias",
     "merge",
@@ -98,7 +95,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "prep_plan",
     "prep_run",
     "publish",
-    "subset",
 ]
 
 if TYPE_CHECKING:
@@ -130,14 +126,12 @@ if TYPE_CHECKING:
         PlanSummary,
         Summary,
         TaskSummary,
-        append,
-        merge,
         prep,
         prep_finish,
         prep_plan,
         prep_run,
-        subset,
     )
+    from fastdata.prepare.merge import merge
     from fastdata.remote.publish import publish
     from fastdata.tables.dataset import TableDataset
     from fastdata.text.dataset import TokenDataset

@@ -18,7 +18,6 @@ import click
 
 from fastdata._version import __version__
 from fastdata.cli_doctor import doctor
-from fastdata.cli_join import merge, subset
 from fastdata.cli_options import KINDS, SETTINGS, STORAGE, Png, with_options
 from fastdata.cli_prep import prep
 from fastdata.cli_report import report
@@ -57,8 +56,6 @@ def cli() -> None:
 
 cli.add_command(doctor)
 cli.add_command(prep)
-cli.add_command(merge)
-cli.add_command(subset)
 cli.add_command(report)
 
 
@@ -110,6 +107,20 @@ def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
         click.echo(f"{store}: {number_of(problems, 'problem')}", err=True)
         sys.exit(1)
     click.echo(f"{store}: {'sizes, tables and structure are' if quick else 'every byte is'} as written")
+
+
+@cli.command()
+@click.argument("stores", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False), metavar="STORE...")
+@click.argument("out", type=click.Path())
+def merge(stores: tuple[str, ...], out: str) -> None:
+    """Make one store, OUT, of several STOREs that were prepared with the same options. Their shards are linked where the file
+    system can, and copied otherwise."""
+    from fastdata.prepare.merge import merge
+    from fastdata.store.store import Store
+    from fastdata.words import number_of
+
+    made = merge(stores, out)
+    click.echo(f"{out}: {number_of(len(Store(made, kind=None)), 'sample')} of {len(stores)} stores")
 
 
 @cli.command()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
-from click.core import ParameterSource
 
 from fastdata._version import __version__
 from fastdata.cli_options import HELP, PLACES, PLANNED, RUNS, SETTINGS, HelpInGroups, options_of_kinds, run_option, with_options
@@ -76,7 +75,6 @@ def _folder_of(part: str) -> str:
 @OUT
 @options_of_kinds
 @with_options(PLANNED, RUNS, PLACES)
-@run_option("--append", type=click.Path(), metavar="STORE", help="Add the samples to STORE as its next version, as it was made.")
 @run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
 @REJECT_RATE
 @run_option(
@@ -92,7 +90,7 @@ def _folder_of(part: str) -> str:
 )
 @run_option("--submit", is_flag=True, help="For Slurm: run the script instead of printing it.")
 @with_options(HELP)
-def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: Any) -> None:
+def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
     """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
     SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
@@ -100,28 +98,18 @@ def prep(dry_run: bool, max_reject_rate: float, append: str | None, **options: A
 
     here = not dry_run and options["engine"] == "local" and os.path.lexists(options["source"])
     with spares(options["workers"]) if here else nullcontext():
-        _prepare(dry_run, max_reject_rate, append, _given(options))
+        _prepare(dry_run, max_reject_rate, _given(options))
 
 
-def _prepare(dry_run: bool, max_reject_rate: float, append: str | None, options: dict[str, Any]) -> None:
+def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> None:
     """Run the command, while workers start."""
-    from fastdata.prepare import grow, report
+    from fastdata.prepare import report
     from fastdata.prepare.estimate import estimate
     from fastdata.prepare.job import prep
 
     slurm = {name: options.pop(name) for name in ("tasks", "sbatch", "submit")}
     if options["engine"] != "slurm" and (wrong := [name for name, value in slurm.items() if value]):
         raise click.UsageError(f"--{wrong[0]} belongs to --engine slurm: add it, or leave --{wrong[0]} out")
-    if append is not None:
-        if options["out"] is not None:
-            raise click.UsageError(f"OUT {options['out']} and --append {append} are two stores: leave one out")
-        if options["engine"] == "slurm":
-            raise click.UsageError(
-                f"--append {append} does not go with --engine slurm: prepare the inputs to a store of their own, then merge both"
-            )
-        options = {name: value for name, value in options.items() if name in ("source", "progress") or _is_typed(name)}
-        if dry_run:
-            options = grow.as_before(append, options)
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress", "engine", "address"):
             options.pop(run_only, None)
@@ -132,12 +120,12 @@ def _prepare(dry_run: bool, max_reject_rate: float, append: str | None, options:
             click.echo(f"more than {max_reject_rate:.2%} of the tried inputs are rejected; --max-reject-rate allows more", err=True)
             sys.exit(3)
         sys.exit(0 if found.fits else 1)
-    if options.get("engine") == "slurm":  # not typed with --append
+    if options["engine"] == "slurm":
         _on_slurm(options, **slurm)
         return
     try:
         with _terminable():
-            summary = prep(**options) if append is None else grow.append(store=append, **options)
+            summary = prep(**options)
     except KeyboardInterrupt as error:
         command = shlex.join(["fastdata-prep", *_arguments()])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
@@ -206,10 +194,6 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler set outside Python
-
-
-def _is_typed(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _arguments() -> list[str]:

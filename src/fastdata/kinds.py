@@ -119,7 +119,6 @@ class Kind(Protocol):
         exports: formats that `fastdata export` writes, the default first.
         export_options: options of `fastdata export`, each with the format that it applies to.
         drawn: the contents of a contact sheet in messages: "samples".
-        subsets: whether some of the samples can be a store that refers to the shards of another.
         checksums: whether each sample's records have a checksum in samples.npy.
         named: whether names.txt has a line for each sample.
         variants: a regular expression for the names of variants; empty: the name of the kind.
@@ -142,7 +141,6 @@ class Kind(Protocol):
     exports: tuple[str, ...] = ()
     export_options: Mapping[str, str] = {}
     drawn: str = "samples"
-    subsets: bool = False
     checksums: bool = False
     named: bool = True
     variants: str = ""
@@ -213,11 +211,6 @@ class Kind(Protocol):
         return iter(())
 
     # Joining stores
-
-    def again(self, store: Any) -> dict[str, Any]:
-        """Return the arguments of `prep` that prepare other inputs as those of a store were prepared, and perhaps others that are
-        no options. Paths are not among them."""
-        return {name.replace("-", "_"): value for name, value in self.typed(store.manifest.options).items()}
 
     def alike(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what must be equal in the options of two manifests, for the stores to be joined."""

@@ -72,7 +72,7 @@ def left_by(pids: Iterable[int], before: set[str]) -> list[str]:
     return [name for name in shared() - before if any(f"_{pid}_" in name for pid in pids)]
 
 
-# Preparing, and appending
+# Preparing
 
 
 @cache
@@ -126,30 +126,14 @@ def preparing(rng: Random, folder: Path) -> None:
 
 
 @cache
-def appended() -> tuple[Path, Path, dict[str, bytes | None], float]:
-    """A store, what is added to it, the store that has both, and the seconds of adding."""
-    root = stores.folder()
-    first = fastdata.prep(photos() / "a", root / "first.fds", size=24, workers=1).out
-    want, began = shutil.copytree(first, root / "want.fds"), time.monotonic()
-    assert run(*PREP, photos() / "b", "--append", want, "--workers", 2).returncode == 0
-    return first, photos() / "b", tree(want), time.monotonic() - began
-
-
-@killed
-def appending(rng: Random, folder: Path) -> None:
-    first, more, expected, seconds = appended()
-    out = shutil.copytree(first, folder / "o.fds")
-    disturb(start(*PREP, more, "--append", out, "--workers", "2"), rng, seconds)
-    assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []
-    assert run(*PREP, more, "--append", out, "--workers", 2).returncode == 0
-    assert tree(out) == expected, "another store"
-    assert not list(folder.glob("*.append")), "the part that was added is left"
+def to_replace() -> Path:
+    return fastdata.prep(photos() / "a", stores.folder() / "first.fds", size=24, workers=1).out
 
 
 @killed
 def overwriting(rng: Random, folder: Path) -> None:
-    (expected, seconds), (first, *_) = prepared(), appended()
-    out = shutil.copytree(first, folder / "o.fds")
+    expected, seconds = prepared()
+    out = shutil.copytree(to_replace(), folder / "o.fds")
     command = (*PREP, photos(), out, *OPTIONS, "--overwrite")
     disturb(start(*command), rng, 1.4 * seconds)
     assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []

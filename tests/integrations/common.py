@@ -19,17 +19,14 @@ from faults import serving
 
 
 @cache
-def grown() -> Path:
-    """The images of `stores.sources()`, class after class: two thirds of them were appended. It has a shard for each."""
-    out = folder() / "grown.fds"
+def merged() -> Path:
+    """The images of `stores.sources()`, class after class. It has a shard for each."""
+    parts = list[Path]()
     for name in CLASSES:
         part = folder()
         (part / name).symlink_to(sources() / name)
-        if out.exists():
-            fastdata.append(part, out, workers=1)
-        else:
-            fastdata.prep(part, out, size=list(SIZES), codec="rgb", workers=1)
-    return out
+        parts.append(fastdata.prep(part, folder() / f"{name}.fds", size=list(SIZES), codec="rgb", workers=1).out)
+    return fastdata.merge(parts, folder() / "merged.fds")
 
 
 @contextmanager
@@ -38,12 +35,12 @@ def placed(name: str) -> Iterator[tuple[str, Path, dict[str, str], dict[str, str
     make the order of the local one the same."""
     if name == "remote":
         served = folder()
-        fastdata.publish(grown(), f"file://{served}/photos.fds")
+        fastdata.publish(merged(), f"file://{served}/photos.fds")
         with serving(served) as server:
-            yield f"{server.url}/photos.fds", grown(), {"FASTDATA_CACHE": str(folder())}, {"order": "lanes"}
+            yield f"{server.url}/photos.fds", merged(), {"FASTDATA_CACHE": str(folder())}, {"order": "lanes"}
             assert server.requests["photos.fds/64/shard-00002.mdb"], "it was read from here"
     else:
-        local = grown() if name == "grown" else store()
+        local = merged() if name == "merged" else store()
         yield str(local), local, {}, {}
 
 

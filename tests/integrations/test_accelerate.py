@@ -32,7 +32,7 @@ def epochs():
         return [sha(loader) for _ in range(3)]
 
 
-@pytest.fixture(scope="module", params=["1 local", "2 local", "3 local", "2 grown", "2 remote"])
+@pytest.fixture(scope="module", params=["1 local", "2 local", "3 local", "2 merged", "2 remote"])
 def run(request, tmp_path_factory):
     """What each of so many processes saw, and the store and the options of a Loader by hand."""
     folder = tmp_path_factory.mktemp("ranks")

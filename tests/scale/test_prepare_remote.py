@@ -437,11 +437,8 @@ def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> No
         fastdata.prep(photos, Path("s3://bucket/x.fds"))
     with pytest.raises(StoreError, match=r"^scratch /proc/none cannot be used"):
         fastdata.prep(photos, URL, scratch="/proc/none")
-    with pytest.raises(PrepError, match=r"^append is s3://bucket/photos.fds, but only stores on a disk can grow"):
-        fastdata.append(photos, URL)
     for arguments, message in {
         (photos, URL, "--storage", "endpoint"): "--storage is 'endpoint', but must be KEY=VALUE",
-        (photos, "--append", URL): "--append is s3://bucket/photos.fds, but only stores on a disk can grow",
         (
             photos,
             URL,

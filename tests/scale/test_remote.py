@@ -218,24 +218,6 @@ def test_subsets_sums_sizes_and_forked_workers(workers: int, many: Path, server:
     assert remote.remote and not local.remote
 
 
-def test_a_grown_store_is_published_whole_and_a_plain_copy_is_refused(many: Path, server: FaultServer, tmp_path: Path) -> None:
-    grown = shutil.copytree(many, tmp_path / "grown.fds")
-    write_pictures(tmp_path / "more", 9)
-    fastdata.append(tmp_path / "more", grown)
-    for name, source in (("newest", grown), ("first", grown / "version-1")):
-        fastdata.publish(source, f"file://{server.root}/{name}.fds")
-        local, remote = LMDBDataset(source), LMDBDataset(f"{server.url}/{name}.fds", cache=tmp_path / "cache")
-        assert (len(remote), len(LMDBDataset(grown / "version-1"))) == (len(local), 120)
-        assert hashes(remote) == hashes(local)
-    shutil.copytree(grown, server.root / "copied.fds")
-    for place in ("copied.fds", "copied.fds/version-2"):
-        with pytest.raises(RemoteError, match=f"{place} is a .* fastdata publish STORE URL"):
-            LMDBDataset(f"{server.url}/{place}", cache=tmp_path / "cache")
-    some = fastdata.subset(grown, tmp_path / "some.fds", fraction=0.5)
-    with pytest.raises(StoreError, match=r"some.fds is a subset of the shards in .*grown.fds"):
-        fastdata.publish(some, f"file://{server.root}/some.fds")
-
-
 @pytest.mark.slow
 def test_a_loader_whose_workers_are_spawned(many: Path, server: FaultServer, tmp_path: Path) -> None:
     remote = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache", crop=RandomResizedCrop(64))

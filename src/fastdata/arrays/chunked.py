@@ -32,8 +32,8 @@ class StoreArrays:
         records: the first chunks, copied into memory; None: all are on disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, mask: bool = False, version: str | None = None) -> None:
-        self.store = Store(path, "arrays", version=version)
+    def __init__(self, path: str | os.PathLike[str], *, mask: bool = False, expected: str | None = None) -> None:
+        self.store = Store(path, "arrays", expected=expected)
         self.mask = mask
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
         self._variant = variant
@@ -136,8 +136,8 @@ class StoreArrays:
         return self.store.place, self.mask, self.store.manifest.xxh3_128, self.records
 
     def __setstate__(self, state: tuple[Path | Place, bool, str, InMemoryRecords | None]) -> None:
-        path, mask, version, in_memory = state
-        self.__init__(path, mask=mask, version=version)  # type: ignore[misc]
+        path, mask, expected, in_memory = state
+        self.__init__(path, mask=mask, expected=expected)  # type: ignore[misc]
         self.records = in_memory
 
 

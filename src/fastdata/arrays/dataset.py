@@ -75,7 +75,7 @@ class ArrayDataset(SlotDataset):
         self._arrays = StoreArrays(path)
         masked = self._arrays.store.manifest.section("masks") is not None
         store = self._arrays.store
-        self._masks = StoreArrays(store.place, mask=True, version=store.manifest.xxh3_128) if masked else None
+        self._masks = StoreArrays(store.place, mask=True, expected=store.manifest.xxh3_128) if masked else None
         self.crop, self.flips = self._checked_view(crop, flips)
         self.ignore_index = self._checked_class(ignore_index)
 

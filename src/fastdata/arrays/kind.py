@@ -50,12 +50,6 @@ class ArrayKind(Kind):
 
         return plan_arrays(source, options, limit)
 
-    def again(self, store: Any) -> dict[str, Any]:
-        """Return the arguments; a dtype only if the user has chosen it, since floats are then rounded."""
-        options, found = store.manifest.options, super().again(store)
-        without = {name for name, given in (("dtype", options["rounded"]), ("mask_bits", options["mask_bits"])) if not given}
-        return {name: value for name, value in found.items() if name not in without}
-
     def alike(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
         return {name: value for name, value in super().alike(options).items() if name not in ("libraries", "rounded")}

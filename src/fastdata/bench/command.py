@@ -20,7 +20,7 @@ from fastdata.data.opening import described
 from fastdata.errors import StoreError, needs
 from fastdata.images.records import StoreImages
 from fastdata.machine import available_cores, free_memory
-from fastdata.store.versions import read_current
+from fastdata.store.format import read_current
 
 __all__ = ["run_bench"]
 

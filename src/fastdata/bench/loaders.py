@@ -32,7 +32,7 @@ from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import ready_to_fork
 from fastdata.loader.loader import Loader
 from fastdata.loader.workers import begin_worker
-from fastdata.store.versions import read_current
+from fastdata.store.format import read_current
 from fastdata.torch_private import end_kept_workers
 
 __all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]

@@ -10,8 +10,7 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.remote.locate import locate
-from fastdata.store.format import Manifest
-from fastdata.store.versions import read_current
+from fastdata.store.format import Manifest, read_current
 
 __all__ = ["check_arguments", "described", "open"]
 

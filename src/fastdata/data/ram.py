@@ -10,7 +10,7 @@ from typing import Any
 from fastdata import kinds
 from fastdata.data.opening import CACHED, check_arguments, described
 from fastdata.remote.locate import locate
-from fastdata.store.versions import read_current
+from fastdata.store.format import read_current
 
 __all__ = ["RAMDataset", "StrPath"]
 

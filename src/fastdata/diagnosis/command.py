@@ -23,7 +23,7 @@ from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
 from fastdata.machine import available_cores
 from fastdata.store.files import is_store
-from fastdata.store.versions import read_current
+from fastdata.store.format import read_current
 
 __all__ = ["examine", "find_subject"]
 

@@ -41,14 +41,14 @@ class StoreValues:
         root: the store.
         column: one of its columns.
         samples: how many samples the store has.
-        manifests: of the store. While it is another, no file is opened.
+        stamp: of the store. While it is another, no file is opened.
     """
 
-    def __init__(self, root: Path, column: Column, samples: int, manifests: Sequence[Stamp] = ()) -> None:
+    def __init__(self, root: Path, column: Column, samples: int, stamp: Stamp) -> None:
         self.column = column
         self._root = root
         self._samples = samples
-        self._manifests = manifests
+        self._stamp = stamp
         self._opened: ColumnReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,8 +60,7 @@ class StoreValues:
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
         if self._opened is None:
             opened = ColumnReader(self._root, self.column, self._samples)
-            for manifest in self._manifests:
-                manifest.check()
+            self._stamp.check()
             self._opened = opened
         if self.column.type in TEXTS:
             return self._opened.objects(rows)

@@ -30,7 +30,6 @@ class ImageKind(Kind):
     read = "an image", "images"
     exports = "imagefolder", "webdataset", "coco"
     export_options: Mapping[str, str] = {"shard_size": "webdataset"}
-    subsets = True
     checksums = True
     variants = r"(mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)"
 
@@ -85,13 +84,6 @@ class ImageKind(Kind):
             else:
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found
-
-    def again(self, store: Any) -> dict[str, Any]:
-        """Return the arguments that do not name files; those are given for each source."""
-        found = super().again(store)
-        sizes = tuple(size for size in found.pop("size") if size is not None)
-        paths = ("images", "palette", *(() if store.manifest.section("masks") else ("mask_bits",)))
-        return {name: value for name, value in found.items() if name not in paths} | ({"size": sizes} if sizes else {})
 
     def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
         """Join the counts of the classes of masks."""

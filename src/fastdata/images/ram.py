@@ -60,8 +60,8 @@ class RAMImages(RAMDataset, ImageDataset):
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
             source = locate(source, cache, cache_size, storage, in_memory=True)
-            sizes, version = _check_sizes(size), Store(source).manifest.xxh3_128
-            opened = [open_images(source, one, images, version, check) for one in sizes]
+            sizes, expected = _check_sizes(size), Store(source).manifest.xxh3_128
+            opened = [open_images(source, one, images, expected, check) for one in sizes]
             first, several = opened[0]
             held = [*zip(*([images, *some.others] for images, some in opened), strict=True)]
             if masks and fields is None and first.store.manifest.section("masks"):

@@ -181,10 +181,10 @@ class StoreImages(_Holdable):
         *,
         mask: bool = False,
         image: str = "",
-        version: str | None = None,
+        expected: str | None = None,
         check: str | None = None,
     ) -> None:
-        self.store = Store(path, version=version, check=check)
+        self.store = Store(path, expected=expected, check=check)
         self.image = image
         self.size = size
         self.mask = mask
@@ -196,8 +196,8 @@ class StoreImages(_Holdable):
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
-        where, count, stamps = self.store.path, len(self.store), self.store.stamps
-        self.columns = {c.name: StoreValues(where, c, count, stamps) for c in self.store.manifest.columns}
+        where, count, stamp = self.store.path, len(self.store), self.store.stamp
+        self.columns = {c.name: StoreValues(where, c, count, stamp) for c in self.store.manifest.columns}
         self.by_size: dict[int | None, Held] = {}
         self._names: list[str] | None = None
 
@@ -282,17 +282,17 @@ class StoreImages(_Holdable):
         self.by_size = by_size
 
     def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
-        """Return other images, or the masks, of the same version of the store, from disk."""
-        version = self.store.manifest.xxh3_128
-        return StoreImages(self.store.place, size, mask=mask, image=image, version=version, check=self.store.check)
+        """Return other images, or the masks, of the same store, from disk."""
+        expected = self.store.manifest.xxh3_128
+        return StoreImages(self.store.place, size, mask=mask, image=image, expected=expected, check=self.store.check)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        version = self.store.manifest.xxh3_128
-        return self.store.place, self.size, self.mask, self.image, version, self.store.check, self.held, self.by_size
+        expected = self.store.manifest.xxh3_128
+        return self.store.place, self.size, self.mask, self.image, expected, self.store.check, self.held, self.by_size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, mask, image, version, check, held, by_size = state
-        self.__init__(path, size, mask=mask, image=image, version=version, check=check)  # type: ignore[misc]
+        path, size, mask, image, expected, check, held, by_size = state
+        self.__init__(path, size, mask=mask, image=image, expected=expected, check=check)  # type: ignore[misc]
         self._take(held, by_size)
 
 

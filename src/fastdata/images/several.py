@@ -45,7 +45,7 @@ def open_images(
     path: str | os.PathLike[str],
     size: int | None,
     chosen: str | Sequence[str] | None,
-    version: str | None = None,
+    expected: str | None = None,
     check: str | None = None,
 ) -> tuple[StoreImages, Several]:
     """Open the images of a store: the first, and the others of each sample.
@@ -54,7 +54,7 @@ def open_images(
         path: the store.
         size: the stored size; None: the largest.
         chosen: the name of one image, which is emitted alone, or several; None: all.
-        version, check: as for Store.
+        expected, check: as for Store.
 
     Raises:
         StoreError: the store lacks an image, or the size.
@@ -62,8 +62,8 @@ def open_images(
         ValueError: no image is chosen, or one twice.
     """
     if isinstance(chosen, str):
-        return StoreImages(path, size, image=chosen, version=version, check=check), Several()
-    opened = StoreImages(path, size, version=version, check=check)
+        return StoreImages(path, size, image=chosen, expected=expected, check=check), Several()
+    opened = StoreImages(path, size, expected=expected, check=check)
     names = opened.store.manifest.images if chosen is None else tuple(chosen)
     if chosen is None and not names:
         return opened, Several()

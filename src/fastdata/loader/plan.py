@@ -217,10 +217,8 @@ class Planner:
             raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
         for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes"):
             if state.get(name) != own.get(name):
-                grown = "; of a store that has grown, open the version of the state, such as photos.fds/version-1"
                 raise ValueError(
                     f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal"
-                    f"{grown if name == 'num_samples' else ''}"
                 )
         for name, most in (("epoch", LAST_EPOCH), ("consumed", own["num_samples"])):
             whole = hasattr(state[name], "__index__") and not isinstance(state[name], bool)

@@ -17,9 +17,8 @@ from fastdata.prepare.plan_files import difference, plan_folder, plan_path
 from fastdata.prepare.remote_out import ANOTHER
 from fastdata.prepare.replacing import is_settled
 from fastdata.remote.path import AnyPath
-from fastdata.store.files import LOCK, MANIFEST, WORK, clear, has_foreign, is_store, own_files
+from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, own_files
 from fastdata.store.format import read_manifest
-from fastdata.store.versions import read_current
 
 __all__ = ["Busy", "claimed", "clear_all", "clear_work", "is_finished", "is_stored", "refuse_store", "writing"]
 
@@ -127,13 +126,12 @@ def clear_work(work: Work) -> None:
 
 def is_stored(work: Work) -> bool:
     """Return whether the store of this plan is finished, and if it is to replace another one, perhaps not in its place yet."""
-    try:
-        if work.remote is not None and not work.remote.find_manifest():
-            return False
-        found = read_manifest(work.out) if work.out.exists() else read_current(work.store)[1]
-        return found.fingerprint == work.plan.fingerprint
-    except StoreError:
+    if work.remote is not None and not work.remote.find_manifest():
         return False
+    for folder in [work.out] if work.out.exists() else [work.store / NEXT, work.store]:
+        with suppress(StoreError):
+            return read_manifest(folder).fingerprint == work.plan.fingerprint
+    return False
 
 
 def is_finished(work: Work, overwrite: bool) -> bool:

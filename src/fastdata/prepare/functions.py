@@ -5,16 +5,13 @@ import textwrap
 
 from fastdata import kinds
 from fastdata.options import as_arguments, options_of
-from fastdata.prepare.grow import append as append_by_options
-from fastdata.prepare.grow import merge as merge_by_options
 from fastdata.prepare.job import prep as with_any_options
-from fastdata.prepare.subsets import subset as subset_by_options
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary
 from fastdata.prepare.tasks import prep_finish as finish_any
 from fastdata.prepare.tasks import prep_plan as plan_any
 from fastdata.prepare.tasks import prep_run as run_any
 
-__all__ = ["PlanSummary", "Summary", "TaskSummary", "append", "merge", "prep", "prep_finish", "prep_plan", "prep_run", "subset"]
+__all__ = ["PlanSummary", "Summary", "TaskSummary", "prep", "prep_finish", "prep_plan", "prep_run"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:
@@ -49,6 +46,3 @@ prep.__doc__ = _doc
 prep_plan = as_arguments(plan_any, _names)
 prep_run = as_arguments(run_any, _names)
 prep_finish = as_arguments(finish_any, _names)
-append = as_arguments(append_by_options, lambda: {*_names(), "append"})
-merge = as_arguments(merge_by_options, lambda: ("out",))
-subset = as_arguments(subset_by_options, lambda: ("ids", "where", "fraction"))

@@ -26,7 +26,7 @@ from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
 from fastdata.prepare.remote_out import RemoteOut, check_storage, opened, place_of
-from fastdata.prepare.replacing import replace_store, settle
+from fastdata.prepare.replacing import is_settled, replace_store, settle
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
@@ -36,7 +36,6 @@ from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
 from fastdata.store.files import COLUMNS, MANIFEST, WORK, clear
 from fastdata.store.store import Store
-from fastdata.store.versions import versions
 
 __all__ = ["describe", "finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run"]
 
@@ -103,7 +102,7 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     """
     if work.remote is None:
         settled = settle(work.out)
-        if overwrite and ((work.out / MANIFEST).exists() or versions(work.out)):
+        if overwrite and (work.out / MANIFEST).exists():
             if settled and is_stored(work):
                 return None
             work = replace(work, out=next_folder(work.out), replaces=work.out)
@@ -204,7 +203,7 @@ def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> It
         folder = Path(given).absolute() if remote is None else remote.folder
         if remote is not None:
             remote.find_plan()
-        if not plan_path(plan_folder(folder)).exists() and (versions(folder) or (folder / MANIFEST).exists()):
+        if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
             yield folder, remote, None
             return
         work = load_plan(folder, remote, storage)
@@ -304,5 +303,5 @@ def describe(
     """
     if remote is not None:
         return replace(summarize(remote.store(), work, resumed, seconds, notes), out=remote.url)
-    store = Store(folder, kind=None, version=None if work is None else work.plan.fingerprint)
+    store = Store(folder, kind=None)
     return summarize(store, work, resumed, seconds, notes)

@@ -7,13 +7,12 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.errors import FormatError, RemoteError
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.places import record_places
 from fastdata.remote.replacing import pointed, prefix
@@ -36,14 +35,13 @@ def publish(
     has one more file for each variant, `offsets.npy`, with which single records can be read.
 
     Args:
-        store: the folder of a finished store. Of one that has grown, the newest version is copied; `photos.fds/version-1`
-            is the first.
+        store: the folder of a finished store.
         url: such as s3://bucket/photos.fds.
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
         tick: called with the bytes of each file that is there.
 
     Raises:
-        StoreError: there is no such store, it is damaged, or it is a subset, which has no shards of its own.
+        StoreError: there is no such store, or it is damaged.
         RemoteError: the URL cannot be written, or holds another store.
         MissingExtraError: obstore is not installed.
         ValueError: this is no URL.
@@ -51,10 +49,6 @@ def publish(
     if not is_url(url):
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
     opened = Store(store, kind=None)
-    if opened.rows is not None:
-        raise StoreError(
-            f"{opened.path} is a subset of the shards in {opened.shards}: publish that store, and choose samples as you read it"
-        )
     manifest = opened.manifest
     with Agent(url, storage) as root, ThreadPoolExecutor(REQUESTS) as pool:
         agent = _place(root, manifest)
@@ -68,7 +62,7 @@ def publish(
 
 def published_manifest(manifest: Manifest, offsets: Mapping[str, FileSum]) -> bytes:
     """Return the manifest of the copy of a store. offsets: the tables of where records lie, by name."""
-    body = json.loads(replace(manifest, shards_in="").to_json())
+    body = json.loads(manifest.to_json())
     body["version"] = WITH_MORE
     body["files"] |= {name: {"bytes": total.bytes, "xxh3_128": total.xxh3_128} for name, total in offsets.items()}
     return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"

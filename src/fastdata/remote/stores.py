@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,11 +42,10 @@ def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Rem
     Args:
         pool, files: threads for requests, and for files.
     """
-    grown = pool.submit(_has_grown, bucket)
     for _ in range(TRIES):
         raw = _read_manifest(bucket, MANIFEST, pool)
         try:
-            return _mirror(bucket, raw, grown, folder, pool, files)
+            return _mirror(bucket, raw, folder, pool, files)
         except RemoteError as error:
             if bucket.read_twice(MANIFEST, pool) == raw:
                 raise
@@ -63,8 +62,8 @@ def _read_manifest(bucket: Bucket, name: str, pool: Executor) -> bytes:
         raise
 
 
-def _mirror(bucket: Bucket, raw: bytes, grown: Future[bool], folder: Path, pool: Executor, files: Executor) -> RemoteStore:
-    """Copy all of the store whose manifest at the URL is `raw`. grown: whether that has versions beside it."""
+def _mirror(bucket: Bucket, raw: bytes, folder: Path, pool: Executor, files: Executor) -> RemoteStore:
+    """Copy all of the store whose manifest at the URL is `raw`."""
     version = pointed(raw)
     below = prefix(version)
     if below:
@@ -75,11 +74,6 @@ def _mirror(bucket: Bucket, raw: bytes, grown: Future[bool], folder: Path, pool:
         sums = {name: FileSum(found["bytes"], found["xxh3_128"]) for name, found in body["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FormatError(f"{bucket.url}/{below}{MANIFEST} is not the manifest of a store") from None
-    if body.get("shards_in") or (not below and grown.result()):
-        what = "a version or a subset, whose shards lie elsewhere" if body.get("shards_in") else "a copy of a store that has grown"
-        raise RemoteError(
-            f"{bucket.url} is {what}: write what you want to read to a URL of its own, with fastdata publish STORE URL"
-        )
     names = r"[\w.-]+(/[\w.-]+)?"
     if not (isinstance(fingerprint, str) and re.fullmatch(r"[0-9a-f]{8,64}", fingerprint)) or not all(
         re.fullmatch(names, name) and ".." not in name for name in sums
@@ -100,14 +94,6 @@ def _has(path: Path, total: FileSum) -> bool:
     try:
         return file_sum(path) == total
     except OSError:
-        return False
-
-
-def _has_grown(bucket: Bucket) -> bool:
-    """Return whether there are versions. Their shards would be fetched as those of the first one."""
-    try:
-        return bucket.size(f"version-1/{MANIFEST}") > 0
-    except RemoteError:  # also 403, with which some buckets answer for what does not exist
         return False
 
 

@@ -11,8 +11,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.path_table import class_names, relabelled
-from fastdata.store.format import Labels
-from fastdata.store.versions import read_current
+from fastdata.store.format import Labels, read_current
 
 __all__ = ["with_classes", "with_pattern", "without_labels"]
 

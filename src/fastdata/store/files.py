@@ -30,7 +30,6 @@ __all__ = [
     "NEXT",
     "PLAN",
     "REJECTS",
-    "ROWS",
     "SAMPLES",
     "WORK",
     "FileSum",
@@ -41,6 +40,7 @@ __all__ = [
     "is_own",
     "is_store",
     "is_variant",
+    "link",
     "offsets_file",
     "open_regular",
     "own_files",
@@ -58,11 +58,10 @@ SAMPLES = "samples.npy"
 IMAGES = "images.npy"  # of a store with several images a sample
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
-ROWS = "rows.npy"  # of a subset: the record of each sample
 COLUMNS = "columns"
 WORK = "work"  # holds the plan and the tables of finished shards while a store is made
 LOCK = "lock"  # in that folder
-NEXT = "next"  # in that folder: a store that is made to replace the one around it
+NEXT = "next"  # a store that is to replace the one around it: in the work folder while it is made, then beside it
 PLAN = "plan.json"  # in that folder; it exists only if the plan is complete
 
 
@@ -133,7 +132,7 @@ class Stamp:
             same = now == self._seen or file_sum(self._path).xxh3_128 == self._sum
         except FileNotFoundError:
             folder = self._path.parent
-            if not (folder.parent if re.fullmatch(VERSION, folder.name) else folder).exists():  # the store is gone as a whole
+            if not (folder.parent if folder.name == NEXT else folder).exists():  # the store is gone as a whole
                 raise
             same = False
         if not same:
@@ -148,8 +147,7 @@ class Stamp:
             raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
-VERSION = r"version-[0-9]+(\.[0-9]+\.tmp)?"  # a folder with the manifest and the tables of a version
-_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl|rows\.npy"
+_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl"
 _COMMON += r"|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|characters\.json)"
@@ -170,7 +168,7 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     mark = r"\.[\w-]+\.tmp"  # of a temporary file
     of_variant = rf"({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
     files = rf"({_COMMON}{_COLUMNS}{extra})|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
-    return re.compile(variant), re.compile(rf"({VERSION}/|{WORK}/{NEXT}/)?({files})")
+    return re.compile(variant), re.compile(rf"(({WORK}/)?{NEXT}/)?({files})")
 
 
 def is_variant(name: str) -> bool:
@@ -191,11 +189,10 @@ def own_files(root: Path) -> list[Path]:
 
 def own_folders(root: Path) -> list[Path]:
     """Return the folders in a store that prep makes, inner ones first."""
-    known = re.compile(rf"{WORK}|{COLUMNS}|{VERSION}")
-    folders = [path for path in root.iterdir() if known.fullmatch(path.name) or is_variant(path.name)]
-    whole = [root / WORK / NEXT, *(path for path in folders if re.fullmatch(VERSION, path.name))]
+    folders = [path for path in root.iterdir() if path.name in (WORK, COLUMNS) or is_variant(path.name)]
+    whole = [root / WORK / NEXT, root / NEXT]
     inner = [folder for path in whole if path.is_dir() and not path.is_symlink() for folder in own_folders(path)]
-    return [path for path in (*inner, whole[0], *folders) if path.is_dir() and not path.is_symlink()]
+    return [path for path in (*inner, *whole, *folders) if path.is_dir() and not path.is_symlink()]
 
 
 def clear(root: Path, keep: Container[Path] = ()) -> None:
@@ -258,6 +255,19 @@ def publish(file: Path, place: Path) -> None:
             temporary.unlink(missing_ok=True)
             raise
         file.unlink()
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, durably; copy it where that is not possible, as between file systems. Links are followed."""
+    temporary = target.with_name(f"{target.name}.{unique()}.tmp")
+    source = source.resolve()
+    try:
+        os.link(source, temporary)
+    except OSError:
+        shutil.copyfile(source, temporary)
+        sync(temporary)
+    temporary.replace(target)
+    temporary.unlink(missing_ok=True)  # if both names are the same file, `replace` leaves the temporary one
 
 
 def unique() -> str:

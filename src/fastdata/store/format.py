@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,15 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
-from fastdata.store.files import IMAGES, MANIFEST, REJECTS, WORK, FileSum, is_variant, open_regular, sum_of
+from fastdata.store.files import IMAGES, MANIFEST, NEXT, REJECTS, WORK, FileSum, is_variant, open_regular, sum_of
 from fastdata.tokenizer import Spec
 
 __all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
-__all__ += ["read_manifest", "sample_columns", "variant_columns"]
+__all__ += ["read_current", "read_manifest", "sample_columns", "variant_columns"]
 
-MAJOR = 2
+MAJOR = 1
 VERSION = "1.0"
 WITH_MORE = "1.1"  # of a store with columns or several images a sample; readers of 1.0 ignore them, and see the first image
-ELSEWHERE = "2.0"  # of a version of a store that has grown, or a subset, whose shards older readers would not find
 MASK = "mask-"  # the prefix of the names of variants that hold masks
 IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
 PIXELS = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")]  # what tables say of each image
@@ -84,8 +84,6 @@ class Manifest:
     Attributes:
         sections: the entries of its kind, by name.
         images: the names of the images of a sample, if it has several.
-        shards_in: the folder of the shards, relative to that of the manifest; empty: they are next to it.
-        added: of a version of a store that has grown, the checksum of the manifest of the store that was added last; else empty.
         xxh3_128: of the file that it was read from. No two stores have the same, though their fingerprints may be equal: inputs are
             known by their sizes, so that others may have replaced them.
     """
@@ -104,8 +102,6 @@ class Manifest:
     sections: dict[str, Any] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
     images: tuple[str, ...] = ()
-    shards_in: str = ""
-    added: str = ""
     xxh3_128: str = field(default="", compare=False)
 
     def to_json(self) -> bytes:
@@ -113,10 +109,6 @@ class Manifest:
         del body["xxh3_128"]
         if self.columns or self.images:
             body["version"] = WITH_MORE
-        if self.shards_in:
-            body["version"] = ELSEWHERE
-        else:
-            del body["shards_in"], body["added"]
         if self.columns:
             body["columns"] = [column.as_json() for column in self.columns]
         else:
@@ -151,6 +143,23 @@ def sample_columns(labels: Labels, variants: Iterable[str], own: Sequence[Any], 
 def variant_columns(variants: Iterable[str], each: Sequence[tuple[str, str]] = PIXELS) -> list[tuple[str, str]]:
     """Return the (name, dtype) of the columns for some variants. each: those of a variant."""
     return [(f"{variant}/{name}", dtype) for variant in variants for name, dtype in each]
+
+
+def read_current(path: Path) -> tuple[Path, Manifest]:
+    """Return the folder that the store at a path is in, and its manifest.
+
+    The folder is the path, or the one in it of a store that is taking its place: its manifest counts once that of the old store has
+    been removed, and until its files have moved to the path.
+
+    Raises:
+        StoreError, FormatError: there is no store, or its manifest is damaged.
+    """
+    with suppress(StoreError):
+        return path, read_manifest(path)
+    with suppress(OSError, StoreError):
+        list(path.iterdir())  # after which NFS does not remember that a name was not there
+        return path / NEXT, read_manifest(path / NEXT)
+    return path, read_manifest(path)
 
 
 def read_manifest(root: Path) -> Manifest:
@@ -232,8 +241,6 @@ def _parse(body: dict[str, Any]) -> Manifest:
         sections=kind.sections(body, variants),
         columns=_columns(body.get("columns", []), files),
         images=_images(images, variants, files),
-        shards_in=entry(body.get("shards_in", ""), str),
-        added=entry(body.get("added", ""), str),
     )
 
 

@@ -169,9 +169,8 @@ class ShardReader:
         paths: the shards, in order.
         counts: the number of records in each.
         sizes: the size of each file in bytes, from the manifest.
-        rows: the numbers of the records to read; None: all.
-        lengths: the bytes of each record to read; None: they are not known. They are not pickled.
-        manifests: of the store that the shards belong to. While it is another, no shard is opened.
+        lengths: the bytes of each record; None: they are not known. They are not pickled.
+        manifest: of the store that the shards belong to. While it is another, no shard is opened; None: that is not looked at.
     """
 
     def __init__(
@@ -179,20 +178,18 @@ class ShardReader:
         paths: Sequence[Path],
         counts: Sequence[int],
         sizes: Sequence[int],
-        rows: Any = None,
         lengths: Any = None,
-        manifests: Sequence[Stamp] = (),
+        manifest: Stamp | None = None,
     ) -> None:
         self._paths = list(paths)
         self._sizes = list(sizes)
         self._starts = [0, *accumulate(counts)]
-        self._rows = rows
         self._lengths = None if lengths is None else memoryview(np.minimum(lengths, LONGEST).astype(np.uint32))  # quick to index
-        self._manifests = tuple(manifests)
+        self._manifest = manifest
         self._opened: dict[int, Tree] = {}
 
     def __len__(self) -> int:
-        return self._starts[-1] if self._rows is None else len(self._rows)
+        return self._starts[-1]
 
     def get(self, index: int) -> memoryview:
         """Return the bytes of a record, which stay valid for as long as they are held.
@@ -201,13 +198,12 @@ class ShardReader:
             FormatError: the shard is damaged, or another file than the manifest says.
             StoreError: the shard cannot be read, or the store was replaced.
         """
-        row = index if self._rows is None else int(self._rows[index])
-        shard = bisect_right(self._starts, row) - 1
+        shard = bisect_right(self._starts, index) - 1
         try:
             tree = self._opened[shard]
         except KeyError:
             tree = self.open(shard)
-        number = row - self._starts[shard]
+        number = index - self._starts[shard]
         try:
             record = tree.get(number)
         except BROKEN as error:
@@ -235,12 +231,12 @@ class ShardReader:
         try:
             tree = _open(path, self._sizes[shard])
         except StoreError:
-            with suppress(OSError):
-                for manifest in self._manifests:
-                    manifest.compare()
+            if self._manifest is not None:
+                with suppress(OSError):
+                    self._manifest.compare()
             raise
-        for manifest in self._manifests:  # after the file was opened: who replaces a store removes its manifest first
-            manifest.check()
+        if self._manifest is not None:  # after the file was opened: who replaces a store removes its manifest first
+            self._manifest.check()
         if tree.count != count:
             raise _damaged(path, f"it has {tree.count} records, the manifest says {count}")
         return self._opened.setdefault(shard, tree)

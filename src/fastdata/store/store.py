@@ -17,18 +17,16 @@ from fastdata.store.files import (
     MANIFEST,
     NAMES,
     REJECTS,
-    ROWS,
     SAMPLES,
     Stamp,
     file_sum,
     open_regular,
     shard_file,
 )
-from fastdata.store.format import Manifest, Variant, read_manifest, variant_columns
+from fastdata.store.format import Manifest, Variant, read_current, variant_columns
 from fastdata.store.place import Place, Records
 from fastdata.store.shards import ShardReader, check_size
 from fastdata.store.uses import Use
-from fastdata.store.versions import read_current
 
 __all__ = ["Store"]
 
@@ -39,24 +37,22 @@ class Store:
     """A finished store.
 
     Args:
-        path: the folder, or a Place. A store that has grown is opened as its newest version.
+        path: the folder, or a Place.
         kind: the kind of data it must hold; None: any.
-        version: open the version whose manifest has this xxh3-128, or this fingerprint; None: the newest.
+        expected: the xxh3-128 of the manifest that it had when it was opened before; None: any.
         check: "first": compare each record with its checksum when it is first read; None: do not.
 
     Attributes:
-        path: the folder, absolute; that of the version, if the store has grown.
+        path: the folder that its files are in, absolute.
         place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
-        shards: the folder that the shards are in.
         manifest: what it contains and how it was made.
         kind: its kind of data.
         samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table. `field` reads what it says of
             the variants.
-        stamps: what tells whether the store has been replaced since.
-        rows: of a subset, the record of each sample, counted through all shards; None: sample i is record i.
+        stamp: what tells whether the store has been replaced since.
 
     Raises:
-        StoreError: there is no finished store at `path`, or not this version, or it holds another kind.
+        StoreError: there is no finished store at `path`, or it was replaced, or it holds another kind.
         FormatError: its version is newer, or a file is missing, cut short or damaged.
         ValueError: check has another value, or its records have no checksums of their own.
     """
@@ -66,13 +62,16 @@ class Store:
         path: str | os.PathLike[str],
         kind: str | None = "images",
         *,
-        version: str | None = None,
+        expected: str | None = None,
         check: str | None = None,
     ) -> None:
         self.path: Path
         self.manifest: Manifest
         while True:  # until no other store takes its place meanwhile
-            self.path, self.manifest = read_current(Path(path).absolute(), version)
+            self.path, self.manifest = read_current(Path(path).absolute())
+            if expected not in (None, self.manifest.xxh3_128):
+                raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
+            self.stamp = Stamp(self.path / MANIFEST, self.manifest.xxh3_128)
             try:
                 self._open(path, kind, check)
             except StoreError:
@@ -84,20 +83,18 @@ class Store:
     def _is_same(self) -> bool:
         """Return whether the manifest is the one that was read, so that no other store has been put in its place."""
         try:
-            Stamp(self.path / MANIFEST, self.manifest.xxh3_128).check()
+            self.stamp.check()
         except StoreError:
             return False
         return True
 
     def _open(self, path: str | os.PathLike[str], kind: str | None, check: str | None) -> None:
-        self.place: Path | Place = path if isinstance(path, Place) else self.path
-        self.shards = (self.path / self.manifest.shards_in).resolve() if self.manifest.shards_in else self.path
+        self.place: Path | Place = path if isinstance(path, Place) else Path(path).absolute()
         self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):
             found = self.manifest.kind
             raise StoreError(f"{self.place} holds {found}, not {kind}; open it with {self.kind.reader}")
         self.check = self._checked(check)
-        self.stamps = self._stamp()
         self._check_sizes()
         first = [v.name for v in self.manifest.variants if not v.image]
         others = [v.name for v in self.manifest.variants if v.image]
@@ -105,8 +102,6 @@ class Store:
         table = SAMPLES in self.manifest.files
         self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(labels, first)) if table else np.empty(0)
         self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
-        self.rows: Array | None = self._load(ROWS, np.dtype("<i8")) if ROWS in self.manifest.files else None
-        self._check_rows()
         self.kind.check(self)
 
     def _checked(self, check: str | None) -> str | None:
@@ -118,30 +113,7 @@ class Store:
 
     def one_each(self, variant: Variant) -> bool:
         """Return whether each sample is one record, whose length and checksum the tables have."""
-        subset = ROWS in self.manifest.files
-        return self.kind.checksums and (subset or self.manifest.shard_records(variant) == self.manifest.shard_samples)
-
-    def _check_rows(self) -> None:
-        """Check that the records of a subset exist."""
-        if self.rows is not None and len(self):
-            count = min(sum(self.manifest.shard_records(variant)) for variant in self.manifest.variants)
-            if int(self.rows.min()) < 0 or int(self.rows.max()) >= count:
-                raise FormatError(f"{self.path / ROWS} names records that are not from 0 to {count - 1}; make the subset again")
-
-    def _stamp(self) -> list[Stamp]:
-        """Return what tells that the shards still are those of this store: its manifest, and that of the store that has them."""
-        stamps = [Stamp(self.path / MANIFEST, self.manifest.xxh3_128)]
-        if self.shards != self.path and not isinstance(self.place, Place):
-            try:
-                theirs = read_manifest(self.shards)
-            except StoreError as error:
-                raise type(error)(f"{self.path} has its shards in {self.shards}: {error}") from None
-            stamps.append(Stamp(self.shards / MANIFEST, theirs.xxh3_128))
-            known = {variant.name: variant.shards for variant in theirs.variants}
-            for variant in self.manifest.variants:  # a store that has grown lists only the shards that it had first
-                if any(a != b for a, b in zip(variant.shards, known.get(variant.name, ()), strict=False)):
-                    raise StoreError(f"{self.shards} was replaced after {self.path} had been made of it: make that again")
-        return stamps
+        return self.kind.checksums and self.manifest.shard_records(variant) == self.manifest.shard_samples
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():
@@ -224,17 +196,17 @@ class Store:
         else:
             paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [s.bytes for s in variant.shards]
             records = self.manifest.shard_records(variant)
-            reader = ShardReader(paths, records, sizes, self.rows, self.kind.record_bytes(self, variant), self.stamps)
+            reader = ShardReader(paths, records, sizes, self.kind.record_bytes(self, variant), self.stamp)
         return reader if self.check is None else CheckedRecords(reader, self.field(variant, "xxh3"), self.place)
 
     def shard(self, variant: Variant, number: int) -> Path:
         """Return the path of a shard."""
-        return self.shards / shard_file(variant.name, number)
+        return self.path / shard_file(variant.name, number)
 
     def identity(self, variant: Variant) -> str:
         """Return what is equal for variants whose records are equal: their form, their counts, and the sums of their files."""
         sums = [s.xxh3_128 for s in variant.shards]
-        return repr((variant.form, self.manifest.shard_records(variant), sums, self.manifest.files.get(ROWS)))
+        return repr((variant.form, self.manifest.shard_records(variant), sums))
 
     def names(self) -> list[str]:
         """Return the source name of each sample; for tokens, of each input. They are decoded as file names (surrogateescape)."""

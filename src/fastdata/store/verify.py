@@ -15,11 +15,10 @@ import xxhash
 from fastdata import kinds
 from fastdata.errors import FastDataError
 from fastdata.store.files import file_sum, shard_file
-from fastdata.store.format import Manifest, Variant, read_manifest
+from fastdata.store.format import Manifest, Variant, read_current, read_manifest
 from fastdata.store.place import Place
 from fastdata.store.shards import ShardReader
 from fastdata.store.store import Store
-from fastdata.store.versions import read_current
 
 __all__ = ["verify"]
 
@@ -46,13 +45,12 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Tick = la
     if isinstance(path, Place):
         yield from _check_place(path, manifest, tick)
         return
-    shards_in = root / manifest.shards_in
     problems = list(_check_files(root, manifest))
     yield from problems
     for variant in manifest.variants:
         inspect = []
         for shard, total in enumerate(variant.shards):
-            where = shards_in / shard_file(variant.name, shard)
+            where = root / shard_file(variant.name, shard)
             if not where.is_file() or where.stat().st_size != total.bytes:
                 found = f"has {where.stat().st_size} bytes, the manifest says {total.bytes}" if where.is_file() else "is missing"
                 yield f"{where} {found}"
@@ -96,11 +94,11 @@ def _inspect(root: Path, manifest: Manifest, variant: Variant, shards: list[int]
         for line in done.stdout.splitlines():
             shard, problem = json.loads(line)
             if problem:
-                yield f"{root / manifest.shards_in / shard_file(variant.name, shard)}: {problem}"
+                yield f"{root / shard_file(variant.name, shard)}: {problem}"
         if not done.returncode:
             return
         end = signal.Signals(-done.returncode).name if done.returncode < 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
-        yield f"{root / manifest.shards_in / shard_file(variant.name, shard)}: its structure is damaged ({end})"
+        yield f"{root / shard_file(variant.name, shard)}: its structure is damaged ({end})"
         shards = shards[shards.index(shard) + 1 :]  # continue after the shard that ended the process
 
 
@@ -119,7 +117,7 @@ def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: s
     for shard in map(int, shards.split(",")):
         _report(shard, "")
         count = manifest.shard_records(variant)[shard]
-        where = Path(path) / manifest.shards_in / shard_file(variant_name, shard)
+        where = Path(path) / shard_file(variant_name, shard)
         reader = ShardReader([where], [count], [variant.shards[shard].bytes])
         try:
             reader.open(0)
@@ -134,9 +132,7 @@ def _check_records(store: Store, variant: Variant, shard: int, reader: ShardRead
     sums = store.field(variant, "xxh3")
     names, start = store.names(), sum(store.manifest.shard_samples[:shard])
     rows = range(start, start + store.manifest.shard_samples[shard])
-    first = sum(store.manifest.shard_records(variant)[:shard])
-    places = store.kind.records(store, rows) if store.rows is None else ([int(store.rows[row]) - first] for row in rows)
-    for row, records in zip(rows, places, strict=True):
+    for row, records in zip(rows, store.kind.records(store, rows), strict=True):
         digest = xxhash.xxh3_64()
         try:
             for k in records:

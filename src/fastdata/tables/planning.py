@@ -17,8 +17,7 @@ from fastdata.prepare.plan import freeze
 from fastdata.remote.path import AnyPath
 from fastdata.sources.notes import FEW_EACH, MANY_CLASSES
 from fastdata.store.files import file_sum
-from fastdata.store.format import Form, Labels
-from fastdata.store.versions import read_current
+from fastdata.store.format import Form, Labels, read_current
 from fastdata.tables.arrow import describe, reading
 from fastdata.tables.column_stats import ColumnStats
 from fastdata.tables.columns import MASK, Column, Table

@@ -93,7 +93,7 @@ class TokenDataset(Fixed, TakesNoTransform, Dataset[Any], fixed=("block_size", "
         store = Store(path, "tokens")
         self.path = store.path
         self._place = store.place
-        self._version = store.manifest.xxh3_128
+        self._expected = store.manifest.xxh3_128
         self.block_size = block_size
         self.mode = mode
         self.documents = documents
@@ -320,7 +320,7 @@ class RAMTokens(RAMDataset, TokenDataset):
     ) -> None:
         source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, block_size, mode=mode, documents=documents)
-        store = Store(self._place, "tokens", version=self._version)
+        store = Store(self._place, "tokens", expected=self._expected)
         self._memory = TokenMemory(store, in_memory=True, max_bytes=max_bytes, shared=shared)
 
 

@@ -64,19 +64,6 @@ class TokenKind(Kind):
         if before and after and before != after and before["name"] == after["name"] and "tokenizer" in self.typed(new):
             yield f"  --tokenizer {after['name']}, now with other contents"
 
-    def again(self, store: Any) -> dict[str, Any]:
-        """Return the arguments; the tokenizer is the store's own."""
-        section, found = store.manifest.section("tokens"), super().again(store)
-        found.pop("train_bpe", None)
-        found.pop("tokenizer", None)
-        end = found.pop("end_token", None)
-        if section.engine == "none":
-            return found | {"end_token": "none" if end is None else str(end)}
-        from fastdata.tokenizer import FILES
-
-        tokenizer = str(store.path) if section.engine in FILES else section.name
-        return found | {"tokenizer": tokenizer} | ({"end_token": "none"} if end is None else {})
-
     def alike(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return all but what the tokenizer was called, and what it was trained on."""
         tokenizer = {key: value for key, value in options["tokenizer"].items() if key != "name"}

@@ -1,12 +1,10 @@
-"""Join finished stores: their tables, columns and manifest. Their shards are taken as they are."""
+"""Merge finished stores: their tables, columns and manifest are joined, their shards linked as they are."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,72 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
+from fastdata.prepare.folder import claimed, writing
 from fastdata.prepare.plan import describe_difference
+from fastdata.prepare.remote_out import place_of
+from fastdata.remote.url import is_url
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
-from fastdata.store.files import COLUMNS, IMAGES, NAMES, REJECTS, SAMPLES, FileSum, file_sum, shard_file, sync, write_atomic
+from fastdata.store.files import (
+    COLUMNS,
+    IMAGES,
+    MANIFEST,
+    NAMES,
+    REJECTS,
+    SAMPLES,
+    FileSum,
+    clear,
+    file_sum,
+    is_store,
+    link,
+    shard_file,
+    sync,
+    write_atomic,
+)
 from fastdata.store.format import VERSION, Labels, Manifest, Variant
 from fastdata.store.store import Store
 
-__all__ = ["check_alike", "join", "link", "link_shards", "write_array", "write_column"]
+__all__ = ["merge"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+StrPath = str | os.PathLike[str]
 AT_ONCE = 1 << 16  # samples of a column in memory at once
+
+
+def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
+    """Make one store of several, whose samples follow each other.
+
+    The stores must have been prepared with the same options. Classes are joined by their names: those of the first store keep
+    their numbers. Shards are linked where the file system can, so that they take no space twice, and copied otherwise.
+
+    Args:
+        stores: two or more stores of one kind.
+        out: the store to make.
+
+    Returns:
+        The path of the store.
+
+    Raises:
+        PrepError: the stores do not fit together, or `out` exists.
+        StoreError: a store cannot be read.
+    """
+    opened = [Store(path, kind=None) for path in stores]
+    if len(opened) < 2:
+        raise ValueError(f"{len(opened)} stores were given, but merging takes two or more")
+    _check_alike(opened)
+    place = place_of(out)
+    if is_url(place):
+        raise PrepError(f"OUT is {place}, but stores are merged on a disk: merge them there, then fastdata publish")
+    root = Path(place).absolute()
+    if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
+        raise PrepError(f"OUT {root} is, or lies inside of, {inside}, which is merged: choose another name")
+    with writing(root), claimed(root):
+        if is_store(root):
+            raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
+        clear(root)
+        _link_shards(opened, root)
+        write_atomic(root / MANIFEST, _join(opened, root).to_json())
+    return root
 
 
 @dataclass(frozen=True)
@@ -41,7 +94,7 @@ class _Codes:
         return np.where(known, self.table[np.where(known, values, 0)], values)
 
 
-def check_alike(stores: Sequence[Store]) -> None:
+def _check_alike(stores: Sequence[Store]) -> None:
     """Raise a PrepError that says how stores differ, if they cannot be joined."""
     first = stores[0]
     for other in stores[1:]:
@@ -66,8 +119,6 @@ def check_alike(stores: Sequence[Store]) -> None:
         if columns[0] != columns[1]:
             listed = [", ".join(map(str, manifest.columns)) or "none" for manifest in (one, two)]
             raise PrepError(f"{first.path} has the columns {listed[0]}, {other.path} {listed[1]}: give the same --fields to both")
-    if subset := next((store for store in stores if store.rows is not None), None):
-        raise PrepError(f"{subset.path} is a subset of another store, which has its shards: join that one")
 
 
 def _labels(manifest: Manifest) -> str:
@@ -77,16 +128,15 @@ def _labels(manifest: Manifest) -> str:
     return f"{what} {', '.join(labels.names) if labels.kind == 'vector' else ''}".strip() + images
 
 
-def join(stores: Sequence[Store], folder: Path, shards_in: str = "") -> Manifest:
+def _join(stores: Sequence[Store], folder: Path) -> Manifest:
     """Write the tables of joined stores into a folder, and return their manifest, which is not written.
 
     The samples are those of the first store, then those of the next. Classes that the first lacks follow its own, so that its
     labels stay the same.
 
     Args:
-        stores: what to join, in order; see `check_alike`.
+        stores: what to join, in order; see `_check_alike`.
         folder: an empty folder.
-        shards_in: where the shards will be, relative to the folder.
 
     Raises:
         PrepError: they cannot be joined.
@@ -110,9 +160,9 @@ def join(stores: Sequence[Store], folder: Path, shards_in: str = "") -> Manifest
         raise PrepError(f"{first.path} holds {first.kind.says}, which cannot be joined: prepare all inputs together")
     files = {}
     if SAMPLES in first.manifest.files:
-        files[SAMPLES] = write_array(folder / SAMPLES, rows)
+        files[SAMPLES] = _write_array(folder / SAMPLES, rows)
     if IMAGES in first.manifest.files:
-        files[IMAGES] = write_array(folder / IMAGES, [np.load(store.path / IMAGES, mmap_mode="r") for store in stores])
+        files[IMAGES] = _write_array(folder / IMAGES, [np.load(store.path / IMAGES, mmap_mode="r") for store in stores])
     if NAMES in first.manifest.files:
         files[NAMES] = _write(folder / NAMES, b"".join((store.path / NAMES).read_bytes() for store in stores))
     rejects = [{**r, "source": r["source"] + offsets[k]} for k, store in enumerate(stores) for r in store.rejects()]
@@ -124,8 +174,8 @@ def join(stores: Sequence[Store], folder: Path, shards_in: str = "") -> Manifest
     for k, column in enumerate(first.manifest.columns):
         joint, found = _join_column([m.columns[k] for m in manifests], stores)
         columns.append(joint)
-        parts = [(ColumnReader(store.path, column, len(store)), None) for store in stores]
-        files |= write_column(folder, joint, parts, found)
+        readers = [ColumnReader(store.path, column, len(store)) for store in stores]
+        files |= _write_column(folder, joint, readers, found)
         if name := joint.tokenizer_file:
             files[name] = _copied(first.path / name, folder / name)
     counts = tuple(count for m in manifests for count in m.shard_samples)
@@ -138,12 +188,10 @@ def join(stores: Sequence[Store], folder: Path, shards_in: str = "") -> Manifest
         variants=tuple(_join_variants([m.variants[k] for m in manifests]) for k in range(len(first.manifest.variants))),
         files=files,
         libraries=_join_libraries(manifests),
-        fingerprint=manifests[0].fingerprint if len(stores) == 1 else _fingerprint(manifests),
+        fingerprint=_fingerprint(manifests),
         sections=sections,
         columns=tuple(columns),
         version=VERSION,
-        shards_in=shards_in,
-        added="",
     )
 
 
@@ -196,17 +244,16 @@ def _join_libraries(manifests: Sequence[Manifest]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(found)) for name, found in versions.items()}
 
 
-def write_array(path: Path, parts: Sequence[Any], convert: Callable[[int, Array], Array] = lambda _, part: part) -> FileSum:
-    """Write arrays one after the other into a .npy, durably. convert: changes a part, which it gets with its number."""
+def _write_array(path: Path, parts: Sequence[Any]) -> FileSum:
+    """Write arrays one after the other into a .npy, durably."""
     count = sum(map(len, parts))
     first = parts[0]
-    path.parent.mkdir(exist_ok=True)
     out = np.lib.format.open_memmap(path, mode="w+", dtype=first.dtype, shape=(count, *first.shape[1:]), version=(1, 0))
     start = 0
-    for k, part in enumerate(parts):
+    for part in parts:
         for begin in range(0, len(part), AT_ONCE):
             some = part[begin : begin + AT_ONCE]
-            out[start : start + len(some)] = convert(k, some)
+            out[start : start + len(some)] = some
             start += len(some)
     out.flush()
     del out
@@ -214,21 +261,18 @@ def write_array(path: Path, parts: Sequence[Any], convert: Callable[[int, Array]
     return file_sum(path)
 
 
-def write_column(
-    folder: Path, column: Column, parts: Sequence[tuple[ColumnReader, Array | None]], codes: Sequence[_Codes] = ()
-) -> dict[str, FileSum]:
-    """Write the files of a column: the values of the chosen samples of each part; None: all of its samples."""
+def _write_column(folder: Path, column: Column, readers: Sequence[ColumnReader], codes: Sequence[_Codes]) -> dict[str, FileSum]:
+    """Write the files of a column: the values of each reader, one after the other, and `codes` applied to them."""
     (folder / COLUMNS).mkdir(exist_ok=True)
-    chosen = [(reader, np.arange(len(reader)) if rows is None else rows) for reader, rows in parts]
-    lengths = [reader.lengths(rows) if column.ragged else np.empty(0) for reader, rows in chosen]
-    count = int(sum(map(np.sum, lengths))) if column.ragged else sum(len(rows) for _, rows in chosen)
+    lengths = [reader.lengths(np.arange(len(reader))) if column.ragged else np.empty(0) for reader in readers]
+    count = int(sum(map(np.sum, lengths))) if column.ragged else sum(map(len, readers))
     values = folder / column.files[0]
     out = np.lib.format.open_memmap(values, mode="w+", dtype=column.dtype, shape=(count, *column.shape), version=(1, 0))
     start = 0
-    for k, (reader, rows) in enumerate(chosen):
-        for begin in range(0, len(rows), AT_ONCE):
-            some = reader.take(rows[begin : begin + AT_ONCE])
-            out[start : start + len(some)] = codes[k](some) if codes else some
+    for reader, convert in zip(readers, codes, strict=True):
+        for begin in range(0, len(reader), AT_ONCE):
+            some = reader.take(np.arange(begin, min(begin + AT_ONCE, len(reader))))
+            out[start : start + len(some)] = convert(some)
             start += len(some)
     out.flush()
     del out
@@ -236,7 +280,7 @@ def write_column(
     files = {column.files[0]: file_sum(values)}
     if column.ragged:
         offsets = np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
-        files[column.files[1]] = write_array(folder / column.files[1], [offsets])
+        files[column.files[1]] = _write_array(folder / column.files[1], [offsets])
     sync(folder / COLUMNS)
     return files
 
@@ -251,26 +295,11 @@ def _copied(source: Path, target: Path) -> FileSum:
     return _write(target, source.read_bytes())
 
 
-def link(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it where that is not possible, as between file systems."""
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    try:
-        os.link(source, temporary)
-    except OSError:
-        shutil.copyfile(source, temporary)
-        sync(temporary)
-    temporary.replace(target)
-    with suppress(FileNotFoundError):  # if both names are the same file, `replace` leaves the temporary one
-        temporary.unlink()
-
-
-def link_shards(stores: Sequence[Store], root: Path, first: int = 0) -> None:
-    """Link the shards of stores into a folder, numbered through from `first`."""
+def _link_shards(stores: Sequence[Store], root: Path) -> None:
+    """Link the shards of stores into a folder, numbered through."""
     for k, variant in enumerate(stores[0].manifest.variants):
         (root / variant.name).mkdir(exist_ok=True)
-        number = first
+        number = 0
         for store in stores:
             for shard in range(len(store.manifest.variants[k].shards)):
                 link(store.shard(variant, shard), root / shard_file(variant.name, number))
