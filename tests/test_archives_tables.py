@@ -1,4 +1,4 @@
-"""Parquet and HDF5 as SOURCE, whole and hostile; written by pyarrow and h5py themselves."""
+"""Parquet as SOURCE, whole and hostile; written by pyarrow itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +17,7 @@ from fastdata.sources.catalog import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import whole
-from support import PREP, picture, run
+from support import PREP, run
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -44,9 +42,6 @@ def rows(first: int, count: int, **more: Any) -> list[dict[str, Any]]:
 
 def wanted(first: int, count: int) -> list[Any]:
     return [png(k)[0] for k in range(first, first + count)]
-
-
-# Parquet
 
 
 @pytest.mark.parametrize("per_group", [1, 7, 100])
@@ -192,115 +187,9 @@ def test_damaged_tables(tmp_path: Path) -> None:
     assert Store(summary.out).samples["label"].tolist() == list(range(20, 40))
 
 
-# HDF5
-
-
-def h5(path: Path, **datasets: Any) -> Path:
-    with h5py.File(path, "w") as file:
-        for name, data in datasets.items():
-            file.create_dataset(name.replace("__", "/"), data=data)
-    return path
-
-
-SHAPES = [(5, 6, 7), (5, 6, 7, 1), (5, 6, 7, 3), (5, 1, 6, 7), (5, 3, 6, 7)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, ">u2"])
-def test_datasets_of_pixels(tmp_path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-    data = np.random.default_rng(0).integers(0, np.iinfo(dtype).max + 1, shape).astype(dtype)
-    path = h5(tmp_path / "x.h5", images=data, labels=np.arange(5) % 2)
-    want = data.transpose(0, 2, 3, 1) if shape[1] in (1, 3) and len(shape) == 4 else data
-    want = want[..., 0] if want.shape[3:] == (1,) else want
-    bits = 8 * data.dtype.itemsize
-    equal(all_pixels(path, bits=bits), want)
-    found = list_sources(path)
-    assert [s.label for s in found.sources] == [0, 1, 0, 1, 0] and found.sources[2].name == "x.h5/000002"
-    made = prep(path, tmp_path / "o.fds", codec="rgb", bits=bits, workers=1).out
-    equal(whole(made), [np.dstack([w] * 3) if w.ndim == 2 else w for w in want.astype(data.dtype.newbyteorder("="))])
-
-
-def test_encoded_files_of_variable_length(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        data = file.create_dataset("files", (4,), h5py.vlen_dtype(np.uint8))
-        for k in range(3):
-            data[k] = np.frombuffer(png(k)[1], np.uint8)
-    assert problems(list_sources(tmp_path / "x.hdf5")) == ["", "", "", "empty"]
-    found = list_sources(tmp_path / "x.hdf5")
-    assert [read_source(found.root, s) for s in found.sources[:3]] == [png(k)[1] for k in range(3)]
-
-
-def test_which_dataset_is_meant(tmp_path: Path) -> None:
-    a, b = (np.full((3, 4, 5), value, np.uint8) for value in (1, 2))
-    path = h5(
-        tmp_path / "x.h5", x_train=a, y_train=[2, 1, 0], x_test=b, y_test=[0, 0, 1], deep__images=b, deep__label=[b"p", b"o", b"p"]
-    )
-    with pytest.raises(PrepError, match=r"several datasets of images; name one: .*x\.h5::deep/images, .*::x_test, .*::x_train"):
-        list_sources(path)
-    assert [s.label for s in list_sources(f"{path}::x_train").sources] == [2, 1, 0]
-    equal(all_pixels(f"{path}::/x_test"), b)
-    deep = list_sources(f"{path}::deep/images")
-    assert deep.labels.names == ("o", "p") and [s.label for s in deep.sources] == [1, 0, 1]
-    done = run(*PREP, "x.h5::deep/images", "--codec", "rgb", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    equal(whole(tmp_path / "x-deep-images.fds"), b)
-    with pytest.raises(PrepError, match=r"has no dataset z; it has deep/images, deep/label, x_test, x_train, y_test, y_train"):
-        list_sources(f"{path}::z")
-    with pytest.raises(PrepError, match=r"y_test is int64 of \[3\]; images are uint8"):
-        list_sources(f"{path}::y_test")
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "found"),
-    [
-        (np.array([1, 0, 2]), ("0", "1", "2"), [1, 0, 2]),
-        (np.array([[1], [0], [2]], np.uint8), ("0", "1", "2"), [1, 0, 2]),
-        (np.array([0.5, 1, 2], np.float32), ("label1",), [(0.5,), (1,), (2,)]),
-        (np.arange(6.0).reshape(3, 2), ("label1", "label2"), [(0, 1), (2, 3), (4, 5)]),
-        (["b", "a", "b"], ("a", "b"), [1, 0, 1]),
-    ],
-)
-def test_labels_beside_a_dataset(tmp_path: Path, labels: Any, names: tuple[str, ...], found: list[Any]) -> None:
-    listed = list_sources(h5(tmp_path / "x.h5", data=np.zeros((3, 4, 5), np.uint8), label=labels))
-    assert (listed.labels.names, [s.label for s in listed.sources]) == (names, found)
-
-
-def test_hostile_hdf5(tmp_path: Path) -> None:
-    zeros = np.zeros((3, 4, 5), np.uint8)
-    path = h5(tmp_path / "x.h5", images=picture(0, 300, 300), labels=[1, 2])
-    with pytest.raises(PrepError, match="labels has 2 labels, images 300 images"):
-        list_sources(path)
-    for data in (zeros.astype(np.float32), np.zeros((3, 4, 5, 2), np.uint8), np.zeros((3, 0, 5), np.uint8), np.uint8(3), zeros > 0):
-        with pytest.raises(PrepError, match="no dataset of images, only a"):
-            list_sources(h5(tmp_path / "y.h5", a=data))
-    good = h5(tmp_path / "z.h5", images=np.random.default_rng(0).integers(0, 255, (50, 40, 40)).astype(np.uint8)).read_bytes()
-    for wrong in (good[: len(good) // 2], b"", b"\x89HDF\r\n\x1a\n", b"no HDF5" * 99):
-        path.write_bytes(wrong)
-        with pytest.raises(PrepError, match=r"cannot read .*x\.h5"):
-            list_sources(path)
-    with h5py.File(path, "w") as file:
-        file.create_dataset(
-            "images",
-            data=np.random.default_rng(0).integers(0, 255, (8, 40, 40)),
-            dtype=np.uint8,
-            chunks=(1, 40, 40),
-            fletcher32=True,
-        )
-        at = file["images"].id.get_chunk_info(3).byte_offset
-    damaged = bytearray(path.read_bytes())
-    damaged[at + 9] ^= 1
-    path.write_bytes(damaged)
-    summary = prep(path, tmp_path / "o.fds", workers=1)
-    assert summary.kept == 7 and summary.rejected == {"undecodable": 1}
-
-
-@pytest.mark.parametrize(("package", "name"), [("pyarrow", "x.parquet"), ("h5py", "x.h5")])
-def test_without_the_package_the_message_names_the_command(
-    tmp_path: Path, package: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / name).write_bytes(b"")
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setitem(sys.modules, f"{package}.parquet", None)
-    with pytest.raises(MissingExtraError, match=f"pip install {package}"):
-        list_sources(tmp_path / name)
+def test_without_the_package_the_message_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+        list_sources(tmp_path / "x.parquet")

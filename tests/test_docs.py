@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
-ELSEWHERE = {"doctor", "integrations", "remote", "report", "scale"}  # other tests run these pages
+ELSEWHERE = {"doctor", "inputs", "integrations", "remote", "report", "scale"}  # other tests run these pages
 
 
 def _blocks(page: Path) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -332,28 +331,6 @@ def test_wrong_columns_of_a_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": rows_of_images(0, 4), "day": days, "n": ["1"] * 4}), tmp_path / "y.parquet")
     with pytest.raises(PrepError, match=r"x.parquet has n \(int64\), y.parquet has n \(text\); prepare them separately"):
         prep(str(tmp_path / "{x,y}.parquet"), tmp_path / "o.fds", fields="n")
-
-
-def test_datasets_next_to_those_of_an_hdf5(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        group = file.create_group("train")
-        group["images"] = np.random.default_rng(0).integers(0, 256, (6, 8, 9, 3), np.uint8)
-        group["caption"] = [f"ü {k}" for k in range(6)]
-        group["embedding"] = np.arange(18, dtype=np.float16).reshape(6, 3)
-        ids = group.create_dataset("ids", (6,), h5py.vlen_dtype(np.int32))
-        for k in range(6):
-            ids[k] = np.arange(k)
-        group["short"] = np.arange(5)
-    done = prep(tmp_path / "x.h5", tmp_path / "o.fds", fields=("caption", "embedding", "ids"), workers=1)
-    assert "columns: caption (text), embedding (float16[3]), ids (lists of int32)" in done.notes
-    columns = LMDBDataset(done.out).columns
-    assert columns["caption"] == [f"ü {k}" for k in range(6)]
-    assert columns["embedding"].tolist() == np.arange(18).reshape(6, 3).tolist()
-    assert [one.tolist() for one in columns["ids"]] == [list(range(k)) for k in range(6)]
-    with pytest.raises(PrepError, match=r"fields short: .* such a dataset, but of another length than the images"):
-        prep(tmp_path / "x.h5", tmp_path / "p.fds", fields="short")
-    with pytest.raises(PrepError, match=r"fields mood: .* no such dataset next to train/images; it has train/caption"):
-        prep(tmp_path / "x.h5", tmp_path / "p.fds", fields="mood")
 
 
 # -------------------------------------------------------------------------------------------- members and files

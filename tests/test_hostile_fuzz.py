@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import nibabel
 import numpy as np
 import pyarrow as pa
@@ -78,14 +75,8 @@ def _arrow(path: Path, table: Any) -> None:
         writer.write_table(table)
 
 
-def _hdf5(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file["images"], file["labels"] = np.zeros((3, 4, 4), np.uint8), np.arange(3)
-
-
 IMAGES = pa.table({"image": pa.array([{"bytes": png(k, 4, 4)[1], "path": "a.png"} for k in range(3)]), "label": [0, 1, 0]})
 NUMBERS = pa.table({"a": [1, 2, 3], "s": ["x", "y", None], "y": [0.5, 1, 2]})
-BATCH = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1], b"filenames": [b"a", b"b"]}
 LINES = b"".join(b"line %d\n" % k for k in range(50))
 FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "x.tar": (
@@ -94,12 +85,6 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     ),
     "x.parquet": ("images", lambda path: pyarrow.parquet.write_table(IMAGES, path)),
     "x.arrow": ("images", lambda path: _arrow(path, IMAGES)),
-    "x.h5": ("images", _hdf5),
-    "x-images-idx3-ubyte.gz": (
-        "images",
-        lambda path: path.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, 3, 4, 4) + bytes(48))),
-    ),
-    "data_batch_1": ("images", lambda path: path.write_bytes(pickle.dumps(BATCH, 2))),
     "t.parquet": ("table", lambda path: pyarrow.parquet.write_table(NUMBERS, path)),
     "t.arrow": ("table", lambda path: _arrow(path, NUMBERS)),
     "t.csv": ("table", lambda path: path.write_text('a,s,y\n1,"x, y",0.5\n2,"a ""b""",1\n3,,2\n')),

@@ -30,7 +30,7 @@ ARROWS = {
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
     "remote": {"_version", "errors", "machine", "shared_memory", "store", "words"},
-    "sources": {"children", "errors", "options", "remote", "store", "words"},
+    "sources": {"errors", "options", "remote", "store", "words"},
     "prepare": {
         "_version",
         "children",
@@ -163,7 +163,7 @@ ARROWS = {
 }
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "zstandard", "pyarrow"}
-OPTIONAL |= {"h5py", "nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
+OPTIONAL |= {"nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
 OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl", "imagehash"}
 
 

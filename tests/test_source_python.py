@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -18,7 +21,7 @@ from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import whole
-from support import Array, encode, picture
+from support import Array, encode, picture, run
 
 IMAGES = [picture(k, 20 + k, 30) for k in range(5)]
 
@@ -146,3 +149,65 @@ def test_an_image_without_a_label_among_others_is_a_reject(tmp_path: Path) -> No
     pairs: list[tuple[Array, int | None]] = [(image, k or None) for k, image in enumerate(IMAGES)]
     summary = fastdata.prep(pairs, tmp_path / "o.fds", workers=1)
     assert (summary.kept, summary.rejected) == (4, {"no-label": 1})
+
+
+# Packages that read files of their own: the recipes of docs/inputs.md
+
+
+def run_recipe(package: str, folder: Path) -> None:
+    """Run the code of the page that imports a package."""
+    page = Path(__file__).parent.parent / "docs" / "inputs.md"
+    (code,) = (text for text in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S) if f"import {package}" in text)
+    done = run(sys.executable, "-W", "error", "-c", code, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+CIFAR10 = """
+import numpy as np
+from PIL import Image
+
+class datasets:
+    class CIFAR10:
+        classes = ["airplane", "automobile", "bird"]
+
+        def __init__(self, root, train=True, transform=None, target_transform=None, download=False):
+            rng = np.random.default_rng(int(train))
+            self.data, self.targets = rng.integers(0, 256, (9 + train, 32, 32, 3), np.uint8), [k % 2 for k in range(9 + train)]
+
+        def __len__(self):
+            return len(self.data)
+
+        def __getitem__(self, index):
+            return Image.fromarray(self.data[index]), self.targets[index]
+"""
+
+
+def test_a_dataset_of_torchvision(tmp_path: Path) -> None:
+    (tmp_path / "torchvision.py").write_text(CIFAR10)
+    run_recipe("torchvision", tmp_path)
+    for train, split in ((1, "train"), (0, "val")):
+        store = Store(tmp_path / f"cifar10-{split}.fds")
+        equal(whole(store.path), list(np.random.default_rng(train).integers(0, 256, (9 + train, 32, 32, 3), np.uint8)))
+        assert store.samples["label"].tolist() == [k % 2 for k in range(9 + train)] and list(verify(store.path)) == []
+        assert store.manifest.labels.names == ("airplane", "automobile", "bird")
+
+
+def test_an_hdf5_file(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 20, 30, 3), np.uint8)
+    with h5py.File(tmp_path / "pictures.h5", "w") as file:
+        file.create_dataset("images", data=pixels, chunks=(2, 20, 30, 3), compression="gzip")
+        file["labels"], file["names"] = np.arange(7) // 3, [b"rose", b"oak", b"oak", b"fir", b"oak", b"fir", b"rose"]
+    run_recipe("h5py", tmp_path)
+    store = Store(tmp_path / "pictures.fds")
+    equal(whole(store.path), list(pixels))
+    assert store.samples["label"].tolist() == [0, 0, 0, 1, 1, 1, 2] and list(verify(store.path)) == []
+    with h5py.File(tmp_path / "pictures.h5") as file:
+        named = made(file["images"], tmp_path / "named", labels=file["names"].asstr())
+    assert named.manifest.labels.names == ("fir", "oak", "rose") and named.samples["label"].tolist() == [2, 1, 1, 0, 1, 0, 2]
+
+
+def test_a_file_of_another_package_is_refused_with_the_way_to_prepare_it(tmp_path: Path) -> None:
+    (tmp_path / "pictures.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    refused(
+        PrepError, "nor an archive of a known kind; what Python reads as a sequence is prepared by", tmp_path / "pictures.h5", None
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import pickle
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,8 +100,9 @@ def make(work: Path, folder: Path | None, count: int, small: int) -> None:
         tiles = np.concatenate(list(pool.map(lambda k: _tiles(work, k, -(-small // count)), range(count))))
     fastdata.prep(work / "source", work / "photos.fds", quality=QUALITY)
     fastdata.prep(work / "source", work / "raw.fds", size=256, codec="rgb", limit=count // 4)
-    _write_cifar(work / "cifar", tiles[np.random.default_rng(0).permutation(len(tiles))[:small]])
-    fastdata.prep(work / "cifar", work / "small.fds", codec="rgb")
+    tiles = tiles[np.random.default_rng(0).permutation(len(tiles))[:small]]
+    labels = (tiles.mean((1, 2, 3)) * CLASSES / 256).astype(int)  # made up: what the brightness of an image says
+    fastdata.prep(tiles, work / "small.fds", codec="rgb", labels=labels)
     _same_pixels(work)
     about = (
         f"{count:,} images of 500 x 375 pixels and {np.mean(sizes) / 1e3:.0f} kB, regions of {len(photos)} {origin}, mirrored at"
@@ -129,23 +129,14 @@ def _write(work: Path, photos: Sequence[Array], number: int) -> int:
 
 
 def _tiles(work: Path, number: int, count: int) -> Array:
-    """Squares of one image, 64 to 256 pixels wide, as CIFAR stores them: uint8 [count, 3072], planes of red, green and blue."""
+    """Squares of one image, 64 to 256 pixels wide, of the size of CIFAR's: uint8 [count, 32, 32, 3]."""
     image: Any = cv2.imread(str(work / f"files/{number:06d}.jpg"), cv2.IMREAD_COLOR_RGB)
-    rng, out = np.random.default_rng([1, number]), np.empty((count, 3, 32, 32), np.uint8)
+    rng, out = np.random.default_rng([1, number]), np.empty((count, 32, 32, 3), np.uint8)
     for k in range(count):
         side = int(rng.integers(64, 257))
         top, left = (int(rng.integers(n - side + 1)) for n in image.shape[:2])
-        out[k] = cv2.resize(image[top : top + side, left : left + side], (32, 32), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
-    return out.reshape(count, -1)
-
-
-def _write_cifar(folder: Path, tiles: Array) -> None:
-    """Files as CIFAR-10's, whose classes are made up: what the brightness of an image says."""
-    folder.mkdir()
-    labels = (tiles.mean(1) * CLASSES / 256).astype(int)
-    for number, part in enumerate(np.array_split(np.arange(len(tiles)), 5), 1):
-        batch = {b"data": tiles[part], b"labels": labels[part].tolist()}
-        (folder / f"data_batch_{number}").write_bytes(pickle.dumps(batch, protocol=2))
+        out[k] = cv2.resize(image[top : top + side, left : left + side], (32, 32), interpolation=cv2.INTER_AREA)
+    return out
 
 
 def _same_pixels(work: Path) -> None:

@@ -34,9 +34,9 @@ TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", RU
 HELP_FOR = "fastdata.help-for"
 SOURCES = (
     "SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or "
-    "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders, idx, "
-    "CIFAR's batches, HDF5 (file.h5::dataset), LMDB. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, "
-    ".parquet, also .gz or .zst. With --target, a table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI."
+    "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders. "
+    "Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. With --target, a "
+    "table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI."
 )
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
 

@@ -11,7 +11,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -470,8 +469,7 @@ def fewest(shards: list[int], room: int, held: int) -> int:
 def test_the_least_cache_fetches_little_more_than_it_must(tmp_path: Path) -> None:
     """Shards of 93 and 94 samples, which do not divide the lanes: nearly each lane begins and ends inside of a shard. Needless
     fetches show in the third epoch."""
-    images = tmp_path / "images-idx3-ubyte"
-    images.write_bytes(struct.pack(">4i", 0x803, 12_000, 8, 8) + bytes(12_000 * 64))
+    images = np.zeros((12_000, 8, 8), np.uint8)
     out = fastdata.prep(images, tmp_path / "x.fds", codec="rgb", workers=1, shard_samples=94).out
     fastdata.publish(out, f"file://{tmp_path}/served/x.fds")
     manifest = read_manifest(out)

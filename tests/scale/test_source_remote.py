@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-import lmdb
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -151,22 +150,6 @@ def arrow(root: Path) -> tuple[str, dict[str, Any]]:
     return "x.arrow", {}
 
 
-def idx(root: Path) -> tuple[str, dict[str, Any]]:
-    pixels = np.arange(5 * 8 * 8, dtype=np.uint8)
-    shape = b"".join(k.to_bytes(4, "big") for k in (5, 8, 8))
-    (root / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + shape + pixels.tobytes())
-    (root / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1]) + (5).to_bytes(4, "big") + bytes(range(5)))
-    return "train-images-idx3-ubyte", {}
-
-
-def keys(root: Path) -> tuple[str, dict[str, Any]]:
-    """An LMDB with a file for each key."""
-    with lmdb.open(str(root / "in"), map_size=1 << 20) as env, env.begin(write=True) as txn:
-        for k in range(5):
-            txn.put(b"%d.jpg" % k, encode(picture(k, 30, 40)))
-    return "in", {}
-
-
 def text(root: Path) -> tuple[str, dict[str, Any]]:
     texts = corpora.sentences(60)
     (root / "in/deep").mkdir(parents=True)
@@ -201,7 +184,7 @@ def arrays(root: Path) -> tuple[str, dict[str, Any]]:
 
 
 KINDS: list[Callable[[Path], tuple[str, dict[str, Any]]]] = [
-    classes, flat, masks, several, path_table, jsonl, coco, yolo, tars, parquet, arrow, idx, keys, text, tokens, table, arrays
+    classes, flat, masks, several, path_table, jsonl, coco, yolo, tars, parquet, arrow, text, tokens, table, arrays
 ]  # fmt: skip
 PLACES = ("labels", "masks", "root", "coco", "yolo")  # options that name files
 

@@ -50,9 +50,8 @@ def prep(
     Args:
         source: the inputs.
             Images: a folder (one folder per class, or flat); a table of paths and labels; archives (WebDataset tars, Parquet,
-            .arrow, idx, CIFAR's batches, HDF5 as "file.h5::dataset", LMDB), several as "shards-{000..099}.tar"; or a Python
-            sequence of arrays (uint8 or uint16, [H, W] or [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a
-            torchvision dataset.
+            .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence of arrays (uint8 or uint16, [H, W] or
+            [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a torchvision dataset.
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
             also as .gz or .zst.

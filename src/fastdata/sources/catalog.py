@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, RemotePath, join, to_path
-from fastdata.sources import arrow, cifar, given, hdf5, idx, lmdb_source, parquet, streamed, tar
+from fastdata.sources import arrow, given, parquet, streamed, tar
 from fastdata.sources.archive import Folder, Kind, Selection
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.options import NO_LABELS, StrPath
@@ -16,17 +16,7 @@ from fastdata.sources.patterns import expand, locate, split_key
 
 __all__ = ["KINDS", "kind_of", "list_archives", "read_source"]
 
-KINDS: tuple[Kind, ...] = (
-    tar.KIND,
-    parquet.KIND,
-    arrow.KIND,
-    given.KIND,
-    idx.KIND,
-    cifar.KIND,
-    hdf5.KIND,
-    streamed.KIND,
-    lmdb_source.KIND,
-)
+KINDS: tuple[Kind, ...] = (tar.KIND, parquet.KIND, arrow.KIND, given.KIND, streamed.KIND)
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -86,8 +76,8 @@ def _kind(files: list[AnyPath]) -> Kind | None:
     kinds = [next((kind for kind in KINDS if kind.takes(path)), None) for path in files]
     if None in kinds:
         raise PrepError(
-            f"{files[kinds.index(None)]} is not a known archive: several files at once may be .tar, .parquet, .arrow, idx, "
-            "CIFAR or HDF5; for images give their folder, or a .csv file of paths"
+            f"{files[kinds.index(None)]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for images "
+            "give their folder, or a .csv file of paths"
         )
     if len(set(kinds)) > 1:
         names = " and ".join(sorted({kind.name for kind in kinds if kind}))

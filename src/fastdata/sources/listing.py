@@ -61,7 +61,8 @@ def list_sources(
     elif path.is_dir():
         inputs = list_folder(path)
     else:
-        what = "is neither a folder nor a table of paths, nor an archive of a known kind" if path.exists() else "does not exist"
+        unknown = "is neither a folder nor a table of paths, nor an archive of a known kind"
+        what = f"{unknown}; what Python reads as a sequence is prepared by fastdata.prep" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}{no_folders(path)}{_text_hint([path.suffix.lower()])}")
     inputs = labelled(inputs, path, options, named)
     if options.labels is not None:

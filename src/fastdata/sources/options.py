@@ -29,7 +29,7 @@ class LabelOptions:
         r"Take the class from each path: the one group of this, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
     )
     label_column: tuple[str, ...] = option(
-        "The column of a CSV, Parquet or HDF5 that holds labels; none: no labels. May repeat.",
+        "The column of a CSV or Parquet that holds labels; none: no labels. May repeat.",
         (),
         several=True,
         metavar="COLUMN",

@@ -31,8 +31,8 @@ PROBES = 32  # files that are read to infer a type
 TEXTS = ("txt", "text", "caption", "transcript")
 NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id", "score")  # as in the package webdataset: whole numbers, or text
 HELP = (
-    "give columns of a table of paths (.csv, .tsv, .jsonl, .parquet), which is SOURCE or --labels, or of a Parquet, Arrow or HDF5 "
-    "file that holds the images, as NAME; and files next to the images, or members of a tar, as NAME=ENDING, such as caption=txt"
+    "give columns of a table of paths (.csv, .tsv, .jsonl, .parquet), which is SOURCE or --labels, or of a Parquet or Arrow file "
+    "that holds the images, as NAME; and files next to the images, or members of a tar, as NAME=ENDING, such as caption=txt"
 )
 
 

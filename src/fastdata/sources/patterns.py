@@ -1,4 +1,4 @@
-"""Parse SOURCE as it is typed: a path, or `shards-{000..099}.tar`, `part-*.parquet`, `file.h5::images`."""
+"""Parse SOURCE as it is typed: a path, or `shards-{000..099}.tar`, `part-*.parquet`, `file.parquet::image`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["expand", "locate", "split_key"]
 MOST_FILES = 1_000_000
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 SPECIAL = re.compile(r"[*?\[]|" + BRACES.pattern)
-KEYED = re.compile(r"(.+\.(?:h5|hdf5|hdf|he5|parquet|arrow))::(.+)", re.IGNORECASE | re.DOTALL)
+KEYED = re.compile(r"(.+\.(?:parquet|arrow))::(.+)", re.IGNORECASE | re.DOTALL)
 
 
 def split_key(source: StrPath) -> tuple[AnyPath, str]:

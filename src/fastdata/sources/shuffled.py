@@ -14,7 +14,6 @@ from fastdata.sources.packed import PackedInputs
 __all__ = ["UnpackedWholeError", "shuffled"]
 
 SEED = 0  # it determines the bytes of a store, so it must never change
-UNPACKED_WHOLE = ("parquet", "cifar")  # kinds of archives that are unpacked a row group or a batch at a time
 
 
 class UnpackedWholeError(PrepError):
@@ -37,11 +36,7 @@ def shuffled(sources: PackedInputs[Any], *, remote: bool = False) -> PackedInput
     for source in sources:
         if remote and source.place:
             raise UnpackedWholeError(f"{source.place[1]} is in object storage, and would be fetched whole for each input")
-        if isinstance(source, Source) and source.place and _is_unpacked(source):
+        if isinstance(source, Source) and source.place and source.place[0] == "parquet":
             raise UnpackedWholeError(f"{source.place[1]} is unpacked in large pieces, and would be so once for each input")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources)))
     return PackedInputs(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
-
-
-def _is_unpacked(source: Source) -> bool:
-    return source.place[0] in UNPACKED_WHOLE or str(source.place[1]).endswith(".gz")
