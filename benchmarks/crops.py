@@ -27,9 +27,7 @@ from fastdata.images.form import PixelFormat
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg import encode_jpeg
 from fastdata.images.jpeg_cut import cut_jpeg
-from fastdata.images.jpeg_planes import encode_jpeg_planes
-from fastdata.images.pixels import Window, decode_window, encode_record
-from fastdata.images.planes import split_planes
+from fastdata.images.pixels import Window, decode_window
 from fastdata.images.resample import resample
 from fastdata.images.resize import resize, target_shape
 from fastdata.images.view import View
@@ -37,7 +35,7 @@ from fastdata.images.view import View
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SIDE = 224
-RGB, PLANES = PixelFormat("jpeg", 3, "uint8"), PixelFormat("jpeg-yuv420", 3, "uint8")
+RGB = PixelFormat("jpeg", 3, "uint8")
 PLAIN = [cv2.IMWRITE_JPEG_QUALITY, 90, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
 FACTORS = (1.3, 2, 3, 4, 6, 8, 12, 16)
 _memory: Array = np.empty(1 << 24, np.uint8)
@@ -78,7 +76,6 @@ def steps(records: list[bytes], seed: int = 0) -> None:
         decode_the_cut=lambda k: decode_window(records[k], RGB, *sizes[k].tolist(), Window(*boxes[k]), scratch),
     )
     together(records, sizes, boxes)
-    together([encode_jpeg_planes(image) for image in pixels], sizes + sizes % 2, boxes, planes=True)
     line(
         "cuts that end at a 16th pixel, decoded",
         narrow,
@@ -109,22 +106,6 @@ def steps(records: list[bytes], seed: int = 0) -> None:
             bilinear=lambda k: resample(pixels[k], boxes[k], out, antialias=False),
             OpenCV_area=lambda k: cv2.resize(view(k), (SIDE, SIDE), dst=out, interpolation=cv2.INTER_AREA),
         )
-    planes = [split_planes(encode_record(image, "yuv420"), *(side + side % 2 for side in image.shape[:2])) for image in pixels]
-    even = [tuple(max(side - side % 2, least) for side, least in zip(box, (0, 0, 2, 2), strict=True)) for box in boxes]
-    luma, chroma = np.empty((SIDE, SIDE, 1), np.uint8), np.empty((SIDE // 2, SIDE // 2, 2), np.uint8)
-
-    def interpolated(k: int) -> None:
-        top, left, h, w = even[k]
-        part = torch.from_numpy(planes[k].luma[top : top + h, left : left + w, 0].copy())[None, None]
-        torch.nn.functional.interpolate(part, (SIDE, SIDE), mode="bilinear", antialias=True)
-
-    line(
-        "planes of boxes that shrink",
-        shrinking,
-        luma=lambda k: resample(planes[k].luma, even[k], luma, antialias=True),
-        luma_by_torch_alone=interpolated,
-        colours=lambda k: resample(planes[k].chroma, tuple(side / 2 for side in even[k]), chroma, antialias=True),
-    )
     images = torch.from_numpy(batch).permute(0, 3, 1, 2)
     line(
         "a flip",
@@ -134,31 +115,28 @@ def steps(records: list[bytes], seed: int = 0) -> None:
     )
 
 
-def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]], *, planes: bool = False) -> None:
+def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]]) -> None:
     """Decoding in batches of 64, which are drawn anew from the photos: one box after another, or boxes of equal width at once."""
-    form = PLANES if planes else RGB
     rng, windows, views = np.random.default_rng(0), [Window(*box) for box in boxes], [memoryview(record) for record in records]
     batches = [rng.integers(0, len(records), 64).tolist() for _ in range(32)]
     shapes = [tuple(size) for size in sizes.tolist()]
 
     def alone(batch: list[int]) -> None:
         for k in batch:
-            decode_window(views[k], form, *shapes[k], windows[k], scratch)
+            decode_window(views[k], RGB, *shapes[k], windows[k], scratch)
 
     def in_batches(batch: list[int]) -> int:
         chosen = ([of[k] for k in batch] for of in (views, shapes, windows))
-        together, rest = jpeg_batches(*chosen, planes=planes)
+        together, rest = jpeg_batches(*chosen)
         for each in together:
-            each.decode(gray=planes, scratch=scratch)
+            each.decode(gray=False, scratch=scratch)
         alone([batch[k] for k in rest])
         return len(together) + len(rest)
 
     times = rates({"alone": alone, "together": in_batches}, batches)
     each = statistics.mean(64 / in_batches(batch) for batch in batches)
     print(
-        f"  cut and decoded{' to planes' * planes}: "
-        + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items())
-        + f" us; {each:.1f} together"
+        "  cut and decoded: " + ", ".join(f"{name} {1e3 * ms / 64:.1f}" for name, ms in times.items()) + f" us; {each:.1f} together"
     )
 
 
@@ -206,7 +184,7 @@ def _error(record: bytes, factor: float, antialias: bool) -> tuple[float, float,
     view = View(Resize(shape, antialias=antialias))
     (sample,) = view.plan(np.zeros((2, 1)), np.array([height]), np.array([width]))
     out: Array = np.empty((*shape, 3), np.uint8)
-    view.render(sample, decode_window(record, RGB, height, width, sample.window, scratch)[0], out)
+    view.render(sample, decode_window(record, RGB, height, width, sample.window, scratch), out)
     whole = Image.fromarray(simplejpeg.decode_jpeg(record))
     apart = np.abs(out.astype(float) - np.asarray(whole.resize(shape[::-1], Image.Resampling.BILINEAR)))
     return float(apart.mean()), float(apart.max()), sample.window.shrink

@@ -41,8 +41,6 @@ def test_torch_unless_asked_otherwise():
 def test_datasets_that_dali_does_not_take():
     cases = (
         (LMDBDataset(store()), "not held as JPEGs"),
-        (LMDBDataset(store("yuv420")), "not held as JPEGs"),
-        (LMDBDataset(store("jpeg-yuv420")), "not held as JPEGs of pixels, but as planes"),
         (RAMDataset(store("jpeg"), decoded=True), "not held as JPEGs"),
         (photos(transform=np.flipud), "has a transform"),
         ([1, 2, 3], "a list has no images"),

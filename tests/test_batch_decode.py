@@ -14,7 +14,7 @@ from fastdata.errors import CodecError, FormatError
 from fastdata.images import batch_decode
 from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
-from fastdata.images.pixels import Window, encode_record
+from fastdata.images.pixels import Window
 from stores import square, store
 from support import Array, images_of, picture
 
@@ -89,12 +89,6 @@ def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest
     shrunk = *INSIDE[:4], 4
     assert _decoded([shrunk] * 32, False, False)[2] == 1, "pixels are counted after decoding"
     assert _decoded([shrunk] * 33, False, False)[2] == 2
-
-
-def test_each_plane_has_its_batch() -> None:
-    records = [memoryview(encode_record(picture(k, 64, 64), "jpeg-yuv420")) for k in range(3)]
-    batches, alone = jpeg_batches(records, [(64, 64)] * 3, [Window(16, 16, 24, 24)] * 3, planes=True)
-    assert not alone and [(batch.plane, batch.places) for batch in batches] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
 
 
 def test_no_batch_is_higher_than_a_jpeg_can_be() -> None:

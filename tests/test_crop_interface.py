@@ -153,12 +153,6 @@ def test_shapes_may_depend_on_the_image():
         assert {tuple(batch[0].shape[1:]) for batch in loader} == {(3, *sides[0])}
 
 
-def test_planes_of_a_crop_of_ones_own():
-    dataset = LMDBDataset(square("yuv420"), crop=Corner(10))
-    (boxes, _) = dataset.draw(np.arange(20), seed=2, epoch=1)
-    assert not (boxes % 2).any() and read(dataset)[0].shape == (20, 15, 10, 1)
-
-
 class Wrong(Crop):
     box = 0, 0, 10, 10
 

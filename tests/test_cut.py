@@ -102,7 +102,7 @@ def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int,
     image, _, quality, _, (top, left, height, width) = case
     form = PixelFormat("jpeg", 1 if image.ndim == 2 else 3, "uint8")
     data = encode_record(image, "jpeg", quality=quality)
-    (region,) = decode_window(data, form, *image.shape[:2], Window(top, left, height, width, shrink, fast), _fresh)
+    region = decode_window(data, form, *image.shape[:2], Window(top, left, height, width, shrink, fast), _fresh)
     assert region.shrink == shrink or region.pixels.shape[0] <= 8
     times = region.shrink
     sides = tuple(-(-side // times) for side in image.shape[:2])
@@ -228,7 +228,7 @@ def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> No
     form, memory = PixelFormat("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
     for data in (plain, wrong_count, wrong_sum):
         assert cut_jpeg(data, 1, 2, 30, 40) is None
-        (region,) = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
+        region = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
         assert (region.top, region.left) == (0, 0)
         np.testing.assert_array_equal(region.pixels[:, :, :3], _pillow(data))
 
@@ -274,7 +274,7 @@ def test_a_damaged_header_is_a_codec_error_or_harmless(at: int, value: int) -> N
     form, data = PixelFormat("jpeg", 3, "uint8"), bytearray(HEALTHY)
     data[at if at >= 0 else data.index(b"\xff\xc0") + 11] = value  # the sampling factors, for one
     try:
-        (region,) = decode_window(bytes(data), form, 70, 90, Window(1, 2, 30, 40), _fresh)
+        region = decode_window(bytes(data), form, 70, 90, Window(1, 2, 30, 40), _fresh)
     except CodecError:
         return
     assert region.pixels.dtype == np.uint8

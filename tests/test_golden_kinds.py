@@ -1,4 +1,4 @@
-"""Stores of every kind and codec have the bytes that version 0.1 gave them, and of jpeg-yuv420 those of its first version.
+"""Stores of every kind and codec have the bytes that version 0.1 gave them.
 
 `python tests/test_golden_kinds.py FOLDER` with that version made the sums.
 """
@@ -21,9 +21,7 @@ import fastdata
 SUMS = Path(__file__).parent / "data/golden_kinds.json"
 IMAGES, PAIRS, TEXT, ARRAYS, TABLE = "images", "pairs/images", "text", "arrays", "t.csv"
 STORES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{
-        codec: (IMAGES, {"size": (64, 32), "codec": codec}) for codec in ("jpeg", "jpeg-yuv420", "original", "rgb", "png", "yuv420")
-    },
+    **{codec: (IMAGES, {"size": (64, 32), "codec": codec}) for codec in ("jpeg", "original", "rgb", "png")},
     "gray16": (IMAGES, {"bits": 16, "codec": "png", "gray": True, "resize": "long", "size": 150, "upscale": True}),
     "square": (IMAGES, {"size": 40, "resize": "crop", "limit": 7, "quality": 80, "background": (9, 8, 7)}),
     "regex": (IMAGES, {"codec": "rgb", "label_from": r"([0-4])\."}),
@@ -34,7 +32,7 @@ STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "classes": (TABLE, {"target": "name"}),
     "floats": (TABLE, {"target": ["x", "y"], "category": "name"}),
 }
-ROUNDED = {"rgb", "png", "yuv420", "gray16", "square"}  # show how OpenCV rounds when it resizes, which the processor decides
+ROUNDED = {"rgb", "png", "gray16", "square"}  # show how OpenCV rounds when it resizes, which the processor decides
 X86 = platform.machine() == "x86_64" and cv2.checkHardwareSupport(11)  # with AVX2
 
 

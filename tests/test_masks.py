@@ -24,7 +24,6 @@ from fastdata import (
     Loader,
     MaskDataset,
     PrepError,
-    RAMDataset,
     RandomCrop,
     RandomResizedCrop,
     Resize,
@@ -211,72 +210,6 @@ def test_masks_are_cut_and_flipped_with_their_images(crop, ignore):
         inside = masks[0] != (255 if ignore is None else ignore)
         steepest = max(box[2] / shape[0], 1) + max(box[3] / shape[1], 1)
         assert np.abs(images[0, :, :, 0].astype(int) - masks[0])[inside].max(initial=0) <= steepest
-
-
-PLANE_CROPS = st.one_of(
-    st.none(),
-    st.builds(CenterCrop, st.sampled_from([2, 40, (76, 90)])),
-    st.builds(RandomCrop, st.sampled_from([6, 48, (50, 62)]), padding=st.sampled_from([40, 61])),
-    st.builds(RandomResizedCrop, st.sampled_from([24, (90, 32)]), antialias=st.booleans()),
-    st.just(Resize((48, 40))),
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    codec=st.sampled_from(["yuv420", "jpeg-yuv420"]),
-    crop=PLANE_CROPS,
-    flips=st.tuples(st.sampled_from([0, 0.5, 1]), st.sampled_from([0, 0.4])),
-    place=st.integers(0, COUNT - 1),
-    seed=st.integers(0, 99),
-    rgb=st.booleans(),
-)
-def test_masks_follow_images_in_planes(codec, crop, flips, place, seed, rgb):
-    """Both have even sides, and random boxes that are resized lie on the grid of the colours."""
-    store = masked(codec=codec, gray=False, quality=100)
-    dataset = MaskDataset(store, crop=crop, hflip=flips[0], vflip=flips[1], rgb=rgb)
-    with Image.open(pairs() / f"masks/{place:02d}_mask.png") as image:
-        whole = np.asarray(image)
-    whole = np.pad(whole, [(0, side % 2) for side in whole.shape], "edge")
-    u = uniforms(seed, 3, np.array([place]), 24)
-    box, shape = (0, 0, *whole.shape), whole.shape
-    if crop is not None:
-        boxes = crop.boxes(u[2 : 2 + crop.draws], *np.array([whole.shape]).T)
-        if isinstance(crop, RandomResizedCrop):
-            boxes = np.maximum(boxes // 2 * 2, (0, 0, 2, 2))
-        (box,), (shape,) = boxes.tolist(), crop.shapes(boxes)
-    images, masks = dataset.read_batch([place], seed=seed, epoch=3)
-    turned = masks[0][:: -1 if u[1, 0] < flips[1] else 1, :: -1 if u[0, 0] < flips[0] else 1]
-    assert turned.shape == shape and np.logical_or.reduce([turned == want for want in nearest(whole, box, shape, 255)]).all()
-    luma = images[0, : shape[0], :, 0]
-    inside = masks[0] != 255
-    steepest = max(box[2] / shape[0], 1) + max(box[3] / shape[1], 1) + (0 if codec == "yuv420" else 4)
-    assert np.abs(luma.astype(int) - masks[0])[inside].max(initial=0) <= steepest + 2 * rgb
-    alone = RAMDataset(store, masks=False, crop=crop, hflip=flips[0], vflip=flips[1], rgb=rgb)
-    np.testing.assert_array_equal(alone.read_batch([place], seed=seed, epoch=3)[0], images)
-
-
-@pytest.mark.parametrize("options", [{"size": 33}, {"size": 33, "resize": "crop"}, {"size": 50, "resize": "long"}], ids=str)
-def test_masks_of_planes_are_those_of_pixels_with_an_odd_end_repeated(options):
-    plain, *others = (MaskDataset(masked(codec=codec, gray=False, **options)) for codec in ("rgb", "yuv420", "jpeg-yuv420"))
-    for dataset in others:
-        for k in range(COUNT):
-            mask = plain[k][1].numpy()
-            want = np.pad(mask, [(0, side % 2) for side in mask.shape], "edge")
-            np.testing.assert_array_equal(dataset[k][1].numpy(), want)
-            assert dataset[k][0].shape == (1, want.shape[0] * 3 // 2, want.shape[1])
-        assert dataset.class_pixels == plain.class_pixels
-
-
-def test_loaders_and_memory_give_the_masks_of_planes():
-    options = {"crop": RandomResizedCrop(24), "hflip": 0.5}
-    store = masked(codec="jpeg-yuv420", gray=False)
-    images, masks = MaskDataset(store, **options).read_batch(range(COUNT), seed=2, epoch=0)
-    for dataset in (MaskDataset(store, **options), RAMDataset(store, **options), RAMDataset(store, **options, decoded=True)):
-        with Loader(dataset, COUNT, num_workers=1, seed=2) as loader:
-            found = next(iter(loader))
-        np.testing.assert_array_equal(found[0].permute(0, 2, 3, 1), images)
-        np.testing.assert_array_equal(found[1], masks)
 
 
 @pytest.mark.parametrize(

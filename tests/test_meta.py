@@ -80,8 +80,6 @@ for dtype in (torch.float32, torch.bfloat16):
             for last in (False, True)[: 1 + (len(shape) == 4)]:
                 inputs = (images(kind, *shape, last=last),)
                 CASES[f"{kind} {shape} {last} to {dtype}"] = GPUNormalize(*RGB, dtype=dtype), inputs
-    for planes in ((1, 9, 8), (2, 1, 9, 8)):
-        CASES[f"planes {planes} to {dtype}"] = GPUNormalize(*RGB, dtype=dtype, yuv420=True), (images(torch.uint8, *planes),)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -24,7 +24,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"label_from": "x"}, "{label_from} 'x' has 0 groups"),
     ({"limit": 0}, "{limit} is 0, but must be positive"),
     ({"workers": 0}, "{workers} is 0, but must be positive"),
-    ({"codec": "yuv420", "gray": True}, "{codec} yuv420 holds colours in 8 bits"),
     ({"split": "val"}, "{split} val is about a table of paths"),
 ]
 

@@ -184,7 +184,6 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "floats": lambda: plain(lambda: LMDBDataset(stores.floats(), crop=CenterCrop(9)).subset([*range(6)] * 3)),
     "unlabelled": lambda: plain(lambda: LMDBDataset(stores.unlabelled(), crop=CenterCrop(30))),
     "16 bits": lambda: images(lambda: LMDBDataset(stores.deep(), crop=RandomCrop(12)).subset([*range(6)] * 3)),
-    "planes": lambda: images(lambda: LMDBDataset(stores.store("yuv420"), crop=RandomResizedCrop((24, 32)), hflip=0.5)),
     "square": lambda: images(
         lambda: LMDBDataset(stores.square(), crop=RandomCrop(32, padding=4), hflip=0.5), engines=("resident",)
     ),

@@ -261,6 +261,6 @@ def test_the_crop_of_a_held_image_leaves_it_as_it_is():
     assert dataset[0][0].sum() == 0
     np.testing.assert_array_equal(memory_of(dataset), before)
     images = images_of(LMDBDataset(store()))
-    raw = images.decode(0, images.get(0), Window(0, 0, 1, 1), lambda n: np.empty(n, np.uint8))[0].pixels
+    raw = images.decode(0, images.get(0), Window(0, 0, 1, 1), lambda n: np.empty(n, np.uint8)).pixels
     with pytest.raises(ValueError, match="read-only"):
         raw[0] = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from dataclasses import replace
 from functools import cache, partial
 
 import cv2
@@ -57,7 +56,7 @@ def deep():
 
 
 @cache
-def masked(bits, codec="rgb"):
+def masked(bits):
     """A store of images of one size with masks."""
     root, out = folder(), folder() / "masked.fds"
     for k in range(7):
@@ -67,7 +66,7 @@ def masked(bits, codec="rgb"):
         ):
             (root / name).mkdir(exist_ok=True)
             (root / name / f"{k}.png").write_bytes(pixels)
-    fastdata.prep(root / "images", out, masks=root / "masks", mask_bits=bits, codec=codec, workers=1)
+    fastdata.prep(root / "images", out, masks=root / "masks", mask_bits=bits, codec="rgb", workers=1)
     return out
 
 
@@ -80,12 +79,7 @@ DATASETS = {
     "wide masks": lambda **view: RAMDataset(masked(16), ignore_index=777, **view),
     "subset": lambda **view: LMDBDataset(square(), **view).subset([5, 3, 5, 20, 41, 3, 0]),
     "joined": lambda **view: LMDBDataset(square(), **view).split(0.3, seed=1)[0] + LMDBDataset(square("jpeg"), **view),
-    "planes": lambda **view: LMDBDataset(square("yuv420"), **view),
-    "planes of JPEG": lambda **view: RAMDataset(square("jpeg-yuv420"), **view),
-    "planes as RGB": lambda **view: LMDBDataset(square("jpeg-yuv420"), rgb=True, **view),
-    "planes, masks": lambda **view: MaskDataset(masked(8, "jpeg-yuv420"), **view),
 }
-PLANES = [name for name in DATASETS if name.startswith("planes")]
 
 
 def equal(ordinary, staying, device="cpu"):
@@ -118,13 +112,6 @@ crops = st.one_of(
 )
 
 
-def fitting(name, crop, device):
-    """The crop, with even sides where images are planes."""
-    if name == "planes as RGB" and device != "cpu" and isinstance(crop, RandomCrop):
-        return CenterCrop(20)
-    return crop if crop is None or name not in PLANES else replace(crop, size=tuple(side + side % 2 for side in crop.sides(2)))
-
-
 @pytest.mark.slow
 @on_each_device
 @settings(max_examples=80, deadline=None)
@@ -142,29 +129,12 @@ def fitting(name, crop, device):
 )
 def test_batches_are_those_of_the_ordinary_loader(device, name, crop, hflip, vflip, seed, epoch, batch, rank, shuffle, drop_last):
     plain = DATASETS[name](hflip=hflip, vflip=vflip)
-    cut = plain.with_crop(fitting(name, crop, device), hflip=hflip, vflip=vflip)
+    cut = plain.with_crop(crop, hflip=hflip, vflip=vflip)
     if len(plain) < batch * rank[1]:
         cut, drop_last = plain, False
     with contextlib.suppress(LoaderError):  # a box that is larger than the padded image: either says so
         options = {"seed": seed, "rank": rank[0], "world_size": rank[1], "shuffle": shuffle, "drop_last": drop_last}
         passes(cut, device, batch_size=batch, skip=epoch, **options)
-
-
-@on_each_device
-@pytest.mark.parametrize("name", PLANES)
-@pytest.mark.parametrize("crop", [CenterCrop(22), CenterCrop(46), RandomCrop(14), RandomCrop((22, 6), padding=11), Resize(18)])
-def test_cut_planes_are_those_of_the_ordinary_loader(name, crop, device):
-    passes(DATASETS[name](crop=fitting(name, crop, device), hflip=0.5, vflip=0.5), device, batch_size=5)
-
-
-def test_halves_are_rounded_as_opencv_rounds_them():
-    a, b = np.indices((256, 256), np.uint8)
-    stack = Stack(2, (256, 256, 1), torch.uint8, None, torch.device("cpu"))
-    stack.put(0, torch.from_numpy(np.stack([a, b])[..., None]))
-    columns = torch.arange(256)[None]
-    rows = 256 * columns  # those of the first image; those of the second come after 256 of them
-    found = stack.cut_between(rows, columns, rows + 256 * 256, columns)
-    np.testing.assert_array_equal(found[0, :, :, 0], cv2.addWeighted(a, 0.5, b, 0.5, 0))
 
 
 def test_a_box_that_does_not_fit_is_refused_as_ever():
@@ -284,10 +254,6 @@ def loader(dataset, **options):
         (
             lambda: loader(LMDBDataset(store())),
             r"images of one size, .* x .*, \.\.\.: prepare with --resize crop --upscale,",
-        ),
-        (
-            lambda: loader(LMDBDataset(square("yuv420"), crop=RandomCrop(16), rgb=True), resident="meta"),
-            r"RGB of randomly cut planes on the CPU only, and is .meta.: .*GPUNormalize\(yuv420=True\)",
         ),
         (lambda: loader(TensorDataset(torch.arange(9))), "this is a TensorDataset: leave resident out"),
         (lambda: loader(LMDBDataset(square()), device="meta"), "resident is 'cpu' and device 'meta'"),

@@ -271,9 +271,8 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
         (["left=left", "ri-ght=right"], "names have letters, digits and _"),
         (["left=left", "mask=right"], "mask is the name of masks"),
         (["left=left", "left=right"], "two images are called left"),
-        (["left=left", "right=right:pgn"], "'pgn' is none of jpeg, jpeg-yuv420, original, rgb, png, yuv420, 8, 16, gray"),
+        (["left=left", "right=right:pgn"], "'pgn' is none of jpeg, original, rgb, png, 8, 16, gray"),
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png, as in depth=depth:png:16"),
-        (["left=left", "right=right:yuv420:gray"], "yuv420 holds colours in 8 bits: give rgb or png for 16 bits"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, neither in SOURCE"),
         (["left=lfet", "right=rihgt"], "there is no folder lfet"),
         (["left=left", "right=left"], "lies in .*left, that of left; give two"),
@@ -441,40 +440,6 @@ def test_one_box_and_flip_for_all_images(crop: Any, hflip: float, vflip: float, 
             found = batch[0][name][place].permute(1, 2, 0).to(torch.int64).numpy()
             want = cut(alone(exported(), name, k), boxes[place], found.shape[:2], flips[place])
             np.testing.assert_allclose(found, want, atol=0 if not crop.resizes else 2)
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    images=st.sampled_from(
-        [
-            ("left=left:jpeg-yuv420", "right=right:rgb", "depth=depth:png:16:gray"),
-            ("right=right:rgb", "left=left:yuv420", "depth=depth:png:16:gray"),
-        ]
-    ),
-    crop=st.sampled_from(
-        [RandomCrop(50), RandomCrop(90, padding=30), CenterCrop(56), RandomResizedCrop((40, 32)), Resize((30, 44))],
-    ),
-    seed=st.integers(0, 1 << 40),
-    rgb=st.booleans(),
-)
-def test_planes_go_with_other_images(images: tuple[str, ...], crop: Any, seed: int, rgb: bool) -> None:
-    """All have even sides, and one box, which lies on the grid of the colours if it is random and resized."""
-    dataset = LMDBDataset(store(*images, quality=100), crop=crop, hflip=0.5, rgb=rgb)
-    rows = np.arange(COUNT)
-    found, _ = dataset.read_batch(rows, seed=seed, epoch=0)
-    boxes, flips = dataset.draw(rows, seed=seed, epoch=0)
-    assert not (boxes % 2).any() or not isinstance(crop, RandomResizedCrop)
-    for place, k in enumerate(order()):
-        for name in ("right", "depth"):
-            image = pixels(name, k).reshape(*SHAPES[k % 3], -1)
-            image = np.pad(image, [(0, side % 2) for side in image.shape[:2]] + [(0, 0)], "edge")
-            want = cut(image, boxes[place], crop.sides(2), flips[place])
-            np.testing.assert_allclose(found[name][place], want, atol=0 if not crop.resizes else 2)
-    left, _ = LMDBDataset(store(*images, quality=100), images="left", crop=crop, hflip=0.5, rgb=rgb).read_batch(
-        rows, seed=seed, epoch=0
-    )
-    np.testing.assert_array_equal(found["left"], left)
-    assert left.shape[1:] == (*crop.sides(2), 3) if rgb else left.shape[3] == 1
 
 
 def test_single_samples_are_dicts_too() -> None:

@@ -109,8 +109,6 @@ MAKERS: dict[str, dict[str, Any]] = {
     "gray": {"gray": True},
     "sixteen bits": {"bits": 16, "codec": "rgb"},
     "no labels": {},
-    "planes": {"codec": "yuv420"},
-    "JPEG in planes": {"codec": "jpeg-yuv420"},
 }
 
 

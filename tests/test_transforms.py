@@ -226,8 +226,6 @@ def test_a_transform_that_can_not_be_is_refused_when_it_is_set():
         next(iter(loader))
     with pytest.raises(ValueError, match="its mask would not follow"):
         MaskDataset(masked()).transform = negative
-    with pytest.raises(ValueError, match="this store emits planes"):
-        LMDBDataset(square("yuv420")).transform = negative
     with pytest.raises(TypeError, match="transform is 3"):
         plain().transform = 3
     others = ArrayDataset(volumes()[0]), TableDataset(table()[0]), TokenDataset(tokens()[0], 8)

@@ -36,12 +36,12 @@ def read(root: Path, *decoders: Any) -> list[dict[str, Any]]:
 # Ours, read by theirs
 
 
-@pytest.mark.parametrize("codec", ["jpeg", "jpeg-yuv420", "rgb", "png", "yuv420"])
+@pytest.mark.parametrize("codec", ["jpeg", "rgb", "png"])
 def test_it_reads_our_images_and_classes(codec: str, tmp_path: Path) -> None:
     made = Store(store(codec))
     export(made.path, tmp_path / "x", size=96, to="webdataset", shard_size=200_000)
     assert len(list((tmp_path / "x").glob("*.tar"))) > 1
-    samples, ending = read(tmp_path / "x", "pil"), "jpg" if codec.startswith("jpeg") else "png"
+    samples, ending = read(tmp_path / "x", "pil"), "jpg" if codec == "jpeg" else "png"
     assert [s["__key__"] for s in samples] == [f"{k:08d}" for k in range(42)]
     assert [set(s) - {"__key__", "__url__", "__local_path__"} for s in samples] == [{ending, "cls"}] * 42
     assert [s["cls"] for s in samples] == made.samples["label"].tolist()

@@ -220,10 +220,6 @@ def check_variant(root: Path, manifest: dict[str, Any], variant: dict[str, Any],
 
 
 def check_record(record: bytes, form: dict[str, Any], size: tuple[int, int]) -> Iterator[str]:
-    if form["codec"] == "yuv420":
-        if size[0] % 2 or size[1] % 2 or len(record) * 2 != size[0] * size[1] * 3:
-            yield f"{len(record)} bytes for planes of {size}"
-        return
     if form["codec"] == "rgb":
         if len(record) != size[0] * size[1] * form["channels"] * np.dtype(form["dtype"]).itemsize:
             yield f"{len(record)} bytes for {size}"
@@ -238,37 +234,6 @@ def check_record(record: bytes, form: dict[str, Any], size: tuple[int, int]) -> 
             yield f"{image.mode}, orientation {image.getexif().get(274)}"
     if form["codec"] == "jpeg":
         yield from check_grid(record, form["channels"], size[1])
-    if form["codec"] == "jpeg-yuv420":
-        yield from check_scans(record, size)
-
-
-def check_scans(record: bytes, size: tuple[int, int]) -> Iterator[str]:
-    heads = [bytes([0xFF, 0xDA, 0, 8, 1, number, 0, 0, 63, 0]) for number in (1, 2, 3)]
-    starts = [record.find(head) for head in heads]
-    if size[0] % 2 or size[1] % 2 or min(starts) < 0 or record.count(b"\xff\xda") != 3:
-        yield f"scans at {starts} for planes of {size}"
-        return
-    index, at = b"", 2
-    while record[at + 1] != 0xDA:
-        length = int.from_bytes(record[at + 2 : at + 4], "big")
-        if record[at + 1] == 0xE9:
-            index += record[at + 18 : at + 2 + length]
-        if record[at + 1] == 0xDD and record[at + 4 : at + 6] != b"\0\4":
-            yield "the restart interval is not 4"
-        at += 2 + length
-    lengths = list(index[4 : 4 + int.from_bytes(index[:4], "little")])
-    for k in range(4 + len(lengths), len(index), 6):
-        lengths[int.from_bytes(index[k : k + 4], "little")] += int.from_bytes(index[k + 4 : k + 6], "little") << 8
-    for number, (start, scale) in enumerate(zip(starts, (1, 2, 2), strict=True)):
-        at = start + 10
-        count = -(-(-(-size[0] // (8 * scale)) * -(-size[1] // (8 * scale))) // 4)
-        for k in range(count):
-            at += lengths.pop(0)
-            ends = bytes([0xFF, 0xD0 + k % 8]) if k < count - 1 else (b"\xff\xd9" if number == 2 else b"\xff\xda")
-            if record[at - 2 : at] != ends:
-                yield f"segment {k} of scan {number} does not end in its marker"
-    if lengths or at != len(record):
-        yield f"the index has {len(lengths)} segments too many"
 
 
 def check_grid(record: bytes, channels: int, width: int) -> Iterator[str]:

@@ -106,7 +106,7 @@ class Boxes:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         u, sides = uniforms(*self.place, self.dataset.views.draws), self.dataset._images.sides(self.place[-1])
-        return np.array([sample.box for sample in self.dataset.views.plan(u, *sides, planes=False)[0]])
+        return np.array([sample.box for sample in self.dataset.views.plan(u, *sides)[0]])
 
 
 def check(setting: Setting, name: str, batches: Iterator[others.Delivered], rows: int, side: int, result: Result) -> None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from part import Result, Run, Setting, Wrong, activities, main, repeat, rows_of
 from torch import Tensor
 
 from fastdata import GPUNormalize
 from fastdata.bench.harness import interleave
-from fastdata.images.planes import encode_planes, planes_to_rgb, split_planes
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 COPY, ASKED = "copy on the device, of 1 GiB", "uint8, channels_last"
@@ -30,10 +28,8 @@ Call = Callable[[Tensor], Tensor]
 def measure(setting: Setting) -> Result:
     rows, side = (4, 32) if setting.quick else (256, 224)
     images = torch.from_numpy(setting.inputs.pixels(rows, side)).permute(0, 3, 1, 2)
-    coded = [np.frombuffer(encode_planes(image), np.uint8) for image in images.permute(0, 2, 3, 1).numpy()]
-    planes = torch.from_numpy(np.stack(coded).reshape(rows, 1, side * 3 // 2, side))
     result = Result([f"{rows} x 3 x {side} x {side}, ImageNet's mean and std, bfloat16 unless a row says otherwise."])
-    takers = contestants(setting, images, planes)
+    takers = contestants(setting, images)
     for name, taker in list(takers.items()):
         try:
             taker.compare(name, result)
@@ -57,7 +53,7 @@ def measure(setting: Setting) -> Result:
     return result
 
 
-def contestants(setting: Setting, images: Tensor, planes: Tensor) -> dict[str, Taker]:
+def contestants(setting: Setting, images: Tensor) -> dict[str, Taker]:
     def module(**options: Any) -> GPUNormalize:
         return GPUNormalize(MEAN, STD, **{"dtype": torch.bfloat16, **options}).to(setting.device)
 
@@ -67,11 +63,9 @@ def contestants(setting: Setting, images: Tensor, planes: Tensor) -> dict[str, T
     last, plain = images.contiguous(memory_format=torch.channels_last), images.contiguous()
     deep = (last.to(torch.int32) * 257).to(torch.uint16)
     exact = reference(last).to(setting.device)
-    rgb = np.stack([planes_to_rgb(split_planes(one, *images.shape[-2:])) for one in planes.numpy()])
-    colours = reference(torch.from_numpy(rgb).permute(0, 3, 1, 2)).to(setting.device)
 
-    def taker(call: Call, x: Tensor, want: Tensor = exact, bound: float = 3e-3) -> Taker:
-        return Taker(setting, call, x, want, bound)
+    def taker(call: Call, x: Tensor, bound: float = 3e-3) -> Taker:
+        return Taker(setting, call, x, exact, bound)
 
     return {
         ASKED: taker(module(), last),
@@ -79,8 +73,6 @@ def contestants(setting: Setting, images: Tensor, planes: Tensor) -> dict[str, T
         "uint8, channels_last, to float32": taker(module(dtype=torch.float32), last, bound=1e-6),
         "uint16, channels_last": taker(module(), deep),
         "uint8, channels_last, compiled": taker(compiled(module()), last),
-        "yuv420 planes": taker(module(yuv420=True), planes, colours, 1e-2),
-        "yuv420 planes, compiled": taker(compiled(module(yuv420=True)), planes, colours, 1e-2),
         "one by one in float32, then bfloat16": taker(one_by_one(setting, torch.float32), last),
         "one by one in bfloat16": taker(one_by_one(setting, torch.bfloat16), last, bound=3e-2),
     }

@@ -16,8 +16,6 @@ from inputs import program, with_boxes
 from PIL import Image
 from process import Contestant, Failed
 
-from fastdata.images.planes import planes_to_rgb, split_planes
-
 WRONG_DB = 20.0  # below, these are other pixels; plain bilinear is above, aliasing and all
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,8 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def reply(found: dict[str, Any], count: int, *, captions: bool) -> None:
     """Raise Failed unless an epoch was every sample once, as uint8 of the right shape, with its caption if there are some."""
-    pixels, planes = [3, SIDE, SIDE], [1, SIDE * 3 // 2, SIDE]
-    if sorted(found["shape"]) not in (sorted(pixels), sorted(planes)) or found["dtype"] != "uint8":
+    if sorted(found["shape"]) != sorted([3, SIDE, SIDE]) or found["dtype"] != "uint8":
         raise Failed(f"WRONG OUTPUT: {found['dtype']} {found['shape']}")
     if not found["once"] or found["images"] != count:
         raise Failed(f"WRONG OUTPUT: {found['images']} images, which are not each of {count} once")
@@ -56,8 +53,6 @@ def pixels(entry: Entry, work: Work, spec: Spec, python: Path, folder: Path) -> 
     if work.train and "boxes" not in kept:
         return None
     images = kept["images"].transpose(0, 2, 3, 1) if kept["images"].shape[1] == 3 else kept["images"]
-    if images.shape[1] == 1:
-        images = np.stack([planes_to_rgb(split_planes(image, SIDE, SIDE)) for image in images])
     boxes = kept["boxes"] if work.train else [None] * len(images)
     values = [
         max(psnr(image, other) for other in wanted(spec, int(k), box))

@@ -86,8 +86,6 @@ ENTRIES = (
     Entry("fastdata, antialias=False", "fastdata", None, PLAIN, "plain", kind="ours", eval=False, raw=True, captions=True),
     Entry("fastdata, images alone", "fastdata", None, ANTIALIASED, "alone", kind="ours", only="captions-256"),
     Entry("fastdata, fast=True", "fastdata", None, ANTIALIASED, "fast", kind="ours"),
-    Entry("fastdata, jpeg-yuv420", "fastdata", None, ANTIALIASED, kind="ours", codec="jpeg-yuv420"),
-    Entry("fastdata, yuv420", "fastdata", None, ANTIALIASED, kind="ours", eval=False, jpeg=False, raw=True, codec="yuv420"),
     Entry("fastdata, jpeg", "fastdata", None, ANTIALIASED, kind="ours", eval=False, jpeg=False, raw=True, codec="jpeg"),
     Entry("torch DataLoader + cv2", "torch", None, PLAIN, "cv2", captions=True),
     Entry("torch DataLoader + Pillow", "torch", None, ANTIALIASED, "pillow"),

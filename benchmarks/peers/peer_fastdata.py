@@ -32,7 +32,7 @@ def make(spec: Spec) -> Batches:
     if spec.boxes is not None:  # it draws its own: those of the epoch to come take the place of the given ones
         everything = np.arange(spec.count)
         u, sides = uniforms(spec.seed, loader.epoch, everything, dataset.views.draws), dataset._images.sides(everything)
-        (plan,) = dataset.views.plan(u, *sides, planes=dataset._images.form.planes)
+        (plan,) = dataset.views.plan(u, *sides)
         np.save(spec.boxes, np.array([sample.box for sample in plan]))
     return epoch
 

@@ -128,9 +128,9 @@ def resize(setting: Setting) -> Iterator[Sides]:
     )
 
 
-@tip(baseline="JPEG in a store", tip="--codec yuv420", unit="images", where="host")
-def raw_planes(setting: Setting) -> Iterator[Sides]:
-    stores = [setting.store("photos-256", size=256), setting.store("planes-256", size=256, codec="yuv420")]
+@tip(baseline="JPEG in a store", tip="--codec rgb", unit="images", where="host")
+def raw_pixels(setting: Setting) -> Iterator[Sides]:
+    stores = [setting.store("photos-256", size=256), setting.store("raw-256", size=256, codec="rgb")]
     sides = [LMDBDataset(path, crop=CenterCrop(CROP)) for path in stores]
     rows = order(len(sides[0]), 64)
     size = [disk_bytes(path) for path in stores]

@@ -11,14 +11,11 @@ import numpy as np
 from PIL import Image
 
 import image_files
-from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.form import PixelFormat
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg import encode_jpeg
 from fastdata.images.jpeg_cut import cut_jpeg
-from fastdata.images.jpeg_planes import encode_jpeg_planes
-from fastdata.images.pixels import Window, decode_record, decode_window
-from fastdata.images.planes import encode_planes, planes_to_rgb, split_planes
+from fastdata.images.pixels import decode_record
 from support import encode, picture
 from target import TARGETS, Case, Target, target
 
@@ -129,24 +126,6 @@ def jpeg_cells(case: Case) -> Any:
             if (cut := cut_jpeg(case.data, *box, of=sides, exact=exact)) is not None:
                 decode_record(cut.data, form, cut.height, cut.width)
     return decode_record(case.data, form, *sides)
-
-
-@target(lambda: {"planes.jpg": encode_jpeg_planes(picture(1, 70, 90))}, cases=3000)
-def jpeg_planes(case: Case) -> Any:
-    """Cut boxes out of a JPEG in planes, and decode them, alone and in piles."""
-    form, data = PixelFormat("jpeg-yuv420", 3, "uint8"), memoryview(case.data)
-    windows = [Window(*box, shrink) for box in ((0, 0, 8, 8), (20, 30, 17, 25), (0, 0, 70, 60)) for shrink in (1, 2)]
-    batches, _ = jpeg_batches([data] * len(windows), [(70, 90)] * len(windows), windows, planes=True)
-    for batch in batches:
-        batch.decode(gray=True, scratch=lambda size: np.empty(size, np.uint8))
-    for window in (*windows, Window(0, 0, 70, 90)):
-        decode_window(data, form, 70, 90, window, lambda size: np.empty(size, np.uint8))
-    return decode_record(data, form, 70, 90)
-
-
-@target(lambda: {"a.bin": encode_planes(picture(0, 10, 12))})
-def planes(case: Case) -> Any:
-    return [planes_to_rgb(split_planes(case.data, height, width)) for height, width in ((10, 12), (2, 60))]
 
 
 TARGETS["image_bits16"] = Target(partial(read_image, bits=16), bare_pngs, exact="always", cases=1500)

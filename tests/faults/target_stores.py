@@ -19,8 +19,6 @@ LARGEST = 200_000  # bytes of a file that is damaged
 STORES: dict[str, Callable[[], Path]] = {
     "rgb": partial(stores.store, "rgb", size=16, resize="crop"),
     "jpeg": partial(stores.store, "jpeg", size=48),
-    "yuv420": partial(stores.store, "yuv420", size=16),
-    "jpeg-yuv420": partial(stores.store, "jpeg-yuv420", size=48),
     "original": partial(stores.store, "original", size=None),
     "masks": stores.masked,
     "several": stores.several,

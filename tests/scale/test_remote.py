@@ -17,7 +17,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ from support import fetchers, tree, until, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
-    "images in planes": (partial(stores.store, "jpeg-yuv420"), {"crop": RandomResizedCrop(24)}),
     "several images": (stores.several, {"crop": CenterCrop(24)}),
     "masks": (stores.masked, {"crop": CenterCrop(24)}),
     "tokens": (stores.tokens, {"block_size": 16}),

@@ -47,7 +47,7 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
 
     def _decode(self, index: int) -> Array:
         data, form = self.records.get(index), self.records.form
-        if form.codec in ("rgb", "yuv420"):
+        if form.codec == "rgb":
             return decode_record(data, form, *(int(side[0]) for side in self.records.sides(np.array([index]))))
         flags = cv2.IMREAD_UNCHANGED if form.channels == 1 else cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
         image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)

@@ -128,5 +128,5 @@ def _task(path: str, size: int | None, crop: int | None, batch_size: int | None)
     if crop is None:
         heights, widths = images.sides(np.arange(len(images)))
         side = int(np.median(np.minimum(heights, widths)))
-        crop = max(2, min(CROP, side - side % 2))  # even, because planes must be
+        crop = min(CROP, side)
     return Task(path, size, crop, batch_size or min(BATCH, len(images)))

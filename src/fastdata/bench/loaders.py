@@ -27,7 +27,6 @@ from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
-from fastdata.images.planes import planes_to_rgb, split_planes
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import ready_to_fork
 from fastdata.loader.loader import Loader
@@ -119,7 +118,7 @@ class Streamed:
         complete = False
         means, ids = list[Array](), list[int]()
         for batch in self._loader:
-            images = _rgb(batch[0].permute(0, 2, 3, 1).numpy(), self._loader.dataset)
+            images = batch[0].permute(0, 2, 3, 1).numpy()
             if not means:
                 self._same_as_dataset(batch)
             means.append(_means(images))
@@ -226,17 +225,9 @@ def _count_images(batches: Iterator[Array], seconds: float) -> tuple[int, float]
 def _check_batches(batches: Iterator[Array], dataset: ImageDataset, samples: int, seconds: float) -> Check:
     end, means = time.monotonic() + seconds, np.empty((0, 0))
     while len(means) < samples and (time.monotonic() < end or not len(means)):
-        images = _rgb(next(batches), dataset)
+        images = next(batches)
         means = np.concatenate([means, _means(images)]) if len(means) else _means(images)
     return Check(len(means) >= samples, images.shape[1:], str(images.dtype), means)
-
-
-def _rgb(images: Array, dataset: Any) -> Array:
-    """Return pixels [n, H, W, C], also if the dataset returns planes."""
-    if not (isinstance(dataset, ImageDataset) and dataset.planes):
-        return images
-    rows, width = images.shape[1:3]
-    return np.stack([planes_to_rgb(split_planes(image, rows // 3 * 2, width)) for image in images])
 
 
 def _means(images: Array) -> Array:

@@ -38,7 +38,7 @@ def describe(task: Task) -> dict[str, Any]:
         "dtype": form.dtype,
         "image_bytes": float(sizes.mean()),
         "store_bytes": int(sizes.sum()),
-        "batch_shape": [samples, *form.shape(task.crop, task.crop)],
+        "batch_shape": [samples, task.crop, task.crop, form.channels],
         "batch_bytes": batch,
         "scratch_bytes": scratch,
         "worker_bytes": AHEAD * batch + scratch + PROCESS_BYTES,

@@ -13,7 +13,6 @@ from fastdata.diagnosis.pipeline import Loop
 from fastdata.diagnosis.storage import Storage
 from fastdata.diagnosis.subject import Ours, Subject
 from fastdata.diagnosis.variants import Variant, duration
-from fastdata.images.options import PLANES
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["Advice", "Change", "Memory", "advise"]
@@ -130,7 +129,7 @@ def advise(
     now = loop.seconds(subject.workers)
     changes = [
         *_workers(subject, loop, noise),
-        *_stores(subject, loop, [one for one in variants if gpu or one.codec not in PLANES], storage, store_step, crop, is_float),
+        *_stores(subject, loop, variants, storage, store_step, crop, is_float),
         *_loading(subject, loop, is_float, gpu),
         *measured,
     ]
@@ -191,9 +190,8 @@ def _stores(
     command = f"fastdata-prep {shlex.quote(source)} {out}{' ' * bool(variant.options)}{variant.options}"
     dataset = f'LMDBDataset("{out}", crop=RandomResizedCrop({crop}), hflip=0.5)'
     lines = f"loader = Loader({dataset}, batch_size={subject.batch_size}, shuffle=True)"
-    if is_float or variant.codec in PLANES:
-        planes = ", yuv420=True" * (variant.codec in PLANES)
-        lines += f"\nmodel = nn.Sequential(GPUNormalize(mean, std{planes}), model)  # batches are uint8"
+    if is_float:
+        lines += "\nmodel = nn.Sequential(GPUNormalize(mean, std), model)  # batches are uint8"
     size = "in their own size" if variant.size is None else f"with short side {variant.size}"
     title = f"prepare a store of {variant.codec} {size} ({human_bytes(variant.disk_bytes)}, about {duration(variant.minutes)})"
     yield Change(title, f"{command}\n{lines}", after, cores, "predicted from a few images that were prepared and read")

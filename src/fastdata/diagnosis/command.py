@@ -102,5 +102,5 @@ def _dataset(path: str | os.PathLike[str], given: dict[str, int]) -> Any:
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")
     side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
-    crop = given.get("crop") or max(2, min(CROP, side - side % 2))  # even, because planes must be
+    crop = given.get("crop") or min(CROP, side)
     return open(path, size=given.get("size"), crop=RandomResizedCrop(crop), hflip=0.5)

@@ -36,7 +36,7 @@ __all__ = ["Ours", "Subject", "Torchs", "probe", "subject_of"]
 LEAST_BATCHES = 16  # of an epoch
 ITEMS = 16  # samples that are handed over again and again
 CODE = ".py", ".pyc", ".so"  # files that are opened for other reasons than samples
-PLAIN = ("jpeg", "jpeg-yuv420", "png", "original")  # codecs whose records are image files
+PLAIN = ("jpeg", "png", "original")  # codecs whose records are image files
 
 
 class Subject:
@@ -316,7 +316,6 @@ class Ours(_Dataset):
         if self.dataset.images:
             return []
         whole = self.dataset.with_crop(None)
-        whole.rgb = True
         return [encode_record(whole[row][0].permute(1, 2, 0).numpy(), "png") for row in rows]
 
     def call(self, **arguments: Any) -> str:

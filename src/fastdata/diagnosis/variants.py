@@ -13,7 +13,6 @@ from fastdata.diagnosis.conditions import Conditions
 from fastdata.diagnosis.pipeline import Costs, Loop
 from fastdata.diagnosis.subject import Ours, probe
 from fastdata.images.crops import RandomResizedCrop
-from fastdata.images.options import PLANES
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.loader import Loader
 from fastdata.prepare.estimate import estimate, stored_bytes
@@ -21,8 +20,8 @@ from fastdata.prepare.job import prep
 
 __all__ = ["Variant", "duration", "try_variants"]
 
-CODECS = "jpeg", "rgb", "yuv420", "jpeg-yuv420"
-OWN_SIZE = "original", "rgb", "yuv420", "jpeg-yuv420"  # codecs for images that are as small as they should be
+CODECS = "jpeg", "rgb"
+OWN_SIZE = "original", "rgb"  # codecs for images that are as small as they should be
 LARGER = 8 / 7  # of the crop's side: the usual 256 for crops of 224
 BATCH = 64
 HFLIP = 0.5
@@ -86,8 +85,7 @@ def try_variants(
         The variants, the codecs for which there was no time, and the count of images that were rejected, by reason.
     """
     sizes = tuple(size for size in _sizes(crop) if size < short_side) + (stored,) * (stored is not None)
-    codecs = [codec for codec in (CODECS if sizes else OWN_SIZE) if codec not in PLANES or crop % 2 == 0]
-    choices = [(codec, sizes or None) for codec in codecs]
+    choices = [(codec, sizes or None) for codec in (CODECS if sizes else OWN_SIZE)]
     if sizes and stored is None:
         choices.append(("original", None))
     found, left_out, rejected = list[Variant](), list[str](), dict[str, int]()

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fastdata.gpu.ragged import Ragged
 from fastdata.torch_private import pytree
 
-__all__ = ["Batch", "holds_planes"]
+__all__ = ["Batch"]
 
 
 class _Rows(NamedTuple):
@@ -20,7 +20,6 @@ class _Rows(NamedTuple):
     valid: int | None = None
     ids: Any = None
     position: tuple[int, int] | None = None
-    planes: bool = False
 
 
 class Batch(tuple[Any, ...]):
@@ -34,32 +33,30 @@ class Batch(tuple[Any, ...]):
         ids: the dataset's indices of the rows, int64 numpy.
         position: (epoch, samples of it consumed by all ranks, including this batch), where a run would resume. With a
             `batch_sampler`: (epoch, batches consumed).
-        planes: whether the images are planes of a yuv420 or jpeg-yuv420 store.
     """
 
     valid: int | None
     ids: Any
     position: tuple[int, int] | None
-    planes: bool
 
     def __new__(cls, items: Iterable[Any] = ()) -> Batch:
         batch = super().__new__(cls, items)
         rows = (_ROWS.get(item) for item in _tensors(batch))
-        batch.valid, batch.ids, batch.position, batch.planes = next(filter(None, rows), _Rows())
+        batch.valid, batch.ids, batch.position = next(filter(None, rows), _Rows())
         return batch
 
     @classmethod
-    def of(cls, items: Iterable[Any], valid: int | None, ids: Any, position: tuple[int, int] | None, planes: bool = False) -> Batch:
+    def of(cls, items: Iterable[Any], valid: int | None, ids: Any, position: tuple[int, int] | None) -> Batch:
         """Make a batch with these attributes."""
         batch = super().__new__(cls, items)
-        batch.valid, batch.ids, batch.position, batch.planes = rows = _Rows(valid, ids, position, planes)
+        batch.valid, batch.ids, batch.position = rows = _Rows(valid, ids, position)
         for item in _tensors(batch):
             _ROWS[item] = rows
         return batch
 
     def like(self, items: Iterable[Any]) -> Batch:
         """Return a batch of other items with the attributes of this one."""
-        return Batch.of(items, self.valid, self.ids, self.position, self.planes)
+        return Batch.of(items, self.valid, self.ids, self.position)
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """Move or convert every tensor, including nested ones, as `Tensor.to` does with these arguments."""
@@ -73,7 +70,7 @@ class Batch(tuple[Any, ...]):
         return pytree.tree_map_only(Tensor, Tensor.pin_memory, self)  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:
-        return Batch.of, (tuple(self), self.valid, self.ids, self.position, self.planes)  # so that tensors of a copy have them too
+        return Batch.of, (tuple(self), self.valid, self.ids, self.position)  # so that tensors of a copy have them too
 
     def __repr__(self) -> str:
         rows = "" if self.ids is None else f"; ids={_shortened(self.ids)}, valid={self.valid}, position={self.position}"
@@ -81,11 +78,6 @@ class Batch(tuple[Any, ...]):
 
 
 _ROWS: Any = WeakTensorKeyDictionary()  # the attributes of the batch that a tensor came in
-
-
-def holds_planes(tensor: Tensor) -> bool:
-    """Return whether a tensor came in a batch whose images are planes."""
-    return bool(tensor in _ROWS and _ROWS[tensor].planes)
 
 
 class _Context:
@@ -102,7 +94,7 @@ class _Context:
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], _Context]:
-    return list(batch), _Context(_Rows(batch.valid, batch.ids, batch.position, batch.planes), _lengths(batch))
+    return list(batch), _Context(_Rows(batch.valid, batch.ids, batch.position), _lengths(batch))
 
 
 def _flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], _Context]:

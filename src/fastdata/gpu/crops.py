@@ -85,17 +85,3 @@ class Stack:
         places = rows[:, :, None] + columns[:, None, :]
         pixels = self.memory.view(-1, self.shape[2]).index_select(0, places.view(-1))
         return pixels.view(*places.shape, self.shape[2]).view(self.dtype)
-
-    def cut_between(self, rows: Tensor, columns: Tensor, next_rows: Tensor, next_columns: Tensor) -> Tensor:
-        """Return the mean of the boxes with these lines, uint8 [n, height, width, C], as `fastdata.images.resample` shifts by half.
-
-        Where the next lines are the same, they change nothing.
-        """
-        left, right = (_mean(self.cut(rows, place), self.cut(next_rows, place)) for place in (columns, next_columns))
-        return _mean(left, right)
-
-
-def _mean(a: Tensor, b: Tensor) -> Tensor:
-    """Return the mean of uint8 tensors, of which halves become even, as OpenCV rounds."""
-    total = a.to(torch.int16) + b
-    return ((total + (total >> 1 & 1)) >> 1).to(torch.uint8)

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from fastdata.gpu.batch import holds_planes
-from fastdata.gpu.planes import plane_constants, planes_to_floats
-
 __all__ = ["GPUNormalize"]
 
 _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
@@ -20,7 +17,7 @@ class GPUNormalize(nn.Module):
     """Computes ``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the batch's device.
 
     On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU, they are
-    made float32 first, then changed in place; planes take a few float32 passes anywhere.) The arithmetic is float32, rounded once
+    made float32 first, then changed in place.) The arithmetic is float32, rounded once
     to `dtype`; autocast does not change it. Nothing is learned: the output does not require grad.
 
     Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]. The output has the same shape and layout (contiguous,
@@ -38,13 +35,6 @@ class GPUNormalize(nn.Module):
       of y. It is off by more than one unit only if x / max_value and mean nearly cancel (uint16 with the four pairs above:
       abs(y) < 2**-11); there the error of at most E is small, but not relative to y.
 
-    With `yuv420`, the input is the output of a store of codec yuv420 or jpeg-yuv420: planes [B, 1, H * 3/2, W] or [1, H * 3/2, W],
-    uint8. They become RGB, [B, 3, H, W] in channels_last or [3, H, W]: the colours are interpolated as in a JPEG decoder, then
-    clamped to 0 to 255, not rounded. x above is that RGB. Float32 is within 1e-6 * max(1, 1 / std) of the exact y; other dtypes are
-    rounded once. Pass ``yuv420=dataset.planes``: without `yuv420`, planes are refused if there is a mean for each channel. With one
-    for all, nothing tells a tensor of planes from grey images, unless it is that of a Loader's Batch, which may have been moved or
-    copied as a whole.
-
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
     state_dict, because the arguments define them: checkpoints of a model without this module still load, and none can replace them.
     (As the first module of an ``nn.Sequential`` it shifts the numbers of the others: wrap the model instead.)
@@ -55,13 +45,11 @@ class GPUNormalize(nn.Module):
         dtype: dtype of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
         max_value: the code that means 1.0. None: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
             and std in code units.
-        yuv420: the batches hold planes of a yuv420 or jpeg-yuv420 store.
 
     Raises:
         TypeError: if mean or std are not numbers; when called, if the input is not a uint8 or uint16 tensor.
         ValueError: if mean, std, dtype or max_value are out of range, mean and std differ in length, or mean or std are above 1, as
-            in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions, or
-            is of a Loader's batch of planes, without `yuv420`.
+            in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions.
 
     Examples:
         >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
@@ -81,7 +69,6 @@ class GPUNormalize(nn.Module):
         *,
         dtype: torch.dtype = torch.float32,
         max_value: float | None = None,
-        yuv420: bool = False,
     ) -> None:
         super().__init__()
         self.mean = _numbers("mean", mean)
@@ -102,11 +89,8 @@ class GPUNormalize(nn.Module):
                     "(0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
                 )
         self.channels = lengths[0] if lengths else None
-        if yuv420 and self.channels not in (None, 3):
-            raise ValueError(f"yuv420 planes become 3 channels, found {self.channels} means or stds: pass 3, or one for all")
         self.dtype = dtype
         self.max_value = max_value
-        self.yuv420 = yuv420
         self._set_buffers(torch.device("cpu"))
 
     def _set_buffers(self, device: torch.device) -> None:
@@ -121,8 +105,6 @@ class GPUNormalize(nn.Module):
                 bias, scale = _exact_pair(bias, scale, mean, std, largest, self.dtype)
             self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
             self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
-        for name, value in plane_constants(self.bias8, self.scale8).items() if self.yuv420 else ():
-            self.register_buffer(name, value, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
         """Move as `fn` does (for `.to`, `.half`, `.to_empty`), but rebuild the buffers in float32 from the arguments."""
@@ -135,10 +117,6 @@ class GPUNormalize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize one batch; see the class for shapes and dtypes."""
         self._check(x)
-        if self.yuv420:
-            batch = x if x.dim() == 4 else x[None]
-            floats = planes_to_floats(batch, self._buffers, self.dtype)  # type: ignore[arg-type]
-            return floats if x.dim() == 4 else floats[0]
         bias, scale = (self.bias8, self.scale8) if x.dtype == torch.uint8 else (self.bias16, self.scale16)
         if x.dim() == 5:
             bias, scale = bias.unsqueeze(-1), scale.unsqueeze(-1)
@@ -155,27 +133,17 @@ class GPUNormalize(nn.Module):
         if x.dtype not in (torch.uint8, torch.uint16):
             hint = "already floats? Then leave this module out" if x.is_floating_point() else "convert it first"
             raise TypeError(f"the input must be uint8 or uint16, found {x.dtype}: {hint}")
-        if self.yuv420:
-            if x.dtype != torch.uint8 or x.dim() not in (3, 4) or x.shape[-3] != 1 or x.shape[-2] % 3 or x.shape[-1] % 2:
-                raise ValueError(
-                    f"yuv420 planes are uint8 [B, 1, H * 3/2, W] of even H and W, found {x.dtype} {list(x.shape)}: leave yuv420 "
-                    "out for batches of a jpeg, rgb or png store"
-                )
-            return
         if x.dim() not in (3, 4, 5):
             raise ValueError(f"the input must be [C, H, W], [B, C, H, W] or [B, C, D, H, W], found {list(x.shape)}: reshape it")
         found = x.shape[1 if x.dim() == 5 else -3]
-        if found == 1 and not torch.compiler.is_compiling() and holds_planes(x):
-            raise ValueError(f"the input, {list(x.shape)}, is planes of luma and colour, not grey images: pass yuv420=True")
         if self.channels is not None and found != self.channels:
             raise ValueError(
                 f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}: "
-                "pass one number per channel, or move the channels in front of the height with permute; planes of a yuv420 store "
-                "need yuv420=True"
+                "pass one number per channel, or move the channels in front of the height with permute"
             )
 
     def extra_repr(self) -> str:
-        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}" + ", yuv420=True" * self.yuv420
+        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"
 
 
 def _exact_pair(

@@ -1,8 +1,7 @@
 """Decode boxes of several JPEGs as one JPEG.
 
 Cells of the restart grid are independent of each other, and the cuts of a batch share their tables. So cells of equal width can
-be stacked in one JPEG: the decoder starts once for all of them, and stays in its inner loops. Planes are stacked apart: luma with
-luma, and colours with colours.
+be stacked in one JPEG: the decoder starts once for all of them, and stays in its inner loops.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import numpy as np
 
 from fastdata.images.jpeg import MAX_SIDE, decode_jpeg_into
 from fastdata.images.jpeg_cut import Cells, find_cells, join_cells
-from fastdata.images.jpeg_planes import PlaneCells, find_planes
-from fastdata.images.pixels import LEAST_SHRUNK, Region, Window, plane_region, plane_shrink
+from fastdata.images.pixels import LEAST_SHRUNK, Region, Window
 
 __all__ = ["JpegBatch", "jpeg_batches"]
 
@@ -25,13 +23,12 @@ MOST_PIXELS = 500_000  # of a decoded batch: more would be evicted from the cach
 
 
 class JpegBatch(NamedTuple):
-    """Cells of one grid, width and scale. places: the record that each belongs to; plane: the number of the plane, else 0."""
+    """Cells of one grid, width and scale. places: the record that each belongs to."""
 
     shrink: int
     fast: bool
-    plane: int
     places: list[int]
-    cells: list[Cells | PlaneCells]
+    cells: list[Cells]
 
     def decode(self, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
         """Decode to (place, region that contains its window) pairs, [H, W, 1 or 4], in memory of `scratch`; see `decode_jpeg_into`.
@@ -46,18 +43,13 @@ class JpegBatch(NamedTuple):
         regions = []
         top = 0
         for place, cells in zip(self.places, self.cells, strict=True):
-            part = pixels[top : top - (-cells.height // shrink)]
-            if isinstance(cells, PlaneCells):
-                region = plane_region(cells, part, shrink)
-            else:
-                region = Region(part, cells.top, cells.left, shrink)
-            regions.append((place, region))
+            regions.append((place, Region(pixels[top : top - (-cells.height // shrink)], cells.top, cells.left, shrink)))
             top += cells.end // shrink
         return regions
 
 
 def jpeg_batches(
-    records: Sequence[memoryview], sizes: Sequence[tuple[int, int]], windows: Sequence[Window], *, planes: bool = False
+    records: Sequence[memoryview], sizes: Sequence[tuple[int, int]], windows: Sequence[Window]
 ) -> tuple[list[JpegBatch], list[int]]:
     """Group JPEG records of which a part is needed into batches. Also return the places of those to decode alone.
 
@@ -65,37 +57,24 @@ def jpeg_batches(
         records: JPEGs; those with the index of docs/format.md can be batched.
         sizes: the (height, width) that each should have.
         windows: the part of each that is needed; may be empty.
-        planes: whether the JPEGs have a scan for each plane.
     """
     batches: list[JpegBatch] = []
     open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in
     alone = []
     for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
         part = not window.empty and window[2:4] != size
-        found = _find(data, size, window, planes) if part else None
-        if found is None:
+        cells = find_cells(data, *window[:4], of=size, exact=not window.fast) if part else None
+        if cells is None:
             alone.append(place)
             continue
-        for plane, cells in enumerate(found):
-            if planes:
-                shrink = plane_shrink(window, *size)
-            else:
-                shrink = window.shrink if max(cells.height, cells.width) > LEAST_SHRUNK else 1
-            kind = (plane, cells.head, cells.width, shrink, window.fast, place if cells.bounded else None)
-            batch, room = open_batches.get(kind, (None, 0))
-            if batch is None or cells.end > room:
-                batch = JpegBatch(shrink, window.fast, plane, [], [])
-                room = min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
-                batches.append(batch)
-            batch.places.append(place)
-            batch.cells.append(cells)
-            open_batches[kind] = batch, room - cells.end
+        shrink = window.shrink if max(cells.height, cells.width) > LEAST_SHRUNK else 1
+        kind = (cells.head, cells.width, shrink, window.fast, place if cells.bounded else None)
+        batch, room = open_batches.get(kind, (None, 0))
+        if batch is None or cells.end > room:
+            batch = JpegBatch(shrink, window.fast, [], [])
+            room = min(MOST_PIXELS * shrink**2 // cells.width, MAX_SIDE)
+            batches.append(batch)
+        batch.places.append(place)
+        batch.cells.append(cells)
+        open_batches[kind] = batch, room - cells.end
     return batches, alone
-
-
-def _find(data: memoryview, size: tuple[int, int], window: Window, planes: bool) -> tuple[Cells | PlaneCells, ...] | None:
-    """Return the cells of each plane, or of the image, that contain a window; None: decode the whole."""
-    if planes:
-        return find_planes(data, *window[:4], of=size)
-    cells = find_cells(data, *window[:4], of=size, exact=not window.fast)
-    return cells and (cells,)

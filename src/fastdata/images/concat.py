@@ -12,8 +12,8 @@ import numpy as np
 from fastdata.images.columns import ConcatValues, Values
 from fastdata.images.geometry import Placement
 from fastdata.images.jpeg_cut import Cut
-from fastdata.images.pixels import Window
-from fastdata.images.records import Images, Regions, Scratch
+from fastdata.images.pixels import Region, Window
+from fastdata.images.records import Images, Scratch
 from fastdata.shared_memory import SharedArray
 from fastdata.store.uses import Use
 
@@ -29,7 +29,7 @@ class ConcatImages:
         parts: sources, each with the rows of it to use, in order; None: all rows.
 
     Raises:
-        ValueError: if their labels, channels, dtypes or layouts differ.
+        ValueError: if their labels, channels or dtypes differ.
     """
 
     def __init__(self, parts: Sequence[tuple[Images, SharedArray | None]]) -> None:
@@ -38,11 +38,10 @@ class ConcatImages:
         self.form = first.form
         self.labels = first.labels
         for images, _ in self._parts[1:]:
-            same = replace(images.form, codec=first.form.codec) == first.form and images.form.planes == first.form.planes
-            if images.labels != first.labels or not same:
+            if images.labels != first.labels or replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
-                    "--classes of the first, and the same --gray, --bits and --mask-bits; planes go with planes only"
+                    "--classes of the first, and the same --gray, --bits and --mask-bits"
                 )
         counts = [len(images) if rows is None else len(rows.array) for images, rows in self._parts]
         self._starts = np.cumsum([0, *counts]).tolist()
@@ -117,7 +116,7 @@ class ConcatImages:
         images, local = self._find(index)
         return images.get(local)
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         images, local = self._find(index)
         return images.decode(local, data, window, scratch)
 
@@ -162,5 +161,4 @@ class ConcatImages:
 
 def _described(images: Images) -> str:
     labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
-    pixels = f"{images.form.codec} planes" if images.form.planes else f"{images.form.channels} x {images.form.dtype}"
-    return f"{labels}, {pixels}"
+    return f"{labels}, {images.form.channels} x {images.form.dtype}"

@@ -47,9 +47,7 @@ class ImageDataset(ColumnsDataset):
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
     of crops. The target is an int class, a float32
-    vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W]. A store of codec yuv420 or jpeg-yuv420 emits planes,
-    uint8 [1, H * 3/2, W]: rows of luma, then rows of Cb and Cr side by side at half the resolution (NV12), which
-    `GPUNormalize(yuv420=True)` takes; with `rgb=True` it emits RGB.
+    vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
 
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
@@ -66,8 +64,8 @@ class ImageDataset(ColumnsDataset):
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
         views: crop, flips and transform.
-        crop, hflip, vflip, transform, rgb: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new
-            value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks or emits planes.
+        crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new
+            value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks.
     """
 
     def __init__(
@@ -160,7 +158,7 @@ class ImageDataset(ColumnsDataset):
     ) -> tuple[Any, Any]:
         """Return a batch for the Loader: images and targets.
 
-        Images are [n, H, W, C], or planes [n, H * 3/2, W, 1]; a tuple of these if there are several views, a dict if samples have
+        Images are [n, H, W, C]; a tuple of these if there are several views, a dict if samples have
         several images. Targets are int64 [n], float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns.
 
         `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
@@ -186,7 +184,7 @@ class ImageDataset(ColumnsDataset):
     def _render(
         self, images: Images, rows: Array, plans: list[list[Sample]], allocate: Allocate, timing: Timing | None
     ) -> list[Array]:
-        return render_batch(images, self.views.each, rows, plans, allocate, timing, rgb=self.views.rgb)
+        return render_batch(images, self.views.each, rows, plans, allocate, timing)
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         count = self.arrays_per_batch - self.large_targets
@@ -207,7 +205,6 @@ class ImageDataset(ColumnsDataset):
     hflip: Any = _view_property("hflip")
     vflip: Any = _view_property("vflip")
     transform: Any = _view_property("transform")
-    rgb: Any = _view_property("rgb")
 
     @property
     def channels(self) -> int:
@@ -233,8 +230,6 @@ class ImageDataset(ColumnsDataset):
             return "it has several crops, which share what is decoded"
         if self.images:
             return "it has several images a sample; images= chooses one"
-        if self._images.form.planes:
-            return f"its images are not held as JPEGs of pixels, but as planes ({self.codec})"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
     def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[list[Sample]]]:
@@ -248,11 +243,11 @@ class ImageDataset(ColumnsDataset):
         keys = repeated(self._keys(indices), repeats)
         sides = self._images.sides(keys & ROW_MASK)
         (view,) = self.views.each
-        return view.draw(uniforms(seed, epoch, keys, view.draws), *sides, planes=self._has_planes)
+        return view.draw(uniforms(seed, epoch, keys, view.draws), *sides)
 
     def _plan(self, rows: Array, u: Array) -> list[list[Sample]]:
         """Plan the views, and the masks, from uniform numbers."""
-        return self.views.plan(u, *self._images.sides(rows), planes=self._has_planes)
+        return self.views.plan(u, *self._images.sides(rows))
 
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
@@ -268,16 +263,6 @@ class ImageDataset(ColumnsDataset):
         """The codec of the stored images: "jpeg", "rgb", ..."""
         return self._images.form.codec
 
-    @property
-    def planes(self) -> bool:
-        """Whether samples are, or have, planes of luma and colours."""
-        return self._has_planes and not self.views.rgb
-
-    @property
-    def _has_planes(self) -> bool:
-        """Whether images are stored as planes, on whose grid all boxes then lie."""
-        return any(source.form.planes for source in self._sources)
-
     def sides(self) -> tuple[Array, Array]:
         """Return the heights and widths of the stored images, int64 [n] each."""
         return self._images.sides(self.rows(np.arange(len(self))))
@@ -285,8 +270,7 @@ class ImageDataset(ColumnsDataset):
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
         pixels = [view.most_pixels(self.sides) for view in self.views.each]
-        forms = [source.form.emitted(rgb=self.views.rgb) for source in self._sources]
-        images = sum(form.nbytes(count) for form in forms for count in pixels)
+        images = sum(source.form.nbytes(count) for source in self._sources for count in pixels)
         return int(images + (self._masks.source.form.nbytes(pixels[0]) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:
@@ -301,7 +285,7 @@ class ImageDataset(ColumnsDataset):
         self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
     ) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
-        return self._like(views=self._check_views(Views(crop, hflip, vflip, transform, self.views.rgb)))
+        return self._like(views=self._check_views(Views(crop, hflip, vflip, transform)))
 
     def with_crop_size(self, side: int) -> Any:
         if self.views.several:
@@ -343,7 +327,6 @@ class ImageDataset(ColumnsDataset):
             images=self.images or (),
             masks=self._masks is not None,
             geometric=self._fields.geometric(self._images.columns) if self._fields else None,
-            planes=self._has_planes,
         )
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ class EncodedBatch:
         shapes = {sample.shape for sample in plan}
         if len(shapes) > 1:
             raise view.unequal(shapes)
-        self.shape = images.form.shape(*plan[0].shape)
+        self.shape = (*plan[0].shape, images.form.channels)
         self.targets = targets
         self.jpegs = [self._jpeg(row, sample, cut) for row, sample in zip(rows.tolist(), plan, strict=True)]
 

@@ -14,13 +14,13 @@ from fastdata.store.store import Store
 
 __all__ = ["ENDINGS", "as_file", "write_folders", "write_images"]
 
-ENDINGS = {"jpeg": ".jpg", "jpeg-yuv420": ".jpg", "original": ".jpg", "png": ".png", "rgb": ".png", "yuv420": ".png"}
+ENDINGS = {"jpeg": ".jpg", "original": ".jpg", "png": ".png", "rgb": ".png"}
 METADATA, FILE_NAME = "metadata.jsonl", "file_name"
 
 
 def as_file(store: Store, variant: Variant, index: int, record: memoryview) -> bytes:
-    """Return a record as an ordinary image file: JPEG and PNG unchanged, raw pixels and planes as PNG."""
-    if ENDINGS[variant.form.codec] == ".jpg" or variant.form.codec == "png":
+    """Return a record as an ordinary image file: JPEG and PNG unchanged, raw pixels as PNG."""
+    if variant.form.codec != "rgb":
         return bytes(record)
     height, width = (int(store.field(variant, side)[index]) for side in ("height", "width"))
     pixels = decode_record(record, variant.form, height, width)

@@ -22,12 +22,10 @@ __all__ = [
     "decode_jpeg",
     "decode_jpeg_into",
     "encode_jpeg",
-    "index_segments",
     "jpeg_size",
     "read_index",
     "restart_interval",
     "scan_start",
-    "segment_lengths",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.images.jpeg import read_index, scan_start
 
-__all__ = ["Cells", "Cut", "Piled", "cut_jpeg", "find_cells", "join_cells"]
+__all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "join_cells"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -49,36 +49,6 @@ class Grid(NamedTuple):
     upsampled: bool  # the colours are stored at lower resolution
 
 
-class Piled(Protocol):
-    """Rows of cells that can be stacked with others of the same `head` and `width` to one JPEG.
-
-    Attributes:
-        head: the JPEG's header, in two parts between which height and width belong.
-        rows: the bytes of each row of cells.
-        lengths: bytes of each cell, one row after another.
-        width: of a row, in pixels.
-        height: of the rows, in pixels, where they end the JPEG; `end` where others follow.
-    """
-
-    @property
-    def head(self) -> tuple[bytes, bytes]: ...
-
-    @property
-    def rows(self) -> Sequence[bytes | memoryview]: ...
-
-    @property
-    def lengths(self) -> Array: ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def height(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-
 class Cells(NamedTuple):
     """The cells of a JPEG that contain a box: `height` x `width` pixels, the first at (`top`, `left`).
 
@@ -99,6 +69,7 @@ class Cells(NamedTuple):
 
     @property
     def head(self) -> tuple[bytes, bytes]:
+        """The JPEG's header, in two parts between which height and width belong."""
         return self.grid.before, self.grid.after
 
     @property
@@ -155,7 +126,7 @@ def find_cells(
     )
 
 
-def join_cells(parts: Sequence[Piled]) -> Array:
+def join_cells(parts: Sequence[Cells]) -> Array:
     """Return a JPEG of cells of one header and width, stacked vertically: each part starts at the `end` of the one before."""
     first, last = parts[0], parts[-1]
     height = sum(cells.end for cells in parts) - last.end + last.height

@@ -96,10 +96,9 @@ class ImageKind(Kind):
         from fastdata.images.form import PixelFormat
         from fastdata.images.options import CODECS
 
-        form = PixelFormat(codec, channels, dtype)
         known = codec in CODECS and channels in (1, 3) and dtype in ("uint8", "uint16")
-        fits = (codec == "rgb" and channels == 1) if mask else (not form.planes or form == PixelFormat(codec, 3, "uint8"))
-        return form if known and fits else None
+        fits = not mask or (codec == "rgb" and channels == 1)
+        return PixelFormat(codec, channels, dtype) if known and fits else None
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
         """Read the classes of masks."""

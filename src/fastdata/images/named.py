@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastdata.images.options import PLANES
-
 __all__ = ["NamedImage", "parse_images"]
 
 NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
@@ -66,6 +64,4 @@ def _parsed(text: str, codecs: Sequence[str], codec: str, bits: int, gray: bool)
             raise ValueError(f"--images {text}: {detail!r} is none of {', '.join(codecs)}, 8, 16, gray: give {FORM}")
     if bits == 16 and codec in ("jpeg", "original"):
         raise ValueError(f"--images {text}: 16 bits do not fit into codec {codec}: give rgb or png, as in {name}={where}:png:16")
-    if codec in PLANES and (bits == 16 or gray):
-        raise ValueError(f"--images {text}: {codec} holds colours in 8 bits: give rgb or png for 16 bits, also jpeg for gray")
     return NamedImage(name, codec, bits, gray), where

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from fastdata.options import option
 from fastdata.sources.options import LabelOptions, PairOptions, StrPath
 
-__all__ = ["CODECS", "PLANES", "RESIZE_MODES", "ImageOptions"]
+__all__ = ["CODECS", "RESIZE_MODES", "ImageOptions"]
 
-CODECS = ("jpeg", "jpeg-yuv420", "original", "rgb", "png", "yuv420")
-PLANES = ("yuv420", "jpeg-yuv420")  # of these, samples are planes
+CODECS = ("jpeg", "original", "rgb", "png")
 RESIZE_MODES = ("short", "long", "crop", "stretch")
 
 
@@ -28,8 +27,7 @@ class ImageOptions(PairOptions, LabelOptions):
     )
     upscale: bool = option("Enlarge smaller images, which otherwise keep their size.", False)
     codec: str = option(
-        "How images are stored. jpeg (on a restart grid), rgb (raw pixels), png, or planes of luma and half-resolution colours: "
-        "yuv420 (raw) or jpeg-yuv420 (a JPEG); an odd last row or column is repeated. original: JPEG files that need no change "
+        "How images are stored. jpeg (on a restart grid), rgb (raw pixels) or png. original: JPEG files that need no change "
         "(sound, upright, of the right size and channels) keep their bytes, including metadata such as EXIF; other files become "
         "jpeg.",
         "jpeg",

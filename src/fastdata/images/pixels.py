@@ -4,8 +4,6 @@ jpeg      a JPEG on the restart grid (fastdata.images.jpeg), uint8
 original  such a JPEG, or an unchanged source JPEG of any layout that libjpeg decodes, uint8
 png       an ordinary PNG, uint8 or uint16
 rgb       raw pixels, [H, W, C] in C order, uint8 or little-endian uint16; samples.npy has the size
-yuv420    planes of luma and colour (fastdata.images.planes), uint8
-jpeg-yuv420  a JPEG with a scan for each plane (fastdata.images.jpeg_planes), which decodes to these planes, uint8
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ import numpy as np
 from fastdata.errors import CodecError
 from fastdata.images.form import PixelFormat
 from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
-from fastdata.images.jpeg_cut import Cut, cut_jpeg, join_cells
-from fastdata.images.jpeg_planes import PlaneCells, encode_jpeg_planes, find_planes, whole_planes
-from fastdata.images.planes import encode_planes, planes_to_rgb, split_planes
+from fastdata.images.jpeg_cut import Cut, cut_jpeg
 
 __all__ = [
     "LEAST_SHRUNK",
@@ -31,9 +27,6 @@ __all__ = [
     "decode_window",
     "encode_record",
     "jpeg_window",
-    "plane_region",
-    "plane_shrink",
-    "raw_planes",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -70,13 +63,9 @@ class Region(NamedTuple):
 
 
 def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
-    """Encode RGB [H, W, 3] or grey [H, W], uint8 or uint16, as a record. Planes take uint8 RGB only, JPEGs uint8 only."""
+    """Encode RGB [H, W, 3] or grey [H, W], uint8 or uint16, as a record. JPEGs take uint8 only."""
     if codec in ("jpeg", "original"):
         return encode_jpeg(image, quality=quality)
-    if codec == "yuv420":
-        return encode_planes(image)
-    if codec == "jpeg-yuv420":
-        return encode_jpeg_planes(image, quality=quality)
     if codec == "rgb":
         return np.ascontiguousarray(image, image.dtype.newbyteorder("<")).tobytes()
     ok, data = cv2.imencode(".png", image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
@@ -91,19 +80,16 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
     Raises:
         CodecError: if the bytes are damaged, or have an image of another size.
     """
-    if form.codec == "yuv420":
-        return planes_to_rgb(split_planes(data, height, width))
     shape = (height, width, form.channels)
     if form.codec == "rgb":
         dtype = np.dtype(form.dtype).newbyteorder("<")
         if len(data) != height * width * form.channels * dtype.itemsize:
             raise CodecError(f"a raw record of {len(data)} bytes does not hold {shape} {form.dtype}")
         return np.frombuffer(data, dtype).reshape(shape)
-    jpeg = form.jpegs or form.planes
-    found = jpeg_size(data) if jpeg else _png_size(data)
+    found = jpeg_size(data) if form.jpegs else _png_size(data)
     if found != (height, width):  # before decoding: damage may ask for gigabytes
         raise CodecError(f"a {form.codec} record holds {found} pixels, the index says {(height, width)}")
-    image = decode_jpeg(data, gray=form.channels == 1) if jpeg else _decode_png(data, form)
+    image = decode_jpeg(data, gray=form.channels == 1) if form.jpegs else _decode_png(data, form)
     if image.shape != shape or image.dtype != form.dtype:
         raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, the index says {shape} {form.dtype}")
     return image
@@ -111,7 +97,7 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
 
 def decode_window(
     data: bytes | memoryview, form: PixelFormat, height: int, width: int, window: Window, scratch: Callable[[int], Array]
-) -> tuple[Region, ...]:
+) -> Region:
     """Decode as little of a record as contains the window. Pixels equal those of decoding the whole at that scale.
 
     Args:
@@ -120,57 +106,16 @@ def decode_window(
         window: the part that is needed.
         scratch: returns flat uint8 memory of at least a size, which the result may use.
 
-    Returns:
-        One region; for planes, luma [h, w, 1] and colours [h, w, 2].
-
     Raises:
         CodecError: if the bytes are damaged, or have an image of another size.
     """
-    if form.codec == "yuv420":
-        return raw_planes(data, height, width)
-    if form.planes:
-        return _decode_planes(data, height, width, window, scratch)
     if not form.jpegs:
-        return (Region(decode_record(data, form, height, width)),)
+        return Region(decode_record(data, form, height, width))
     jpeg, top, left, jpeg_height, jpeg_width = jpeg_window(data, height, width, window)
     shrink = window.shrink if max(jpeg_height, jpeg_width) > LEAST_SHRUNK else 1
     size = -(-jpeg_height // shrink), -(-jpeg_width // shrink)
     pixels = decode_jpeg_into(scratch, jpeg, size, gray=form.channels == 1, fast=window.fast)
-    return (Region(pixels, top, left, shrink),)
-
-
-def raw_planes(data: bytes | memoryview, height: int, width: int) -> tuple[Region, Region]:
-    """Return the regions of stored planes, see `split_planes`."""
-    luma, chroma = split_planes(data, height, width)
-    return Region(luma), Region(chroma, shrink=2)
-
-
-def plane_shrink(window: Window, height: int, width: int) -> int:
-    """Return the scale at which the planes of a `height` x `width` JPEG are decoded for a window."""
-    return window.shrink if max(height, width) > 2 * LEAST_SHRUNK else 1
-
-
-def _decode_planes(
-    data: bytes | memoryview, height: int, width: int, window: Window, scratch: Callable[[int], Array]
-) -> tuple[Region, ...]:
-    shrink = plane_shrink(window, height, width)
-    part = (window.height, window.width) != (height, width)
-    found = find_planes(data, *window[:4], of=(height, width)) if part else None
-    if found is None:
-        luma, chroma = whole_planes(data, height, width, scratch, shrink=shrink, fast=window.fast)
-        return Region(luma, shrink=shrink), Region(chroma, shrink=2 * shrink)
-    regions = []
-    for cells in found:
-        size = cells.height // shrink, cells.width // shrink
-        pixels = decode_jpeg_into(scratch, join_cells([cells]), size, gray=True, fast=window.fast).copy()
-        regions.append(plane_region(cells, pixels, shrink))
-    return tuple(regions)
-
-
-def plane_region(cells: PlaneCells, pixels: Array, shrink: int) -> Region:
-    """Return the region of a plane from its decoded cells."""
-    scale = 2 if cells.plane else 1
-    return Region(cells.aligned(pixels, shrink), cells.top * scale, cells.left * scale, shrink * scale)
+    return Region(pixels, top, left, shrink)
 
 
 def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window, *, cut: bool = True) -> Cut:

@@ -17,10 +17,8 @@ from fastdata.images.jpeg_file import JpegHeader
 from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe, resize_mask
 from fastdata.images.named import NamedImage
-from fastdata.images.options import PLANES
 from fastdata.images.pillow_files import extras
 from fastdata.images.pixels import encode_record
-from fastdata.images.planes import pad_even
 from fastdata.images.resize import center, resize, target_shape
 from fastdata.store.format import IMAGE, MASK
 
@@ -69,19 +67,12 @@ class ImageRecipe:
             )
         if self.bits == 16 and self.codec in ("jpeg", "original"):
             raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
-        if self.codec in PLANES and (self.bits == 16 or self.gray):
-            raise ValueError(f"--codec {self.codec} holds colours in 8 bits: choose rgb or png for --bits 16, also jpeg for --gray")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
         if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
             raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
         if self.max_pixels < 1:
             raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
-
-    @property
-    def even(self) -> bool:
-        """Whether what belongs to a sample has even sides, as planes need: then an odd last row or column is repeated."""
-        return any(codec in PLANES for codec in (self.codec, *(image.codec for image in self.images)))
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -173,12 +164,12 @@ def prepare_image(
         what = f"--upscale would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
         raise CodecError(f"{what}do without --upscale, or give --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
-        records = _records(data, source, options, shapes, scratch, even=options.even)
+        records = _records(data, source, options, shapes, scratch)
         if mask is not None:
             records += _masks(mask, options, (source.height, source.width), shapes)
         for image, (called, found) in zip(options.images[1:], others, strict=True):
             own = options.of(image)
-            records += _other(called, found, own, (source.height, source.width), shapes, scratch, even=options.even)
+            records += _other(called, found, own, (source.height, source.width), shapes, scratch)
     return records
 
 
@@ -201,23 +192,19 @@ def _least(shapes: list[Shape]) -> Shape:
     return max(h for h, _ in shapes), max(w for _, w in shapes)
 
 
-def _other(
-    called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None, *, even: bool
-) -> list[Record]:
+def _other(called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None) -> list[Record]:
     """Return a further image in each size. `size` is that of the first."""
     try:
         source = SourceImage(data, max_pixels=options.max_pixels)
         if (source.height, source.width) != size:
             height, width = size
             raise CodecError(f"{source.width} x {source.height} pixels, but the first image has {width} x {height}", "image-size")
-        return _records(data, source, options, shapes, scratch, even=even)
+        return _records(data, source, options, shapes, scratch)
     except CodecError as error:
         raise CodecError(f"its {called}: {error}", error.reason) from None
 
 
-def _records(
-    data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None, *, even: bool
-) -> list[Record]:
+def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None) -> list[Record]:
     """Return an image in each size, all from one decode."""
     original = _original(data, source, options, shapes)
     upright = source.height, source.width
@@ -232,7 +219,7 @@ def _records(
         halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # -1 allows for rounding
         resized = resize(larger if halved else image, shape)
         larger = resized if resized.size < image.size else image
-        resized = _framed(resized, options, size, even=even)
+        resized = _framed(resized, options, size)
         height, width = resized.shape[:2]
         if original is not None and (height, width) == upright:
             records[size] = Record(data, height, width, upright, original=True)
@@ -241,11 +228,9 @@ def _records(
     return [records[size] for size in options.sizes]
 
 
-def _framed(resized: Array, options: ImageRecipe, size: int | None, *, even: bool) -> Array:
-    """Return the part of a resized image or mask that is stored, with even sides if asked."""
-    if options.resize == "crop" and size is not None:
-        resized = center(resized, size)
-    return pad_even(resized) if even else resized
+def _framed(resized: Array, options: ImageRecipe, size: int | None) -> Array:
+    """Return the part of a resized image or mask that is stored."""
+    return center(resized, size) if options.resize == "crop" and size is not None else resized
 
 
 def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:
@@ -266,6 +251,6 @@ def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape])
     classes = count_classes(mask)
     records = []
     for size, shape in zip(options.sizes, shapes, strict=True):
-        resized = _framed(resize_mask(mask, shape), options, size, even=options.even)
+        resized = _framed(resize_mask(mask, shape), options, size)
         records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], image, classes))
     return records

@@ -40,7 +40,6 @@ class RAMImages(RAMDataset, ImageDataset):
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,
-        rgb: bool = False,
         decoded: bool = False,
         max_bytes: int | None = None,
         masks: bool = True,
@@ -80,7 +79,7 @@ class RAMImages(RAMDataset, ImageDataset):
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
         _hold(held, decoded=decoded, max_bytes=max_bytes, shared=shared)
-        super().__init__(first, Views(crop, hflip, vflip, transform, rgb), found, Fields.of(fields, first, min_visible), several)
+        super().__init__(first, Views(crop, hflip, vflip, transform), found, Fields.of(fields, first, min_visible), several)
 
 
 def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:
@@ -131,7 +130,7 @@ def _key(source: StoreImages | FileImages, decoded: bool) -> str | None:
     """Return what equal bytes in memory have in common; None: unknown, since files may change."""
     if isinstance(source, FileImages):
         return None
-    decoder = cv2.getBuildInformation() if decoded and source.form.codec != "yuv420" else ""  # another one may give other pixels
+    decoder = cv2.getBuildInformation() if decoded else ""  # another one may give other pixels
     return repr((source.store.identity(source.variant), decoder))
 
 

@@ -19,7 +19,7 @@ from fastdata.images.geometry import Placement, placement
 from fastdata.images.image_file import SourceImage
 from fastdata.images.jpeg import decode_buffer
 from fastdata.images.jpeg_cut import Cut
-from fastdata.images.pixels import Region, Window, decode_window, jpeg_window, raw_planes
+from fastdata.images.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
@@ -32,8 +32,7 @@ __all__ = ["FileImages", "Held", "Images", "StoreImages"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Scratch = Callable[[int], Array]
-Regions = tuple[Region, ...]
-Held = tuple[InMemoryRecords | None, bool, bool, bool]
+Held = tuple[InMemoryRecords | None, bool]
 
 END_OF_IMAGE = b"\xff\xd9"
 
@@ -78,11 +77,8 @@ class Images(Protocol):
     def get(self, index: int) -> memoryview:
         """Return the stored bytes, valid while this object lives."""
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
-        """Decode `data`, from `get`, to regions that contain the window: one region, or one for each plane.
-
-        `scratch(size)` returns flat uint8 memory for them.
-        """
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+        """Decode `data`, from `get`, to a region that contains the window. `scratch(size)` returns flat uint8 memory for it."""
 
     def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
         """Return a JPEG that contains the window, perhaps cut out of `data`, which is from `get`; None: use `decode`.
@@ -119,39 +115,38 @@ class _Holdable(ABC):
     """
 
     form: PixelFormat
-    jpegs: bool
-    indexed: bool
     records: InMemoryRecords | None = None
     decoded = False
 
     def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
         """Load the first images, which take these bytes in memory; key: see InMemoryRecords."""
-        decoded = decoded and self.form.codec != "yuv420"  # which is stored decoded
         self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key, self.place)
         self.decoded = decoded
-        self.jpegs = self.jpegs and not decoded
-        self.indexed = self.indexed and not decoded
+
+    @property
+    def indexed(self) -> bool:
+        return self.form.jpegs and not self.decoded
+
+    @property
+    def jpegs(self) -> bool:
+        return self.indexed
 
     def get(self, index: int) -> memoryview:
         if self.records is not None and index < len(self.records):
             return self.records.get(index)
         return self._read(index)
 
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         if self.decoded and self.records is not None and index < len(self.records):
             heights, widths = self.sides(np.array([index]))
-            height, width = int(heights[0]), int(widths[0])
-            if self.form.planes:
-                return raw_planes(data, height, width)
-            return (Region(np.frombuffer(data, self.form.dtype).reshape(self.form.shape(height, width))),)
+            return Region(np.frombuffer(data, self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels))
         return self._decode(index, data, window, scratch)
 
     def _pixels(self, index: int) -> Array:
         heights, widths = self.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
-        regions = self._decode(index, self._read(index), window, decode_buffer)
-        stored = (np.ascontiguousarray(region.pixels[:, :, : self.form.channels]) for region in regions)
-        return np.concatenate([pixels.view(np.uint8).reshape(-1) for pixels in stored])
+        region = self._decode(index, self._read(index), window, decode_buffer)
+        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
 
     @property
     @abstractmethod
@@ -164,7 +159,7 @@ class _Holdable(ABC):
     def _read(self, index: int) -> memoryview: ...
 
     @abstractmethod
-    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions: ...
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region: ...
 
 
 class StoreImages(_Holdable):
@@ -190,7 +185,6 @@ class StoreImages(_Holdable):
         self.mask = mask
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
-        self.jpegs, self.indexed = self.form.jpegs, self.form.indexed
         self._reader = self.store.reader(self.variant)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
@@ -216,7 +210,7 @@ class StoreImages(_Holdable):
         files = self.columns[SOURCE_SIZE.name].batch(ids)
         placed, stored = placement(np.asarray(files), self.variant.size, options["resize"], upscale=options["upscale"])
         found = np.stack(self.sides(ids), axis=1)
-        if ((found != stored) & (found != stored + stored % 2)).any():  # planes have even sides
+        if (found != stored).any():
             raise FormatError(f"{self.store.place}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
         return placed
 
@@ -227,7 +221,7 @@ class StoreImages(_Holdable):
         super().hold(nbytes, decoded, key)
         self._reader = self.store.reader(self.variant)  # what the other had mapped counts as memory of this process
 
-    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         try:
             return decode_window(data, self.form, int(self._height[index]), int(self._width[index]), window, scratch)
         except CodecError as error:
@@ -274,11 +268,11 @@ class StoreImages(_Holdable):
 
     @property
     def held(self) -> Held:
-        """What is in memory: the records, whether they are pixels, and whether they are JPEGs with an index."""
-        return self.records, self.decoded, self.jpegs, self.indexed
+        """What is in memory: the records, and whether they are pixels."""
+        return self.records, self.decoded
 
     def _take(self, held: Held, by_size: dict[int | None, Held]) -> None:
-        self.records, self.decoded, self.jpegs, self.indexed = held
+        self.records, self.decoded = held
         self.by_size = by_size
 
     def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
@@ -301,8 +295,6 @@ class FileImages(_Holdable):
 
     form = PixelFormat("file", 3, "uint8")
     columns: Mapping[str, Values] = {}
-    jpegs = True
-    indexed = False
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
         self.paths = [os.fspath(p) for p in paths]
@@ -339,6 +331,10 @@ class FileImages(_Holdable):
     def place(self) -> str:
         return "image files"
 
+    @property
+    def jpegs(self) -> bool:
+        return not self.decoded
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -348,9 +344,9 @@ class FileImages(_Holdable):
     def _read(self, index: int) -> memoryview:
         return memoryview(_read_file(self.paths[index]))
 
-    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Regions:
+    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         try:
-            return (Region(_parse(self.paths[index], bytes(data)).decode()),)
+            return Region(_parse(self.paths[index], bytes(data)).decode())
         except CodecError as error:
             raise StoreError(
                 f"{self.paths[index]} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out"

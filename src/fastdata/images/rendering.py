@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -14,10 +14,8 @@ import numpy as np
 from fastdata.data.timing import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.batch_decode import JpegBatch, jpeg_batches
-from fastdata.images.form import PixelFormat
 from fastdata.images.jpeg import decode_buffer
 from fastdata.images.pixels import Region, Window
-from fastdata.images.planes import BLACK, planes_to_rgb, split_planes
 from fastdata.images.records import Images
 from fastdata.images.sharing import shared_parts
 from fastdata.images.view import Sample, View, Views, shorten
@@ -26,7 +24,6 @@ __all__ = ["render_batch", "render_each", "render_masks", "stack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-Regions = Mapping[int, Region]
 LEAST_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
 _local = threading.local()
 
@@ -38,32 +35,18 @@ def render_batch(
     plans: Sequence[Sequence[Sample]],
     allocate: Allocate,
     timing: Timing | None = None,
-    *,
-    rgb: bool = False,
 ) -> list[Array]:
-    """Return samples without a transform, for each view, [n, H, W, C] or planes [n, H * 3/2, W, 1].
-
-    Args:
-        plans: for each view, an entry for each row.
-        rgb: whether planes become RGB.
-    """
+    """Return samples without a transform, for each view, [n, H, W, C]. `plans` has, for each view, an entry for each row."""
     form = images.form
-    outs, rendered = list[Array](), list[Array]()
+    outs = list[Array]()
     for view, plan in zip(views, plans, strict=True):
         shapes = {sample.shape for sample in plan}
         if len(shapes) > 1:
             raise view.unequal(shapes)
-        shape, emitted = _shape(form, plan[0]), form.emitted(rgb=rgb)
-        outs.append(allocate((len(rows), *emitted.shape(*plan[0].shape)), np.dtype(form.dtype)))
-        rendered.append(outs[-1] if emitted == form else np.empty((len(rows), *shape), form.dtype))
+        outs.append(allocate((len(rows), *plan[0].shape, form.channels), np.dtype(form.dtype)))
     timing = timing or Timing()
-    for v, k, regions in _decoded(images, rows, plans, timing):
-        _render(form, views[v], plans[v][k], regions, rendered[v][k], timing)
-    started = perf_counter()
-    for out, pixels, plan in zip(outs, rendered, plans, strict=True):
-        for k, sample in enumerate(plan if out is not pixels else ()):
-            out[k] = planes_to_rgb(split_planes(pixels[k], *sample.shape))
-    timing.resize_s += perf_counter() - started
+    for v, k, region in _decoded(images, rows, plans, timing):
+        _render(views[v], plans[v][k], region, outs[v][k], timing)
     return outs
 
 
@@ -76,7 +59,7 @@ def render_masks(
     with _scratch_memory() as scratch:
         for row, sample, target in zip(rows.tolist(), plan, out, strict=True):
             started = perf_counter()
-            (region,) = masks.decode(row, masks.get(row), sample.window, scratch)
+            region = masks.decode(row, masks.get(row), sample.window, scratch)
             decoded = perf_counter()
             view.render_mask(sample, region.pixels[:, :, 0], target, outside)
             timing.decode_s += decoded - started
@@ -100,73 +83,59 @@ def render_each(
     form = images.form
     timing = timing or Timing()
     samples: list[dict[int, Array]] = [{} for _ in plans]
-
-    def finish(v: int, k: int) -> None:
-        pixels = samples[v][k]
-        if form.planes and views.rgb:
-            pixels = planes_to_rgb(split_planes(pixels, *plans[v][k].shape))
+    for v, k, region in _decoded(images, rows, plans, timing):
+        sample = plans[v][k]
+        pixels: Array = np.empty((*sample.shape, form.channels), form.dtype)
+        _render(views.each[v], sample, region, pixels, timing)
         if views.user is not None:
             before_transform(v, k)
             pixels = views.user(pixels, form.channels)
         samples[v][k] = pixels
-
-    for v, k, regions in _decoded(images, rows, plans, timing):
-        sample = plans[v][k]
-        _render(form, views.each[v], sample, regions, samples[v].setdefault(k, np.empty(_shape(form, sample), form.dtype)), timing)
-        if not form.planes:
-            finish(v, k)
-    for v, found in enumerate(samples if form.planes else ()):  # their planes may come apart
-        for k in found:
-            finish(v, k)
     return [[found[k] for k in range(len(rows))] for found in samples]
 
 
-def _render(form: PixelFormat, view: View, sample: Sample, regions: Regions | None, out: Array, timing: Timing) -> None:
-    """Render a sample, or those of its planes that have a region; None: the whole is black."""
+def _render(view: View, sample: Sample, region: Region | None, out: Array, timing: Timing) -> None:
     started = perf_counter()
-    for k, (plane, black) in enumerate(_planes(form, sample, out)):
-        if regions is None or k in regions:
-            view.render(sample, None if regions is None else regions[k], plane, black)
+    view.render(sample, region, out)
     timing.resize_s += perf_counter() - started
 
 
 def _decoded(
     images: Images, rows: Array, plans: Sequence[Sequence[Sample]], timing: Timing
-) -> Iterator[tuple[int, int, Regions | None]]:
-    """Yield the view and the place of each sample, and regions that contain its window; None: the window is empty.
+) -> Iterator[tuple[int, int, Region | None]]:
+    """Yield the view and the place of each sample, and a region that contains its window; None: the window is empty.
 
-    A sample of planes may come once for each plane. Regions are valid until the next item.
+    A region is valid until the next item.
     """
     parts = shared_parts(plans, cuts=images.indexed)
     rows = rows[[part.place for part in parts]]
-    for number, regions in _regions(images, rows, [part.window for part in parts], timing):
+    for number, region in _regions(images, rows, [part.window for part in parts], timing):
         for view in parts[number].views:
-            yield view, parts[number].place, regions
+            yield view, parts[number].place, region
 
 
-def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Regions | None]]:
-    """Yield the number of each window, in any order, and regions that contain it, by plane; None: it is empty."""
+def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Region | None]]:
+    """Yield the number of each window, in any order, and a region that contains it; None: it is empty."""
     with _scratch_memory() as scratch:
         batches, alone, records = _in_batches(images, rows, windows, timing) if images.indexed else ([], list(range(len(rows))), [])
         for batch in batches:
             started = perf_counter()
             try:
-                regions = batch.decode(gray=images.form.planes or images.form.channels == 1, scratch=scratch)
+                regions = batch.decode(gray=images.form.channels == 1, scratch=scratch)
             except CodecError:  # one of them is damaged: decoding each alone tells which
                 regions = []
                 alone += batch.places
             timing.decode_s += perf_counter() - started
-            for k, region in regions:
-                yield k, {batch.plane: region}
+            yield from regions
         for k in alone:
             row, window = int(rows[k]), windows[k]
             started = perf_counter()
             data = records[k] if records else _read(images, row)
             read = perf_counter()
-            found = None if window.empty else dict(enumerate(images.decode(row, data, window, scratch)))
+            region = None if window.empty else images.decode(row, data, window, scratch)
             timing.read_s += read - started
             timing.decode_s += perf_counter() - read
-            yield k, found
+            yield k, region
 
 
 def _in_batches(
@@ -177,7 +146,7 @@ def _in_batches(
     records = [_read(images, row) for row in rows.tolist()]
     read = perf_counter()
     heights, widths = (sides.tolist() for sides in images.sides(rows))
-    batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), windows, planes=images.form.planes)
+    batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), windows)
     timing.read_s += read - started
     timing.decode_s += perf_counter() - read
     return batches, alone, records
@@ -188,20 +157,6 @@ def _read(images: Images, row: int) -> memoryview:
     data = images.get(row)
     bytes(data[:: mmap.PAGESIZE])
     return data
-
-
-def _shape(form: PixelFormat, sample: Sample) -> tuple[int, int, int]:
-    if form.planes and (sample.shape[0] % 2 or sample.shape[1] % 2):
-        height, width = sample.shape
-        raise LoaderError(
-            f"{form.codec} needs even sides, but a sample is {width} x {height}: use a crop with even sides, or codec rgb or jpeg"
-        )
-    return form.shape(*sample.shape)
-
-
-def _planes(form: PixelFormat, sample: Sample, out: Array) -> Sequence[tuple[Array, int]]:
-    """Return the arrays that make up a sample, each with its value for black."""
-    return tuple(zip(split_planes(out, *sample.shape), BLACK, strict=True)) if form.planes else ((out, 0),)
 
 
 class _Scratch:

@@ -72,7 +72,7 @@ class Pictures:
         if not variant.form.jpegs or shrink == 1 or min(height, width) < LEAST_SHRUNK * shrink:
             return rgb8(decode_record(data, variant.form, height, width))
         window = Window(0, 0, height, width, shrink)
-        (region,) = decode_window(data, variant.form, height, width, window, decode_buffer)
+        region = decode_window(data, variant.form, height, width, window, decode_buffer)
         return rgb8(region.pixels[:, :, : variant.form.channels])
 
     def html(self, index: int) -> Html:

@@ -88,7 +88,7 @@ def _resize(pixels: Array, size: tuple[float, float], out: Array, kernel: Any) -
     scales = out.shape[0] / size[0], out.shape[1] / size[1]
     if out.dtype != np.uint8:
         _resize_wide(pixels, scales, out, kernel)
-    elif out.shape[2] < 3:
+    elif out.shape[2] == 1:
         _resize_thin(pixels, scales, out, kernel)
     else:
         usable = pixels.flags.c_contiguous and pixels.flags.writeable
@@ -97,17 +97,17 @@ def _resize(pixels: Array, size: tuple[float, float], out: Array, kernel: Any) -
 
 
 def _resize_thin(pixels: Array, scales: tuple[float, float], out: Array, kernel: Any) -> None:
-    """Resize one or two channels, on which torch's kernel would spend as much time as on four.
+    """Resize one channel, on which torch's kernel would spend as much time as on four.
 
     Along columns, four bytes of a row can pass as the channels of one pixel. So this resizes columns, transposes, and repeats.
     """
-    (rows, columns, channels), (height, width) = pixels.shape, out.shape[:2]
-    slab: Array = np.empty((rows, -(-columns // 4) * 4, channels), np.uint8)
-    slab[:, :columns] = pixels
-    half: Array = np.empty((-(-height // 4) * 4, slab.shape[1], channels), np.uint8)
+    (rows, columns), (height, width) = pixels.shape[:2], out.shape[:2]
+    slab: Array = np.empty((rows, -(-columns // 4) * 4), np.uint8)
+    slab[:, :columns] = pixels[:, :, 0]
+    half: Array = np.empty((-(-height // 4) * 4, slab.shape[1]), np.uint8)
     _along_columns(slab, scales[0], half[:height], kernel)
-    turned = cv2.transpose(half).reshape(slab.shape[1], len(half), channels)[:columns]
-    resized: Array = np.empty((width, len(half), channels), np.uint8)
+    turned = cv2.transpose(half)[:columns]
+    resized: Array = np.empty((width, len(half)), np.uint8)
     _along_columns(turned, scales[1], resized, kernel)
     cv2.transpose(resized[:, :height], dst=out)
 

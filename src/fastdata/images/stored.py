@@ -35,9 +35,6 @@ class LMDBDataset(ImageDataset):
             The samples of a batch come in any order. Under the Loader, its random numbers too are seeded by (seed, epoch, sample):
             those of random, numpy.random, torch, and generators found in its attributes, closure and globals. It can be replaced
             later through `dataset.transform`.
-        rgb: convert the planes of a yuv420 or jpeg-yuv420 store to RGB, uint8 [3, H, W], after crop and flips and before the
-            transform: for transforms and models that take no planes. Colours are interpolated as a JPEG decoder does. A model on a
-            device has the same from `GPUNormalize(yuv420=True)`, for half the bytes. Stores of pixels are read as without it.
         fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
             what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a
             `Ragged`, text, bytes and JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints
@@ -65,7 +62,6 @@ class LMDBDataset(ImageDataset):
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,
-        rgb: bool = False,
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
@@ -81,7 +77,7 @@ class LMDBDataset(ImageDataset):
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        views = Views(crop, hflip, vflip, transform, rgb)
+        views = Views(crop, hflip, vflip, transform)
         super().__init__(first, views, fields=Fields.of(fields, first, min_visible), several=several)
 
 
@@ -90,14 +86,13 @@ class MaskDataset(ImageDataset):
 
     `ds[i]` is (image, mask): uint8 or uint16 [C, H, W], and uint8 or uint16 [H, W], the class of each pixel. Both come from the
     same box with the same flips. The image is averaged or interpolated; each pixel of the resized mask takes the class at its
-    centre. A `Loader` delivers masks as [B, H, W]. Images in planes, uint8 [1, H * 3/2, W], have masks [H, W] too.
+    centre. A `Loader` delivers masks as [B, H, W].
 
     Args:
         path: the store; a folder, or a URL.
         size: the stored size to read; None: the largest.
         crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image.
         hflip, vflip: probability of a flip.
-        rgb: as for LMDBDataset.
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
@@ -118,7 +113,6 @@ class MaskDataset(ImageDataset):
         crop: Crop | None = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
-        rgb: bool = False,
         ignore_index: int | None = None,
         images: str | Sequence[str] | None = None,
         check: str | None = None,
@@ -129,4 +123,4 @@ class MaskDataset(ImageDataset):
         path = locate(path, cache, cache_size, storage)
         first, several = open_images(path, size, images, check=check)
         masks = Masks.of(first, first.like(size, mask=True), ignore_index)
-        super().__init__(first, Views(crop, hflip, vflip, rgb=rgb), masks, several=several)
+        super().__init__(first, Views(crop, hflip, vflip), masks, several=several)

@@ -65,22 +65,17 @@ class View:
         """How many random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
-    def draw(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> tuple[Array, Array]:
+    def draw(self, u: Array, heights: Array, widths: Array) -> tuple[Array, Array]:
         """Return a batch's boxes, int64 [n, 4], and flips (horizontal, vertical), bool [n, 2]. Arguments as for `plan`."""
         if self.crop is None:
             boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
         else:
             boxes = _check_boxes(self.crop, self.crop.boxes(u[FLIP_DRAWS:], heights, widths), heights, widths)
-            if planes and self.crop.resizes and self.crop.draws:
-                boxes = np.maximum(boxes - boxes % 2, (0, 0, 2, 2))
         return boxes, np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
 
-    def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[Sample]:
-        """Plan the samples of a batch from uniform numbers [draws, n] and the images' sides, int64 [n].
-
-        With `planes`, random boxes that are resized start and end on even pixels, so that no colour sample has to be shifted.
-        """
-        boxes, flips = self.draw(u, heights, widths, planes=planes)
+    def plan(self, u: Array, heights: Array, widths: Array) -> list[Sample]:
+        """Plan the samples of a batch from uniform numbers [draws, n] and the images' sides, int64 [n]."""
+        boxes, flips = self.draw(u, heights, widths)
         shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
         one_shape = self.crop is not None and self.crop.shape is not None
         windows = self._windows(boxes, np.array(shapes[:1] if one_shape else shapes), heights, widths)
@@ -110,17 +105,17 @@ class View:
         rows = np.concatenate([starts, ends - starts, shrink], axis=1).tolist()
         return [Window(y, x, h, w, scale, fast) for y, x, h, w, scale in rows]
 
-    def render(self, sample: Sample, region: Region | None, out: Array, black: int = 0) -> None:
-        """Write a sample, [H, W, C] or a plane, without the transform. `region` contains its window; None: the window is empty."""
+    def render(self, sample: Sample, region: Region | None, out: Array) -> None:
+        """Write a sample, [H, W, C], without the transform. `region` contains its window; None: the window is empty."""
         if region is None:
-            out[...] = black
+            out[...] = 0
             return
         top, left, h, w = sample.box
         box = ((top - region.top) / region.shrink, (left - region.left) / region.shrink, h / region.shrink, w / region.shrink)
         if sample.window[2:4] == (h, w):
             resample(region.pixels, box, out, antialias=self.crop is not None and self.crop.antialias)
         else:
-            pad(region.pixels, box, out, black)
+            pad(region.pixels, box, out, 0)
         if any(sample.flip):
             cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
 
@@ -152,7 +147,6 @@ class Views:
     Attributes:
         crop, hflip, vflip: of the views, which have the same chances of flips.
         transform: a function that changes the pixels of each view.
-        rgb: whether planes become RGB pixels before the transform.
 
     Raises:
         ValueError, TypeError: if an argument is wrong.
@@ -162,7 +156,6 @@ class Views:
     hflip: float = 0.0
     vflip: float = 0.0
     transform: Transform | None = None
-    rgb: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.crop, list):
@@ -192,18 +185,17 @@ class Views:
         """How many random numbers a sample needs."""
         return sum(view.draws for view in self.each)
 
-    def plan(self, u: Array, heights: Array, widths: Array, *, planes: bool = False) -> list[list[Sample]]:
+    def plan(self, u: Array, heights: Array, widths: Array) -> list[list[Sample]]:
         """Plan the samples of a batch, for each view. Each has its own random numbers, of [draws, n]; see `View.plan`."""
         starts = np.cumsum([view.draws for view in self.each])[:-1]
-        return [view.plan(own, heights, widths, planes=planes) for view, own in zip(self.each, np.split(u, starts), strict=True)]
+        return [view.plan(own, heights, widths) for view, own in zip(self.each, np.split(u, starts), strict=True)]
 
     def parts(self) -> list[str]:
         """Return a short description of each part."""
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         crop = [] if self.crop is None else [repr(list(self.crop) if isinstance(self.crop, tuple) else self.crop)]
-        rgb = ["rgb=True"] if self.rgb else []
-        return crop + flips + rgb + ([] if self.transform is None else [f"transform={name}"])
+        return crop + flips + ([] if self.transform is None else [f"transform={name}"])
 
 
 def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:

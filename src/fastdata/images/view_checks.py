@@ -9,7 +9,7 @@ from fastdata.images.view import Views
 __all__ = ["check_views"]
 
 
-def check_views(views: Views, *, images: Sequence[str], masks: bool, geometric: str | None, planes: bool) -> Views:
+def check_views(views: Views, *, images: Sequence[str], masks: bool, geometric: str | None) -> Views:
     """Return the views.
 
     Args:
@@ -17,13 +17,12 @@ def check_views(views: Views, *, images: Sequence[str], masks: bool, geometric: 
         images: the names of the images of a sample, if it has several.
         masks: whether there are masks.
         geometric: the columns that follow the crop, in words; None: there are none.
-        planes: whether images are planes.
 
     Raises:
         ValueError: if the views do not suit these.
     """
     if views.transform is not None:
-        _check_transform(images, masks, geometric, planes and not views.rgb)
+        _check_transform(images, masks, geometric)
     if views.several and (masks or geometric):
         raise ValueError(
             f"crop makes {len(views.each)} views of an image, and {geometric or 'its mask'} can follow only one: give one crop, or "
@@ -34,13 +33,10 @@ def check_views(views: Views, *, images: Sequence[str], masks: bool, geometric: 
             f"crop makes {len(views.each)} views, and samples have {len(images)} images, {', '.join(images)}: give one crop, or "
             "choose an image with images="
         )
-    for view in views.each if planes else ():
-        if view.crop is not None and any(side % 2 for side in view.crop.sides(2)):
-            raise ValueError(f"{view.crop}: planes have colours at half the resolution, so both sides must be even")
     return views
 
 
-def _check_transform(images: Sequence[str], masks: bool, geometric: str | None, planes: bool) -> None:
+def _check_transform(images: Sequence[str], masks: bool, geometric: str | None) -> None:
     if masks:
         raise ValueError(
             "transform takes an image, and its mask would not follow: transform both on the device; images without masks come from "
@@ -54,9 +50,4 @@ def _check_transform(images: Sequence[str], masks: bool, geometric: str | None, 
         raise ValueError(
             f"transform takes an image, but samples have {', '.join(images)}, each of which it would change in another way: "
             "transform them on the device, or choose one with images="
-        )
-    if planes:
-        raise ValueError(
-            "transform takes pixels [H, W, C], but this store emits planes: give rgb=True, transform on the device, or prepare "
-            "with codec jpeg or rgb"
         )

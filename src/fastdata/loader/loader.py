@@ -373,7 +373,7 @@ class Loader(Fixed, fixed=FIXED):
         self._stats.samples += request.valid
         rows = request.valid, request.indices, (request.epoch, request.stop)
         if type(data) in (tuple, list):
-            return Batch.of(data, *rows, planes=getattr(self.dataset, "planes", False) is True)
+            return Batch.of(data, *rows)
         if type(data) is torch.Tensor:
             data.valid, data.ids, data.position = rows  # type: ignore[attr-defined]
         return data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -13,7 +13,6 @@ from fastdata.gpu.crops import Stack
 from fastdata.gpu.streams import Home, numbered
 from fastdata.images.crops import CenterCrop, Crop
 from fastdata.images.dataset import ImageDataset
-from fastdata.images.planes import BLACK, planes_to_rgb, split_planes
 from fastdata.images.view import shorten
 from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct
@@ -90,21 +89,12 @@ def _stored_shape(dataset: Any, device: torch.device) -> tuple[int, int]:
             f"resident takes random crops that only cut, but {crop} resizes: use RandomCrop, a crop that is not random, or leave "
             "resident out; a crop of your own that only cuts says resizes = False"
         )
-    if _is_drawn(crop) and _makes_rgb(dataset) and device.type != "cpu":
-        raise ValueError(
-            f"resident makes RGB of randomly cut planes on the CPU only, and is {str(device)!r}: leave rgb out, and give the model "
-            "GPUNormalize(yuv420=True), or leave resident out"
-        )
     return shape
 
 
 def _is_drawn(crop: Crop | None) -> TypeGuard[Crop]:
     """Return whether boxes are random. Others are cut before images are held."""
     return crop is not None and crop.draws > 0
-
-
-def _makes_rgb(dataset: ImageDataset) -> bool:
-    return dataset._images.form.planes and bool(dataset.rgb)
 
 
 def _sample_shape(crop: Crop | None, shape: tuple[int, int]) -> tuple[int, int]:
@@ -174,12 +164,8 @@ class ResidentImages:
         self._size = _sample_shape(crop, shape)
         self._shape = shape if self._drawn else self._size
         self._moved = self._drawn or view.hflip > 0 or view.vflip > 0
-        self._to_rgb = self._drawn and _makes_rgb(dataset)  # after a box is cut; else what is held is RGB
-        self._split = (dataset.planes or self._to_rgb) and self._moved  # luma and colours are cut and flipped separately
-        self._between = {1} if self._split and self._drawn else set[int]()  # stacks whose boxes may begin between two pixels
         _, first, self._place = np.unique(dataset.rows(np.arange(len(dataset))), return_index=True, return_inverse=True)
         whole = dataset.subset(first).with_crop(CenterCrop(shape, fast=crop.fast) if _is_drawn(crop) else crop)
-        whole.rgb = dataset.rgb and not self._to_rgb
         layers = self._layers(whole)
         _check_room(len(whole), layers, device)
         self._stacks = [Stack(len(whole), *layer, device) for layer in layers]
@@ -191,16 +177,12 @@ class ResidentImages:
         self._home = Home(device, memory)
 
     def _layers(self, whole: ImageDataset) -> list[Layer]:
-        """Return the layers of a dataset's images, or planes, and masks."""
+        """Return the layers of a dataset's images, and masks."""
         images, targets = whole.read_batch(np.zeros(1, np.int64), seed=0, epoch=0)
         _, rows, columns, channels = images.shape
         dtype, mask_dtype = (torch.from_numpy(array).dtype for array in (images, targets))
         border = self._reaches_out()
         layers = [Layer((rows, columns, channels), dtype, 0 if border else None)]
-        if self._split:
-            height = self._shape[0]
-            luma, chroma = BLACK if border else (None, None)
-            layers = [Layer((height, columns, 1), dtype, luma), Layer((height // 2, columns // 2, 2), dtype, chroma)]
         if whole.large_targets:
             layers.append(Layer((*self._shape, 1), mask_dtype, whole.ignore_index if border else None))
         return layers
@@ -233,9 +215,6 @@ class ResidentImages:
 
     def _put(self, start: int, images: torch.Tensor, targets: torch.Tensor) -> None:
         parts = [images]
-        if self._split:
-            height, width = self._shape
-            parts = [images[:, :height], images[:, height:].reshape(len(images), height // 2, width // 2, 2)]
         if self._targets is None:
             parts.append(targets[..., None])
         for stack, part in zip(self._stacks, parts, strict=True):
@@ -250,9 +229,8 @@ class ResidentImages:
         corners = boxes[:, :2] if self._drawn else np.zeros_like(boxes[:, :2])
         number, starts, turned = torch.split(self._to_device(np.concatenate([numbers, corners, flips], axis=1)), [1, 2, 2], 1)
         lines = [number]
-        for k, (stack, size) in enumerate(zip(self._stacks, self._sizes(), strict=True)):
-            for place in [starts // 2, (starts + 1) // 2] if k in self._between else [starts]:
-                lines.extend(stack.lines(number[:, 0], place, size, turned))
+        for stack in self._stacks:
+            lines.extend(stack.lines(number[:, 0], starts, self._size, turned))
         return self._finish(torch.cat(lines, 1))
 
     def _finish(self, located: torch.Tensor) -> torch.Tensor:
@@ -265,32 +243,16 @@ class ResidentImages:
         host = torch.from_numpy(table)
         return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host.to(self._device)
 
-    def _sizes(self) -> list[tuple[int, int]]:
-        """Return the (height, width) to cut from each stack."""
-        height, width = self._size
-        sizes = [(height, width)] * len(self._stacks)
-        if self._split:
-            sizes[1] = height // 2, width // 2
-        return sizes
-
     def gather(self, located: torch.Tensor, *, pin: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the batch of `located`: images [n, C, H, W] in channels_last layout, and targets."""
         self._home.visit()
         self._located_home.visit()
         numbers = located[:, 0]
         if self._moved:
-            sides = [size * 2 if k in self._between else size for k, size in enumerate(self._sizes())]
-            lines = iter(torch.split(located[:, 1:], [*chain(*sides)], 1))
-            images, *others = (
-                stack.cut_between(*islice(lines, 4)) if k in self._between else stack.cut(*islice(lines, 2))
-                for k, stack in enumerate(self._stacks)
-            )
+            lines = iter(torch.split(located[:, 1:], [*self._size] * len(self._stacks), 1))
+            images, *others = (stack.cut(*islice(lines, 2)) for stack in self._stacks)
         else:
             images, *others = (stack.whole(numbers) for stack in self._stacks)
-        if self._split:
-            images = torch.cat([images.flatten(1), others[0].flatten(1)], 1).view(len(numbers), -1, self._size[1], 1)
-        if self._to_rgb:
-            images = torch.from_numpy(np.stack([planes_to_rgb(split_planes(each, *self._size)) for each in images.numpy()]))
         targets = others[-1][..., 0] if self._targets is None else self._targets.index_select(0, numbers)
         return images.permute(0, 3, 1, 2), targets
 

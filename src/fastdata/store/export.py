@@ -26,7 +26,7 @@ def export(
 ) -> int:
     """Write a store as files that other programs read.
 
-    Images: JPEG and PNG records are copied as they are stored; raw pixels and planes become PNG. Each class becomes a folder; float
+    Images: JPEG and PNG records are copied as they are stored; raw pixels become PNG. Each class becomes a folder; float
     labels go to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a
     name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names. Of
     several images a sample, each goes to a folder of its name.
