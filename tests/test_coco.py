@@ -331,5 +331,5 @@ def test_what_is_not_stored_is_told(folder: Path, body: Any, tmp_path: Path) -> 
     notes = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1, limit=4).notes
     assert "1 annotation with neither a box nor a caption was left out" in notes
     assert "segmentations are not stored: --masks stores masks" in notes
-    with pytest.raises(ValueError, match="bad_boxes is reject, but there are no boxes: give coco, yolo or voc too"):
+    with pytest.raises(ValueError, match="bad_boxes is reject, but there are no boxes: give coco or yolo too"):
         prep(folder / "images", tmp_path / "p.fds", bad_boxes="reject")

@@ -178,14 +178,6 @@ def test_yolo_and_voc_become_coco(tmp_path: Path) -> None:
     body = json.loads((tmp_path / "z/annotations.json").read_text())
     assert body["categories"] == [{"id": 1, "name": "cat", "keypoints": ["point_0", "point_1"]}]
     assert body["annotations"][0]["keypoints"] == [40.0, 20.0, 2, 60.0, 10.0, 2] and body["annotations"][0]["num_keypoints"] == 2
-    (tmp_path / "in/a.xml").write_text(
-        "<annotation><size><width>80</width><height>40</height></size><object><name>z</name><difficult>1</difficult><bndbox>"
-        "<xmin>1</xmin><ymin>3</ymin><xmax>10</xmax><ymax>8</ymax></bndbox></object></annotation>"
-    )
-    prep(tmp_path / "in", tmp_path / "v.fds", voc=tmp_path / "in", size=20)
-    assert exported(tmp_path / "v.fds", tmp_path / "y", to="coco") == []
-    (one,) = json.loads((tmp_path / "y/annotations.json").read_text())["annotations"]
-    assert one["bbox"] == [0.0, 1.0, 5.0, 3.0] and one["difficult"] is True and one["truncated"] is False
 
 
 def members(path: Path) -> dict[str, bytes]:

@@ -209,8 +209,9 @@ def test_damage_is_told(tmp_path: Path, files: dict[str, Any], message: str) -> 
 
 
 def test_one_source_of_annotations(tmp_path: Path) -> None:
-    done = run(*PREP, tmp_path, "--yolo", tmp_path, "--voc", tmp_path)
-    assert done.returncode == 2 and "--yolo and --voc are two sources of annotations: give one of them" in done.stderr
+    (tmp_path / "a.json").touch()
+    done = run(*PREP, tmp_path, "--yolo", tmp_path, "--coco", tmp_path / "a.json")
+    assert done.returncode == 2 and "--coco and --yolo are two sources of annotations: give one of them" in done.stderr
 
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")) | st.just(" "), min_size=1, max_size=8)

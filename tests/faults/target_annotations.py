@@ -1,4 +1,4 @@
-"""Targets: annotations of images: COCO's JSON, VOC's XML, YOLO's text and YAML."""
+"""Targets: annotations of images: COCO's JSON, YOLO's text and YAML."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import test_coco
-import test_voc
 from fastdata.errors import PrepError
 from fastdata.sources.coco import with_coco
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources
-from fastdata.sources.voc import with_voc
 from fastdata.sources.yolo import with_yolo
 from stores import folder
 from support import write_pictures
@@ -42,17 +40,6 @@ def coco_file() -> dict[str, bytes]:
 def coco(case: Case) -> Any:
     found = [with_coco(images(), case.write(), reject_boxes=reject) for reject in (False, True)]
     return [[source.values for source in one.sources] for one in found]
-
-
-def voc_file() -> dict[str, bytes]:
-    objects: list[Any] = [("dog", (1, 2, 20, 30), 0, 1), ("a & b", (5.5, 2, 20, 30), None, None)]
-    return {"00.xml": test_voc.document(48, 64, objects, "00.png").encode()}
-
-
-@target(voc_file, cases=3000, allowed=(PrepError,))
-def voc(case: Case) -> Any:
-    found = with_voc(images(), case.write().parent, reject_boxes=False)
-    return [source.values for source in found.sources]
 
 
 def yolo_files() -> Mapping[str, bytes]:

@@ -56,9 +56,7 @@ class Fields:
             raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different ones")
         if missing := [name for name in wanted if name not in images.columns and name != LABEL]:
             known = ", ".join([*images.columns, LABEL])
-            hint = (
-                "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco, --yolo or --voc"
-            )
+            hint = "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco or --yolo"
             raise StoreError(f"{images.place} has no field {missing[0]}; it has {known}{hint}")
         if not 0 <= min_visible <= 1:
             raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")

@@ -73,11 +73,6 @@ class ImageOptions(PairOptions, LabelOptions):
         type="folder",
         group="Labels",
     )
-    voc: StrPath | None = option(
-        "Folder with a Pascal VOC .xml for each image: stores boxes, categories, difficult and truncated.",
-        type="folder",
-        group="Labels",
-    )
     bad_boxes: str = option(
         "What to do with boxes that reach outside of their image: clip them, or reject the image.",
         "clip",
@@ -90,10 +85,9 @@ class ImageOptions(PairOptions, LabelOptions):
 
     def __post_init__(self) -> None:
         LabelOptions.__post_init__(self)
-        annotations = [name for name in ("--coco", "--yolo", "--voc") if getattr(self, name[2:]) is not None]
-        if len(annotations) > 1:
-            raise ValueError(f"{annotations[0]} and {annotations[1]} are two sources of annotations: give one of them")
-        if not annotations and self.bad_boxes != "clip":
-            raise ValueError(f"--bad-boxes is {self.bad_boxes}, but there are no boxes: give --coco, --yolo or --voc too")
+        if self.coco is not None and self.yolo is not None:
+            raise ValueError("--coco and --yolo are two sources of annotations: give one of them")
+        if self.coco is None and self.yolo is None and self.bad_boxes != "clip":
+            raise ValueError(f"--bad-boxes is {self.bad_boxes}, but there are no boxes: give --coco or --yolo too")
         if self.masks is None and (self.mask_suffix or self.mask_bits != 8 or self.palette is not None):
             raise ValueError("--mask-suffix, --mask-bits and --palette are about masks: give --masks too")

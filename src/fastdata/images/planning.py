@@ -22,7 +22,6 @@ from fastdata.sources.pairs import with_masks
 from fastdata.sources.reasons import refuse_unusable
 from fastdata.sources.several import list_several
 from fastdata.sources.table_file import is_path_table
-from fastdata.sources.voc import with_voc
 from fastdata.sources.yolo import with_yolo
 
 __all__ = ["plan_images"]
@@ -60,7 +59,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         found, others = list_several(source, [(image.name, where) for image, where in images], options, options.fields)
     else:
         found = list_sources(source, options, options.fields)
-    for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo), (options.voc, with_voc)):
+    for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
             found = annotate(found, to_path(path), reject_boxes=options.bad_boxes == "reject")
     if options.masks is not None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.packed import Packed, PackedInputs
-from fastdata.sources.walk import Walk, walk_files
+from fastdata.sources.packed import PackedInputs
 from fastdata.store.column import INSTANCES, Column
 from fastdata.store.format import Labels
 from fastdata.words import number_of
 
-__all__ = ["BOXES", "BoxCheck", "Checked", "annotated", "category_column", "finished", "keypoint_column", "pair_files", "was"]
+__all__ = ["BOXES", "BoxCheck", "Checked", "annotated", "category_column", "finished", "keypoint_column", "was"]
 
 BOXES = Column("boxes", "float32", (4,), many=True, geometry="xyxy", group=INSTANCES)
 
@@ -108,47 +104,3 @@ def finished(
         columns=(*inputs.columns, *columns),
         labelled_by="",
     )
-
-
-def pair_files(
-    inputs: SourceList, option: str, folder: AnyPath, ending: str, leave: frozenset[str] = frozenset()
-) -> tuple[SourceList, Sequence[str], list[Source]]:
-    """Find the file of annotations of each image: the one with the image's path, but for the extension.
-
-    Args:
-        option: as typed, for messages.
-        folder: the files are in it, and in folders below.
-        ending: of the files, such as ".txt".
-        leave: names of other files with that ending.
-
-    Returns:
-        The inputs, whose `skipped` no longer counts these files; the name of each image's file, or ""; and a reject for each file
-        without an image.
-
-    Raises:
-        PrepError: there is no such folder, or no file belongs to an image.
-    """
-    if not folder.is_dir():
-        raise PrepError(f"{option} is not a folder; it holds a {ending} file for each image, with the same name")
-    walk = Walk(folder, lambda name: name.lower().endswith(ending))
-    names = (
-        name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(ending) and name.rpartition("/")[2] not in leave
-    )
-    files = {_stem(name): name for name in names}
-    found = Packed(files.get(_stem(source.name), "") for source in inputs.sources)
-    if not any(found):
-        first = next(iter(files.values()), "missing")
-        raise PrepError(
-            f"{option}: no {ending} file there belongs to an image: the first image is {inputs.sources[0].name}, the first file is "
-            f"{first}; names must be equal but for the extension"
-        )
-    if is_inside(folder, inputs.root):
-        inputs = replace(inputs, skipped=inputs.skipped - Counter({ending: len(files)}))
-    for source in inputs.sources:
-        files.pop(_stem(source.name), None)
-    unpaired = [Source(f"{folder.name}/{name}", -1, -1, "no-image") for name in files.values()]
-    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, unpaired
-
-
-def _stem(name: str) -> str:
-    return os.path.splitext(os.path.normpath(name))[0]

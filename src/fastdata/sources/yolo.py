@@ -8,15 +8,19 @@ https://docs.ultralytics.com/datasets/detect/, .../segment/ and .../pose/
 from __future__ import annotations
 
 import math
+import os
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
-from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, pair_files
+from fastdata.remote.path import AnyPath, is_inside
+from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column
 from fastdata.sources.inputs import Source, SourceList, read_bytes
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.walk import Walk, walk_files
 from fastdata.sources.yaml_subset import read_keys
 from fastdata.store.column import SOURCE_SIZE, mirror_order
 from fastdata.words import number_of
@@ -69,8 +73,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> Sou
     Raises:
         PrepError: a file cannot be read, or is damaged.
     """
-    option = f"--yolo {folder}"
-    inputs, files, unpaired = pair_files(inputs, option, folder, ".txt", frozenset(CLASS_FILES))
+    inputs, files, unpaired = _pair_files(inputs, folder)
     dataset = _dataset(folder)
     check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
     columns = [SOURCE_SIZE, BOXES, category_column(dataset.names)]
@@ -88,7 +91,41 @@ def with_yolo(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> Sou
         empty += bool(name) and not found.boxes
     sources.extend(unpaired)
     notes = _notes(dataset, polygons, files.count(""), empty)
-    return finished(inputs, option, columns, sources, [*notes, *check.notes()])
+    return finished(inputs, f"--yolo {folder}", columns, sources, [*notes, *check.notes()])
+
+
+def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequence[str], list[Source]]:
+    """Find the file of each image: the .txt with the image's path, but for the extension, in `folder` and in folders below.
+
+    Returns:
+        The inputs, whose `skipped` no longer counts these files; the name of each image's file, or ""; and a reject for each file
+        without an image.
+
+    Raises:
+        PrepError: there is no such folder, or no file belongs to an image.
+    """
+    if not folder.is_dir():
+        raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
+    walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
+    names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
+    files = {_stem(name): name for name in names if name.rpartition("/")[2] not in CLASS_FILES}
+    found = Packed(files.get(_stem(source.name), "") for source in inputs.sources)
+    if not any(found):
+        first = next(iter(files.values()), "missing")
+        raise PrepError(
+            f"--yolo {folder}: no .txt file there belongs to an image: the first image is {inputs.sources[0].name}, the first file "
+            f"is {first}; names must be equal but for the extension"
+        )
+    if is_inside(folder, inputs.root):
+        inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(files)}))
+    for source in inputs.sources:
+        files.pop(_stem(source.name), None)
+    unpaired = [Source(f"{folder.name}/{name}", -1, -1, "no-image") for name in files.values()]
+    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, unpaired
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(os.path.normpath(name))[0]
 
 
 def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[str]:
