@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
-from choices import rates
 from PIL import Image
 
 from fastdata.data.random import uniforms
@@ -37,12 +38,25 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SIDE = 224
 RGB = PixelFormat("jpeg", 3, "uint8")
 PLAIN = [cv2.IMWRITE_JPEG_QUALITY, 90, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
+ROUNDS = 7
 FACTORS = (1.3, 2, 3, 4, 6, 8, 12, 16)
 _memory: Array = np.empty(1 << 24, np.uint8)
 
 
 def scratch(_: int) -> Array:
     return _memory
+
+
+def rates(contestants: dict[str, Callable[[Any], Any]], inputs: list[Any]) -> dict[str, float]:
+    """Milliseconds per input, median of interleaved rounds."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(ROUNDS):
+        for name, work in contestants.items():
+            started = time.perf_counter()
+            for item in inputs:
+                work(item)
+            times[name].append((time.perf_counter() - started) / len(inputs) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def steps(records: list[bytes], seed: int = 0) -> None:
