@@ -144,8 +144,6 @@ def test_wrong_use(tmp_path: Path) -> None:
     for fraction in ("1", "-0.1", "2"):
         found = run(*MAIN, "export", path, tmp_path / "bin", f"--val-fraction={fraction}")
         assert found.returncode == 2 and "must be from 0 to less than 1" in found.stderr and not (tmp_path / "bin").exists()
-    with pytest.raises(ValueError, match="--val-fraction goes with --to nanogpt"):
-        export(path, tmp_path / "bin", to="llmc", val_fraction=0.5)
     export(path, tmp_path / "bin", to="nanogpt")
     with pytest.raises(PrepError, match="holds train and val side by side"):
         fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none")

@@ -147,4 +147,4 @@ def test_one_thing_is_no_plural(tmp_path: Path) -> None:
     assert "in.fds: 1 problem\n" in run(*MAIN, "verify", "in.fds", "--quick", cwd=tmp_path).stderr
     (tmp_path / "t.txt").write_text("text")
     run(*PREP, "t.txt", "--tokenizer", "bytes", cwd=tmp_path)
-    assert run(*MAIN, "export", "t.fds", "out", "--to", "llmc", cwd=tmp_path).stdout == "1 file in out\n"
+    assert run(*MAIN, "export", "t.fds", "out", "--val-fraction", "0", cwd=tmp_path).stdout == "1 file in out\n"

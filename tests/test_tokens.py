@@ -426,12 +426,15 @@ def test_a_sampler_s_indices_are_checked_and_negative_ones_count_from_the_end(mo
 
 def test_documents_without_tokens_make_rows_without_tokens() -> None:
     """Of a store all of whose documents are empty there is no memory at all."""
-    from test_token_files import write_megatron
+    import tokenizers
 
     root = folder()
-    write_megatron(root, [np.zeros(0, np.uint16)] * 3)
-    fastdata.prep(root, root.parent / f"{root.name}.fds")
-    row, length = TokenDataset(root.parent / f"{root.name}.fds", 4, mode="document")[1]
+    tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, [])).save(str(root / "t.json"))
+    (root / "b.txt").write_text("b\nbb\nb\n")  # which it has no token for
+    out = fastdata.prep(
+        root / "b.txt", root / "o.fds", tokenizer=root / "t.json", end_token="none", split_lines=True, workers=1
+    ).out
+    row, length = TokenDataset(out, 4, mode="document")[1]
     assert row.tolist() == [NONE] * 5 and int(length) == 0
 
 

@@ -16,7 +16,7 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.tables.options import TableOptions
 from fastdata.tables.planning import plan_table
 from fastdata.text.documents import Cutting, Piece, documents
-from fastdata.text.pretokenized import MEGATRON_MAGIC, open_tokens
+from fastdata.text.pretokenized import document_lengths, open_tokens
 from fastdata.tokenizer import Spec, character_file, load
 from target import Case, target
 from target_archives import made
@@ -64,30 +64,13 @@ def packed_text(case: Case) -> Any:
 
 
 def token_files() -> dict[str, bytes]:
-    tokens = np.arange(40, dtype="<u2").tobytes()
-    header = np.zeros(256, "<i4")
-    header[:3] = 20240520, 1, 40
-    return {"nanogpt.bin": tokens, "llmc.bin": header.tobytes() + tokens}
+    return {"train.bin": np.arange(40, dtype="<u2").tobytes()}
 
 
 @target(token_files, cases=2000)
 def tokens(case: Case) -> Any:
     found = open_tokens(case.write())
-    return np.array(found.tokens), found.documents(3)
-
-
-def megatron_index() -> dict[str, bytes]:
-    sizes, bounds = np.array([10, 30], "<i4"), np.array([0, 1, 2], "<i8")
-    head = MEGATRON_MAGIC + (1).to_bytes(8, "little") + bytes([8]) + (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
-    return {"a.idx": head + sizes.tobytes() + np.array([0, 20], "<i8").tobytes() + bounds.tobytes()}
-
-
-@target(megatron_index, cases=2000)
-def megatron(case: Case) -> Any:
-    path = case.write().with_suffix(".bin")
-    path.write_bytes(np.arange(40, dtype="<u2").tobytes())
-    found = open_tokens(path)
-    return np.array(found.tokens), found.documents(None)
+    return np.array(found), document_lengths(found, 3)
 
 
 @target(lambda: {"characters.json": character_file("abcdefgh "), "tokenizer.json": corpora.tokenizer().read_bytes()}, cases=600)

@@ -26,7 +26,7 @@ class TokenKind(Kind):
     named = False
     extra_files = "tokenizer.json", "characters.json"
     drawn = "documents"
-    exports = "nanogpt", "llmc", "megatron"
+    exports = ("nanogpt",)
     export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}
     untyped = "trained-on", "vocab-size"
     hint = "; for text, give --tokenizer or --train-bpe"
@@ -134,11 +134,11 @@ class TokenKind(Kind):
         return token_sections(store)
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
-        """Write .bin files for nanoGPT, llm.c or Megatron."""
+        """Write .bin files for nanoGPT."""
         from fastdata.text.export import export_tokens
 
         root.mkdir(parents=True, exist_ok=True)
-        return export_tokens(store, root, to, tick, options["val_fraction"])
+        return export_tokens(store, root, tick, options["val_fraction"])
 
     def dataset(self, manifest: Any) -> Any:
         from fastdata.text.dataset import TokenDataset

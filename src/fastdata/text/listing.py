@@ -15,13 +15,13 @@ from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.inputs import SPLITS, look, splits_error
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, documents, format_of
-from fastdata.text.pretokenized import open_tokens
+from fastdata.text.pretokenized import document_lengths, open_tokens
 from fastdata.words import number_of
 
 __all__ = ["TextList", "first_documents", "holds_tokens", "list_text", "shard_bounds"]
 
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
-COMPANIONS = (".idx", "meta.pkl")  # files next to tokens
+COMPANION = "meta.pkl"  # a file next to tokens
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
 
 
@@ -37,11 +37,11 @@ class TextList:
 
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
-    """Return whether a source is a .bin file, or a folder that holds only .bin, Megatron's .idx and nanoGPT's meta.pkl."""
+    """Return whether a source is a .bin file, or a folder that holds only .bin and nanoGPT's meta.pkl."""
     path = to_path(source)
     found = False
     for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
-        if not name.lower().endswith((".bin", *COMPANIONS)):
+        if not name.lower().endswith((".bin", COMPANION)):
             return False
         found = found or name.lower().endswith(".bin")
     return found
@@ -61,7 +61,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         for name, size, problem in walk_files(path, walk):
             if format_of(name)[0]:
                 found.append((name, size, problem))
-            elif not name.endswith(COMPANIONS):
+            elif not name.endswith(COMPANION):
                 skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
         root = path
     elif path.exists():
@@ -142,8 +142,8 @@ def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None, most:
         return
     try:
         if format_of(piece.name)[0] == "bin":
-            file = open_tokens(root / piece.name)
-            yield from (file.documents(end) * file.tokens.itemsize).tolist()
+            tokens = open_tokens(root / piece.name)
+            yield from (document_lengths(tokens, end) * tokens.itemsize).tolist()
         else:
             for _, text in documents(root, piece, cutting, most=most):
                 yield len(text.encode()) if isinstance(text, str) else 0

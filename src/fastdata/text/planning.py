@@ -19,13 +19,13 @@ from fastdata.store.format import Labels, read_manifest
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, documents, format_of
 from fastdata.text.listing import TextList, first_documents, list_text, shard_bounds
 from fastdata.text.options import TokenOptions
-from fastdata.text.pretokenized import tokens_dtype
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 
 __all__ = ["plan_text"]
 
 END = "<|endoftext|>"
+ANY_ID = 1 << 16  # above what uint16 holds
 
 
 def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Planned:
@@ -57,7 +57,7 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
             raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
         found = first_documents(found, limit, cutting, most=most)
     if tokenizer is None and train_bpe is None:
-        recipe, files = _without_tokenizer(found, end_token), dict[str, bytes]()
+        recipe, files = _without_tokenizer(end_token), dict[str, bytes]()
     else:
         if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
             trained_on = _trained_on(found, cutting, train_bpe, end_token, most)
@@ -106,16 +106,14 @@ def _refuse_other_store(tokenizer: str) -> None:
         raise PrepError(f"--tokenizer {tokenizer} is a store without a tokenizer's file: {remedy}")
 
 
-def _without_tokenizer(found: TextList, end_token: str | None) -> TokenRecipe:
-    """Return the recipe for tokens whose tokenizer is not known: any id of their dtype is valid."""
+def _without_tokenizer(end_token: str | None) -> TokenRecipe:
+    """Return the recipe for tokens whose tokenizer is not known: any id of uint16 is valid."""
     if end_token not in (None, "none") and not str(end_token).isdecimal():
         raise ValueError(f"--end-token is {end_token}, but must be an id, or none: these tokens come without a tokenizer")
     end = None if end_token in (None, "none") else int(end_token or 0)
-    dtypes = {tokens_dtype(found.root / piece.name) for piece in found.pieces}
-    vocab = 1 << 16 if dtypes == {"uint16"} else 1 << 31
-    if end is not None and end >= vocab:
-        raise ValueError(f"--end-token is {end}, but the tokens' dtype holds ids below {vocab}")
-    return TokenRecipe(Spec("none", "", ""), vocab, end)
+    if end is not None and end >= ANY_ID:
+        raise ValueError(f"--end-token is {end}, but the tokens' dtype holds ids below {ANY_ID}")
+    return TokenRecipe(Spec("none", "", ""), ANY_ID, end)
 
 
 def _end_id(engine: Engine, spec: Spec, end_token: str | None) -> int | None:

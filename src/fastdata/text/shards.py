@@ -21,7 +21,7 @@ from fastdata.sources.reasons import detail_of
 from fastdata.store.format import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, cutting_notes, documents
 from fastdata.text.packer import Packer
-from fastdata.text.pretokenized import open_tokens
+from fastdata.text.pretokenized import document_lengths, open_tokens
 from fastdata.text.sections import SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
 
@@ -149,9 +149,8 @@ class _Shard:
                 raise CodecError(skip[1], skip[0])
             if piece.problem:
                 raise CodecError(detail_of(piece.problem), piece.problem)
-            file = open_tokens(to_path(self._job.root) / piece.name)
-            tokens = file.tokens
-            lengths = file.documents(self._job.options.end)
+            tokens = open_tokens(to_path(self._job.root) / piece.name)
+            lengths = document_lengths(tokens, self._job.options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]
                 tokens = tokens[: int(lengths.sum())]
@@ -175,9 +174,8 @@ class _Shard:
 
 def _check(tokens: Array, options: TokenRecipe) -> None:
     for start in range(0, len(tokens), COPIED_TOKENS):
-        part = tokens[start : start + COPIED_TOKENS]
-        if int(part.max()) >= options.vocab_size or int(part.min()) < 0:
-            raise CodecError(f"ids from {part.min()} to {part.max()} of a vocabulary of {options.vocab_size}", "id-out-of-range")
+        if (top := int(tokens[start : start + COPIED_TOKENS].max())) >= options.vocab_size:
+            raise CodecError(f"an id of {top} in a vocabulary of {options.vocab_size}", "id-out-of-range")
 
 
 def _batches(root: AnyPath, piece: Piece, options: TokenRecipe, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
