@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -684,15 +683,6 @@ def test_workers_are_the_cores_shared_with_the_ranks_of_the_machine(monkeypatch,
         assert Loader(augmented(), 30).num_workers == min(workers, 2), "no more than batches"
 
 
-def test_rank_and_world_size_from_the_environment():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RANK", "1")
-        patch.setenv("WORLD_SIZE", "2")
-        ids = [b.ids.tolist() for b in Loader(augmented(), 21, num_workers=0)]
-        assert ids == [list(range(1, 42, 2))]
-        assert Loader(augmented(), 42, num_workers=0, rank=0, world_size=1).part.world_size == 1
-
-
 GLOO = """
 import json, sys
 import torch.distributed as dist
@@ -729,24 +719,3 @@ def test_two_ranks_of_torch_distributed_see_every_sample_once():
     for batches in outputs[0].values():
         assert [len(part) for part in batches] == [6, 6]
         assert once([ids[:valid] for part in batches for ids, valid in part], 41)
-
-
-def test_memory_and_descriptors_stay_flat_over_many_epochs():
-    def resident():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def descriptors():
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    dataset = LMDBDataset(square(), crop=RandomResizedCrop(160))  # 42 x 75 KB: 3.2 MB an epoch
-    with Loader(dataset, 4, shuffle=True, num_workers=2) as loader:
-        for _ in range(5):
-            list(loader)
-        gc.collect()
-        before = resident(), descriptors()
-        for _ in range(30):
-            for _ in loader:
-                pass
-        gc.collect()
-        assert resident() - before[0] < 16 << 20
-        assert descriptors() <= before[1] + 8

@@ -53,51 +53,6 @@ def read(folder: Path, name: str) -> Any:
     return torch.load(folder / "checkpoints" / name, weights_only=True)
 
 
-KILLED = """
-import os, random, signal, sys, time
-from pathlib import Path
-import torch
-from fastdata.parallel.world import World
-from fastdata.checkpoint.files import Checkpoints
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-told, tell = os.pipe()
-for life in range(30):
-    pid = os.fork()
-    if pid == 0:
-        files = Checkpoints(folder, World(), keep_last=2)
-        assert not list(folder.glob("*.part"))
-        state = files.newest()
-        at = state["update"] if state else 0
-        assert state is None or all(bool((part == at).all()) for part in state["parts"])
-        os.write(tell, f"{at:8}".encode())
-        while True:
-            at += 1
-            parts = [torch.full((500_000,), float(at)) for _ in range(10)]
-            files.save(at, {"update": at, "parts": parts}, best=at % 3 == 0, then=lambda path: None)
-    print("from", int(os.read(told, 8)), flush=True)
-    time.sleep(random.Random(life).uniform(0.02, 0.3))
-    os.kill(pid, signal.SIGKILL)
-    os.wait()
-    print("left", len(list(folder.glob("*.part"))), flush=True)
-Checkpoints(folder, World(), keep_last=2)
-"""
-
-
-@pytest.mark.slow
-def test_killed_30_times_while_it_saves(tmp_path: Path) -> None:
-    """20 MB each. The newest loads, what is left over is removed, and so many stay."""
-    result = run(sys.executable, "-W", "error", "-c", KILLED, tmp_path / "c", seconds=300)
-    assert result.returncode == 0 and not result.stderr, result.stderr[-2000:]
-    lives = [line for line in result.stdout.splitlines() if line.startswith("from")]
-    starts = [int(line.split()[1]) for line in lives]
-    assert starts == sorted(starts) and len(lives) == 30 and starts[-1] > 0
-    assert sum(line == "left 1" for line in result.stdout.splitlines()) >= 5, "kills must fall into writing"
-    numbers = Checkpoints(tmp_path / "c", World(), keep_last=2).numbers()
-    assert len(numbers) in (2, 3), "a kill may come before the oldest is removed"
-    assert not list((tmp_path / "c").glob("*.part"))
-
-
 SIGNALLED = """
 import json, os, random, signal, sys, time, traceback
 from functools import partial
