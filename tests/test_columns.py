@@ -311,8 +311,6 @@ def test_wrong_use(table: Path, store: Path, tmp_path: Path) -> None:
         LMDBDataset(store, min_visible=0.5)
     with pytest.raises(ValueError, match="the datasets have the fields"):
         LMDBDataset(store, fields="caption") + LMDBDataset(store)
-    with pytest.raises(ValueError, match="not fields caption"):
-        Loader(LMDBDataset(store, fields="caption"), 4, resident="cpu")
 
 
 def damaged(store: Path, tmp_path: Path, name: str, place: int, value: bytes) -> Path:

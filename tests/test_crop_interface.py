@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from fastdata import (
-    CenterCrop,
     Crop,
     LMDBDataset,
     Loader,
@@ -123,25 +122,6 @@ def test_masks_follow():
         for k in range(12):
             nearest = nearest_classes(images[k][1].numpy(), boxes[k].tolist(), crop.shape, 255)
             assert (masks[k] == nearest).any(axis=0).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    "crop", [Cut((30, 20)), Shifted(32), CenterCrop(40), RandomCrop(32, padding=5), Resize(20), UpperHalf((16, 32)), UpperHalf(16)]
-)
-def test_what_only_cuts_or_is_not_random_can_stay_on_a_device(crop, workers):
-    def epoch(**options):
-        with Loader(LMDBDataset(square(), crop=crop, hflip=0.5), 8, shuffle=True, seed=4, num_workers=workers, **options) as loader:
-            return sha(loader)
-
-    assert epoch(resident="cpu") == epoch()
-
-
-@pytest.mark.parametrize("crop", [Corner(16), RandomResizedCrop(16)])
-def test_what_resizes_at_random_can_not_stay_on_a_device(crop):
-    with pytest.raises(ValueError, match=r"random crops that only cut, but .* resizes: .*says resizes = False"):
-        Loader(LMDBDataset(square(), crop=crop), 8, resident="cpu")
 
 
 def test_shapes_may_depend_on_the_image():

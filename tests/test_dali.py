@@ -90,13 +90,6 @@ def test_every_crop(name):
     assert same(*both(augmented(crop=crop)), mean=mean, most=most)
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_what_is_cut_out_before_decoding_changes_nothing(cut, monkeypatch):
-    monkeypatch.setattr("fastdata.loader.dali.CUT_ON_CPU", cut)
-    assert same(*both(augmented(crop=CenterCrop(50))), mean=0.1)
-    assert same(*both(augmented()))
-
-
 def test_a_transform_that_is_set_meanwhile_is_refused():
     dataset = augmented()
     with Loader(dataset, 8, **WITH_DALI) as loader:

@@ -40,8 +40,8 @@ def fail_at(monkeypatch, dataset, row):
     images = images_of(dataset)
     real = images.jpeg
 
-    def jpeg(index, data, window, *, cut):
-        found = real(index, data, window, cut=cut)
+    def jpeg(index, data, window):
+        found = real(index, data, window)
         return found._replace(data=np.arange(999, dtype=np.uint8)) if index == row and found else found
 
     monkeypatch.setattr(images, "jpeg", jpeg)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+import fastdata
 from support import run, run_ranks
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,15 @@ SHORT = ["--copies", "8", "--bench-options", "--seconds 0.05 --repeats 1 --worke
 
 IMAGES = ROOT / "examples/train_images.py"
 SMALL = ["--side", "16", "--width", "8", "--batch-size", "8", "--workers", "1", "--device", "cpu"]
+
+
+def imported(name: str) -> Any:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
 
 
 def tour(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -204,10 +214,7 @@ def slow_map(found: Any, truth: Any, iou: float) -> float:
 
 
 def test_the_detectors_map_is_cocos() -> None:
-    spec = importlib.util.spec_from_file_location("train_detection", ROOT / "examples/train_detection.py")
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = imported("train_detection")
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(40):
@@ -242,6 +249,35 @@ def patterns(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), image)
     return tmp_path / "patterns"
+
+
+def test_batches_of_a_dataset_on_the_device_are_its_samples(patterns: Path) -> None:
+    example = imported("dataset_on_device")
+    dataset = fastdata.LMDBDataset(
+        fastdata.prep(patterns, patterns.with_suffix(".fds"), workers=1).out, crop=fastdata.CenterCrop(12)
+    )
+    images, targets = example.load(dataset, "cpu")
+    assert torch.equal(images, torch.stack([image for image, _ in dataset])) and targets.tolist() == [k for _, k in dataset]
+    torch.manual_seed(0)
+    passes = [[*example.epoch(images, targets, 8)] for _ in range(2)]
+    assert [len(batch) for batch, _ in passes[0]] == [8, 8, 8, 8, 8, 2]
+    orders = []
+    for batches in passes:
+        found, kinds = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        plain, mirrored = ((found[:, None] == each).flatten(2).all(2) for each in (images, images.flip(-1)))
+        assert not (plain & mirrored).any() and 0 < plain.sum() < 42
+        row, k = (plain | mirrored).nonzero(as_tuple=True)
+        assert row.tolist() == [*range(42)] == sorted(k.tolist()) and torch.equal(kinds, targets[k])
+        orders.append(k.tolist())
+    assert orders[0] != orders[1]
+
+
+def test_a_model_learns_from_a_dataset_on_the_device(patterns: Path) -> None:
+    store = fastdata.prep(patterns, patterns.with_suffix(".fds"), workers=1).out
+    done = run(sys.executable, ROOT / "examples/dataset_on_device.py", store, cwd=patterns.parent)
+    assert done.returncode == 0, done.stderr
+    first, *_, last = (float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout))
+    assert last < first / 2
 
 
 def losses(log: Path) -> list[float]:

@@ -18,7 +18,7 @@ from PIL import Image
 from support import run, write_pictures
 
 GPU = Path(__file__).parents[1] / "benchmarks" / "gpu"
-PARTS = ("inputs", "copies", "normalize", "resnet50", "loaders", "resident", "many_cores")
+PARTS = ("inputs", "copies", "normalize", "resnet50", "loaders", "many_cores")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_all_parts_run_to_their_end(rehearsed):
 def test_what_is_asked_is_in_the_report(rehearsed):
     report, text, _ = rehearsed
     asked = {one["what"]: one for part in report["parts"] for one in part["result"]["asked"]}
-    assert len(asked) == 10 and all(f"- {what}: asked at" in text for what in asked)
+    assert len(asked) == 7 and all(f"- {what}: asked at" in text for what in asked)
     for one in asked.values():
         assert (
             one["met"] is (one["found"] is not None and (one["found"] <= one["bound"]) is one["most"])
@@ -77,7 +77,7 @@ def test_who_can_not_take_part_is_named(rehearsed):
     loaders = next(part["result"] for part in report["parts"] if part["name"] == "loaders")
     took = {row["name"] for row in loaders["rows"]}
     assert "`Loader`, backend torch" in took
-    assert len(took) + len(loaders["left_out"]) == 8
+    assert len(took) + len(loaders["left_out"]) == 5
     assert all(why and f"Left out: {name}: {why}" in text for name, why in loaders["left_out"].items())
 
 
@@ -138,12 +138,6 @@ def test_loaders_that_differ_are_seen(module):
         module("fed").same(batches, [batches[0], (torch.zeros(2), torch.zeros(2))], 2)
 
 
-def test_share_of_time_that_is_busy(module):
-    part = module("part")
-    one, two, three = part.Activity("a", 0, 10), part.Activity("b", 5, 12), part.Activity("c", 18, 20)
-    assert part.busy_share([three, one, two]) == pytest.approx(14 / 20)  # they overlap, and come in any order
-
-
 FAILING = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -151,7 +145,7 @@ import run
 does = {
     "copies": "print('it broke'); raise SystemExit(3)",
     "normalize": "import time; time.sleep(60)",
-    "resident": "import json, sys; json.dump(dict(about=['All went well.'], rows=[], asked=[], checked=['everything'], "
+    "loaders": "import json, sys; json.dump(dict(about=['All went well.'], rows=[], asked=[], checked=['everything'], "
     "left_out={}, found={}), open(sys.argv[1], 'w'))",
 }
 run.command = lambda part, args, work, scratch: [sys.executable, "-c", does.get(part.name, ""), str(scratch / f"{part.name}.json")]
@@ -162,7 +156,7 @@ run.main()
 
 @pytest.mark.slow
 def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
-    names = [word for name in ("copies", "normalize", "resident") for word in ("--only", name)]
+    names = [word for name in ("copies", "normalize", "loaders") for word in ("--only", name)]
     options = ["--device", "cpu", "--out", tmp_path, *names]
     done = run(sys.executable, "-c", FAILING, GPU, *options)
     assert done.returncode == 1, done.stderr
@@ -173,11 +167,11 @@ def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
         "inputs": "ok",
         "copies": "failed with exit code 3",
         "normalize": "ended when its 1 s were over",
-        "resident": "ok",
+        "loaders": "ok",
     }
     assert "it broke" in text and "All went well." in text and "Checked: everything." in text
     said = written.with_suffix(".log").read_text()
-    assert said.startswith("copies\n") and "it broke" in said and "resident" not in said
+    assert said.startswith("copies\n") and "it broke" in said and "loaders" not in said
 
 
 @pytest.mark.slow

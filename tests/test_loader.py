@@ -330,7 +330,6 @@ FIXED = {
     "drop_last": True,
     "order": "lanes",
     "device": "cpu",
-    "resident": True,
     "prefetch_factor": 3,
 }
 

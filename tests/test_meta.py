@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastdata import Augment, GPUNormalize, NextToken, Ragged
-from fastdata.gpu.crops import Stack
 
 META = torch.device("meta")
 
@@ -42,37 +41,16 @@ def images(dtype: torch.dtype, *shape: int, last: bool = False) -> Tensor:
     return made.to(memory_format=torch.channels_last) if last else made
 
 
-def stack(part: Callable[[Stack, Tensor], Any]) -> Callable[[Tensor], Any]:
-    def run(numbers: Tensor) -> Any:
-        return part(Stack(5, (8, 6, 3), torch.uint16, None, numbers.device), numbers)
-
-    return run
-
-
-def cut(stack: Stack, numbers: Tensor) -> Tensor:
-    boxes = (numbers % 2)[:, None].expand(-1, 2)
-    return stack.cut(*stack.lines(numbers, boxes, (4, 5), boxes))
-
-
-def put(stack: Stack, numbers: Tensor) -> Tensor:
-    stack.put(1, torch.empty((2, 8, 6, 3), dtype=torch.uint16, device=numbers.device))
-    return stack.memory
-
-
 def ragged(values: Tensor, offsets: Tensor) -> Any:
     lists = Ragged(values, offsets)
     return lists.lengths, lists.rows, lists.padded(4), lists.padded(0), lists.to(torch.float64).values
 
 
-NUMBERS = torch.tensor([3, 0, 4])
 RGB = [0.4, 0.5, 0.6], [0.2, 0.2, 0.3]
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "next token": (NextToken(), (images(torch.uint16, 4, 9),)),
     "next token of documents": (NextToken(), (images(torch.uint32, 4, 9), images(torch.uint8, 4, 9))),
     "ragged": (ragged, (torch.zeros(7, 4), torch.tensor([0, 3, 3, 7]))),
-    "resident, whole": (stack(Stack.whole), (NUMBERS,)),
-    "resident, cut": (stack(cut), (NUMBERS,)),
-    "resident, put": (stack(put), (NUMBERS,)),
 }
 for dtype in (torch.float32, torch.bfloat16):
     for kind in (torch.uint8, torch.uint16):

@@ -62,7 +62,7 @@ class Kind:
         make: the dataset, as a Loader is given it.
         sample: (index, which time in this epoch, seed, epoch, stored size, side of the crop) to an array for each tensor.
         sizes: pairs of stored size and side of the crop that a Loader may be asked for.
-        engines: that it may be read with, besides those for all.
+        dali: whether DALI makes the same pixels, to the bit.
         ordered: it draws its rows one by one, so that they are not shuffled.
         wraps: how torch may wrap it, and the Loader unwraps it again.
     """
@@ -70,7 +70,7 @@ class Kind:
     make: Callable[[], Any]
     sample: Callable[..., tuple[Array, ...]]
     sizes: tuple[tuple[int | None, int | None], ...] = ()
-    engines: tuple[str, ...] = ()
+    dali: bool = False
     ordered: bool = False
     wraps: tuple[str, ...] = ("",)
 
@@ -184,14 +184,11 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "floats": lambda: plain(lambda: LMDBDataset(stores.floats(), crop=CenterCrop(9)).subset([*range(6)] * 3)),
     "unlabelled": lambda: plain(lambda: LMDBDataset(stores.unlabelled(), crop=CenterCrop(30))),
     "16 bits": lambda: images(lambda: LMDBDataset(stores.deep(), crop=RandomCrop(12)).subset([*range(6)] * 3)),
-    "square": lambda: images(
-        lambda: LMDBDataset(stores.square(), crop=RandomCrop(32, padding=4), hflip=0.5), engines=("resident",)
-    ),
-    "still": lambda: plain(lambda: RAMDataset(stores.square("png")), engines=("resident",)),
-    "cut jpeg": lambda: images(lambda: LMDBDataset(stores.store("jpeg"), crop=RandomCrop(40), hflip=0.5), engines=("hybrid",)),
+    "square": lambda: images(lambda: LMDBDataset(stores.square(), crop=RandomCrop(32, padding=4), hflip=0.5)),
+    "still": lambda: plain(lambda: RAMDataset(stores.square("png"))),
+    "cut jpeg": lambda: images(lambda: LMDBDataset(stores.store("jpeg"), crop=RandomCrop(40), hflip=0.5), dali=True),
     "masks": lambda: images(
-        lambda: MaskDataset(stores.masked(), crop=RandomCrop((20, 21), padding=5), vflip=0.5).subset([*range(3)] * 7),
-        engines=("resident",),
+        lambda: MaskDataset(stores.masked(), crop=RandomCrop((20, 21), padding=5), vflip=0.5).subset([*range(3)] * 7)
     ),
     "several": lambda: images(lambda: LMDBDataset(stores.several(), crop=CROP, hflip=0.5).subset([*range(6)] * 3)),
     "transform": lambda: images(lambda: disk("rgb", crop=CROP, transform=noisy)),
@@ -357,19 +354,14 @@ ENGINES: dict[str, dict[str, Any]] = {
     "a worker": {"num_workers": 1, "prefetch_factor": 3},
     "two workers": {"num_workers": 2},
     "two workers, to a device": {"num_workers": 2, "prefetch_factor": 1, "device": "cpu", "device_prefetch": 3},
-    "resident": {"num_workers": 0, "resident": "cpu"},
-    "resident, loaded by a worker": {"num_workers": 1, "resident": "cpu"},
-    "hybrid": {"num_workers": 1, "backend": "hybrid:0.5", "device": "cpu"},
+    "dali": {"num_workers": 1, "backend": "dali", "device": "cpu"},
 }
-QUICK = ("here", "here, to a device", "resident")
+QUICK = ("here", "here, to a device")
 
 
 def engines(kind: Kind, *, quick: bool) -> list[str]:
     """That read this kind; of tokens and tables all are the same one."""
-    found = [name for name in ENGINES if not name.startswith(("resident", "hybrid"))]
-    found += [name for name in ENGINES if name.startswith("resident") and "resident" in kind.engines]
-    found += ["hybrid"] if DALI and "hybrid" in kind.engines else []
-    return [name for name in found if name in QUICK] if quick else found
+    return [*QUICK] if quick else [name for name in ENGINES if name != "dali" or (DALI and kind.dali)]
 
 
 CARRIERS: dict[str, Callable[[Any], Any]] = {

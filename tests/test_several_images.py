@@ -613,8 +613,6 @@ def test_what_several_images_do_not_go_with() -> None:
         dataset().transform = lambda image: image
     with pytest.raises(ValueError, match=r"crop makes 2 views, and samples have 3 images"):
         dataset(crop=[RandomResizedCrop(32), RandomResizedCrop(32)])
-    with pytest.raises(ValueError, match=r"resident keeps one image of each sample .*, not left, right, depth"):
-        Loader(dataset(crop=RandomCrop(32)), 4, resident="cpu")
     assert dataset(images="right").no_jpegs() is None
     assert "several images" in dataset().no_jpegs()
     one = LMDBDataset(store(), images="left", crop=[CenterCrop(8), CenterCrop(9)], transform=lambda image: image)

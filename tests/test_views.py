@@ -214,8 +214,6 @@ def test_what_views_cannot_do_is_refused() -> None:
         LMDBDataset(path, crop=[])
     with pytest.raises(TypeError, match=r"crop is 24, but must be a fastdata\.Crop"):
         LMDBDataset(path, crop=[24])
-    with pytest.raises(ValueError, match=r"resident makes one view of an image, but crop is \(RandomResizedCrop"):
-        Loader(dataset, 8, resident="cpu")
     with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
         Loader(dataset, 8, backend="dali")
     with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):

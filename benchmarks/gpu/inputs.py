@@ -2,7 +2,7 @@
 
 Photos: a folder that is given; else those of shared/data, beside or in the checkout; else those that come with scikit-image,
 scikit-learn and matplotlib. Regions of half to all of a photo, mirrored at times, a little brighter or darker, become images
-of 500 x 375 pixels, so that no two are alike; what they show repeats. The small ones, 32 x 32, are cut from these.
+of 500 x 375 pixels, so that no two are alike; what they show repeats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from fastdata.machine import available_cores
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = (375, 500)  # height and width, or the other way round
 QUALITY = 95  # about that of photos as they are collected: 100 kB for such an image
-CLASSES = 10  # of the small images
 SAMPLES = {
     "skimage": ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "hubble_deep_field.jpg", "motorcycle_left.png"),
     "sklearn": ("china.jpg", "flower.jpg"),
@@ -40,12 +39,11 @@ class Inputs:
         count: images. files: of them, 000000.jpg and so on, plain JPEG (4:2:0).
         store: the same pixels behind the same JPEG quality, made by fastdata-prep; a record's name ends in the file's number.
         raw: a quarter of them, short side 256, as bare pixels.
-        small: images of 32 x 32, as bare pixels.
         about: what they are, in a sentence.
     """
 
     def __init__(self, work: Path) -> None:
-        self.files, self.store, self.raw, self.small = (work / name for name in ("files", "photos.fds", "raw.fds", "small.fds"))
+        self.files, self.store, self.raw = (work / name for name in ("files", "photos.fds", "raw.fds"))
         said = json.loads((work / "about.json").read_text())
         self.count, self.about = int(said["count"]), str(said["about"])
 
@@ -53,7 +51,7 @@ class Inputs:
     def at(cls, work: Path, photos: Path | None, *, quick: bool) -> Inputs:
         """Those in a folder, which are made if it has none."""
         if not (work / "about.json").exists():
-            make(work, photos, *((64, 320) if quick else (4096, 50_000)))
+            make(work, photos, 64 if quick else 4096)
         return cls(work)
 
     def path(self, number: int) -> Path:
@@ -84,7 +82,7 @@ def find(folder: Path | None) -> tuple[list[Path], str]:
     raise SystemExit(f"no photos in {folder or 'the sample data of ' + ', '.join(SAMPLES)}: give a folder of some with --photos")
 
 
-def make(work: Path, folder: Path | None, count: int, small: int) -> None:
+def make(work: Path, folder: Path | None, count: int) -> None:
     """Write everything; about.json comes last."""
     import fastdata
 
@@ -97,16 +95,12 @@ def make(work: Path, folder: Path | None, count: int, small: int) -> None:
     cv2.setNumThreads(1)
     with ThreadPoolExecutor(available_cores()) as pool:
         sizes = list(pool.map(lambda k: _write(work, photos, k), range(count)))
-        tiles = np.concatenate(list(pool.map(lambda k: _tiles(work, k, -(-small // count)), range(count))))
     fastdata.prep(work / "source", work / "photos.fds", quality=QUALITY)
     fastdata.prep(work / "source", work / "raw.fds", size=256, codec="rgb", limit=count // 4)
-    tiles = tiles[np.random.default_rng(0).permutation(len(tiles))[:small]]
-    labels = (tiles.mean((1, 2, 3)) * CLASSES / 256).astype(int)  # made up: what the brightness of an image says
-    fastdata.prep(tiles, work / "small.fds", codec="rgb", labels=labels)
     _same_pixels(work)
     about = (
         f"{count:,} images of 500 x 375 pixels and {np.mean(sizes) / 1e3:.0f} kB, regions of {len(photos)} {origin}, mirrored at"
-        f" times and a little brighter or darker; {small:,} of 32 x 32 are cut from them."
+        " times and a little brighter or darker."
     )
     print(f"made in {time.perf_counter() - started:.0f} s")
     (work / "about.json").write_text(json.dumps({"count": count, "about": about}))
@@ -126,17 +120,6 @@ def _write(work: Path, photos: Sequence[Array], number: int) -> int:
     cv2.imwrite(str(work / f"source/{kind:03d}/{number:06d}.png"), image, [cv2.IMWRITE_PNG_COMPRESSION, 1])
     params = [cv2.IMWRITE_JPEG_QUALITY, QUALITY, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
     return (work / f"files/{number:06d}.jpg").write_bytes(cv2.imencode(".jpg", image, params)[1].tobytes())
-
-
-def _tiles(work: Path, number: int, count: int) -> Array:
-    """Squares of one image, 64 to 256 pixels wide, of the size of CIFAR's: uint8 [count, 32, 32, 3]."""
-    image: Any = cv2.imread(str(work / f"files/{number:06d}.jpg"), cv2.IMREAD_COLOR_RGB)
-    rng, out = np.random.default_rng([1, number]), np.empty((count, 32, 32, 3), np.uint8)
-    for k in range(count):
-        side = int(rng.integers(64, 257))
-        top, left = (int(rng.integers(n - side + 1)) for n in image.shape[:2])
-        out[k] = cv2.resize(image[top : top + side, left : left + side], (32, 32), interpolation=cv2.INTER_AREA)
-    return out
 
 
 def _same_pixels(work: Path) -> None:

@@ -22,10 +22,9 @@ from PIL import Image
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.bench.harness import interleave
-from fastdata.data.random import uniforms
 
-BACKENDS = ("torch", "dali", "hybrid:0.25", "hybrid:0.5", "auto")
-AUTO, TORCH = "`Loader`, backend auto", "`Loader`, backend torch"
+BACKENDS = ("torch", "dali")
+TORCH = "`Loader`, backend torch"
 PILLOW = "torchvision, Pillow in processes"
 OTHERS = {
     PILLOW: others.torchvision_pillow,
@@ -46,7 +45,7 @@ def measure(setting: Setting) -> Result:
         [f"RandomResizedCrop({side}), batches of {rows}, {setting.workers} workers or threads, uint8 on {setting.device.type}."]
     )
     batches: dict[str, Iterator[others.Delivered]] = {}
-    loaders: dict[str, Loader] = {}
+    loaders: list[Loader] = []
     for name, start in starts(setting, dataset, paths, rows, side, loaders).items():
         try:
             batches[name] = started = start()
@@ -63,21 +62,21 @@ def measure(setting: Setting) -> Result:
 
     calls = {name: turn(name) for name in batches}
     runs = interleave(calls, seconds=setting.seconds(1.5), repeats=setting.rounds, warmup=0)  # `check` has warmed all up
-    for loader in loaders.values():
+    for loader in loaders:
         loader.close()
-    compare(runs, loaders, result)
+    compare(runs, result)
     return result
 
 
 def starts(
-    setting: Setting, dataset: Any, paths: list[str], rows: int, side: int, loaders: dict[str, Loader]
+    setting: Setting, dataset: Any, paths: list[str], rows: int, side: int, loaders: list[Loader]
 ) -> dict[str, Callable[[], Iterator[others.Delivered]]]:
     """What makes each contestant; those with processes come first, before DALI has threads. Our loaders go into `loaders`."""
 
     def ours(backend: str) -> Iterator[others.Delivered]:
         options = {"num_workers": setting.workers, "device": setting.target, "backend": backend}
-        loaders[f"`Loader`, backend {backend}"] = loader = Loader(dataset, rows, shuffle=True, **options)
-        return delivered(loader, dataset)
+        loaders.append(Loader(dataset, rows, shuffle=True, **options))
+        return delivered(loaders[-1], dataset)
 
     def one(backend: str) -> Callable[[], Iterator[others.Delivered]]:
         return lambda: ours(backend)
@@ -105,8 +104,8 @@ class Boxes:
         self.dataset, self.place = dataset, (seed, epoch, ids)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        u, sides = uniforms(*self.place, self.dataset.views.draws), self.dataset._images.sides(self.place[-1])
-        return np.array([sample.box for sample in self.dataset.views.plan(u, *sides)[0]])
+        seed, epoch, ids = self.place
+        return self.dataset.draw(ids, seed=seed, epoch=epoch)[0]
 
 
 def check(setting: Setting, name: str, batches: Iterator[others.Delivered], rows: int, side: int, result: Result) -> None:
@@ -141,8 +140,8 @@ def psnr(a: Array, b: Array) -> float:
     return min(99.0, 10 * math.log10(255**2 / max(error, 1e-12)))
 
 
-def compare(runs: dict[str, list[Run]], loaders: dict[str, Loader], result: Result) -> None:
-    """Rows, and what is asked: our best against their best, and what `auto` chose against our best."""
+def compare(runs: dict[str, list[Run]], result: Result) -> None:
+    """Rows, and what is asked: our best against their best."""
     rates = {name: [run.images / run.seconds for run in done] for name, done in runs.items()}
     theirs = max((name for name in rates if name in OTHERS), key=lambda name: median(rates[name]), default=None)
     ours = max((name for name in rates if name not in OTHERS), key=lambda name: median(rates[name]))
@@ -150,9 +149,6 @@ def compare(runs: dict[str, list[Run]], loaders: dict[str, Loader], result: Resu
     result.rows = rows_of(runs, ours, "images/s")
     ratio = None if theirs is None else median(ratios(rates[ours], rates[theirs]))
     result.ask(f"best of ours ({ours}) : best of theirs ({theirs})", 1.3, ratio)
-    result.ask("what `auto` chose : best of ours", 0.95, median(ratios(rates[AUTO], rates[ours])) if AUTO in rates else None)
-    if AUTO in rates:
-        result.found["`auto` chose"] = f"{loaders[AUTO].backend}: {loaders[AUTO].backend_reason}"
 
 
 if __name__ == "__main__":

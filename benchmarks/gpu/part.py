@@ -175,15 +175,6 @@ def activities(setting: Setting, call: Callable[[], Any]) -> list[Activity]:
     return [Activity(e.name, e.time_range.start, e.time_range.end) for e in events if not getattr(e, "is_user_annotation", False)]
 
 
-def busy_share(found: Sequence[Activity]) -> float:
-    """Of the time from the first to the last activity, the share in which there was any."""
-    covered, until = 0.0, float("-inf")
-    for one in sorted(found, key=lambda one: one.start):
-        covered += max(0.0, one.stop - max(one.start, until))
-        until = max(until, one.stop)
-    return covered / (until - min(one.start for one in found))
-
-
 def rows_of(runs: Mapping[str, Sequence[Run]], ceiling: str, unit: str, scale: float = 1.0) -> list[dict[str, Any]]:
     """A row a contestant: its rates, and their ratios to the ceiling's within each round."""
     rates = {name: [run.images / run.seconds * scale for run in done] for name, done in runs.items()}

@@ -14,7 +14,7 @@ from measuring import LeftOut, Repeat, Setting, Sides, same_rows, tip
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomCrop, RandomResizedCrop
+from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomResizedCrop
 from fastdata.bench.by_hand import ByHand
 from fastdata.bench.harness import tree_pss
 from fastdata.bench.loaders import AHEAD, Streamed, Task, loader
@@ -171,26 +171,6 @@ def bucketing(setting: Setting) -> Iterator[Sides]:
         check,
         {"tokens with padding": (cells[0], cells[1])},
     )
-
-
-@tip(baseline="Loader with a worker for each core", tip="Loader(resident=device)", unit="images")
-def resident(setting: Setting) -> Iterator[Sides]:
-    path = setting.store("small-64", size=64, resize="crop", codec="rgb")
-    dataset = LMDBDataset(path, crop=RandomCrop(64, padding=4), hflip=0.5)
-    device = setting.device if setting.cuda else None
-    rows = setting.some(64, 8)
-    with (
-        Loader(dataset, rows, shuffle=True, device=device) as by_workers,
-        Loader(dataset, rows, shuffle=True, resident=setting.device) as kept,
-    ):
-
-        def check() -> str:
-            for loader in (by_workers, kept):
-                loader.set_epoch(0)
-            same_rows(next(iter(by_workers))[0].cpu(), next(iter(kept))[0].cpu())
-            return "equal batches"
-
-        yield Sides(*(Repeat(setting, lambda b=b: list_lightly(b), len(dataset)) for b in (by_workers, kept)), check)
 
 
 def list_lightly(batches: Any) -> None:

@@ -1,1 +1,1 @@
-"""Work on the device, and copies to it: prefetching, normalization, crops of resident images, augmentation."""
+"""Work on the device, and copies to it: prefetching, normalization, augmentation."""

@@ -12,11 +12,17 @@ from torch import Tensor, cuda
 
 from fastdata.gpu.batch import Batch
 from fastdata.gpu.ragged import Ragged
-from fastdata.gpu.streams import numbered
 
-__all__ = ["Copier", "Copy", "rebuilt", "together"]
+__all__ = ["Copier", "Copy", "numbered", "rebuilt", "together"]
 
 GAP = 64  # bytes: tensors with a smaller gap between them are copied together
+
+
+def numbered(device: str | torch.device) -> torch.device:
+    """Return a device with its number: "cuda" is the GPU that is current now, whichever is current later."""
+    device = torch.device(device)
+    unnumbered = device.type == "cuda" and device.index is None and cuda.is_available()
+    return torch.device("cuda", cuda.current_device()) if unnumbered else device
 
 
 class Copy:

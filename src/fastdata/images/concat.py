@@ -128,9 +128,9 @@ class ConcatImages:
     def indexed(self) -> bool:
         return all(images.indexed for images, _ in self._parts)
 
-    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
         images, local = self._find(index)
-        return images.jpeg(local, data, window, cut=cut)
+        return images.jpeg(local, data, window)
 
     @property
     def place(self) -> str:

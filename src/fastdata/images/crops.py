@@ -35,8 +35,7 @@ class Crop:
 
     Attributes:
         draws: how many random numbers a sample needs.
-        resizes: whether a box may differ in size from the output and is then resized. If False, the crop only cuts. A crop that
-            draws random numbers must, if the images are to stay on the device: `Loader(resident=...)`.
+        resizes: whether a box may differ in size from the output and is then resized. If False, the crop only cuts.
         reaches_outside: whether a box may reach beyond the image, where samples are black and masks are `ignore_index`. Such a crop
             cannot resize.
         shape: (height, width) of the output; None: it depends on the box, and `shapes` returns it.

@@ -211,14 +211,14 @@ class ImageDataset(ColumnsDataset):
         """Channels of a decoded image: 3 or 1."""
         return self._images.form.channels
 
-    def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None, cut: bool) -> EncodedBatch:
+    def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> EncodedBatch:
         """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
 
-        With `cut`, JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
+        JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         targets = self._read_targets(rows, plan, np.empty, None)
-        return EncodedBatch(self._images, self.views.each[0], rows, plan, targets, cut=cut)
+        return EncodedBatch(self._images, self.views.each[0], rows, plan, targets)
 
     def no_jpegs(self) -> str | None:
         """Return why `encode_batch` cannot be used; None: it can."""

@@ -31,7 +31,7 @@ class EncodedBatch:
         LoaderError: if the samples would have several shapes.
     """
 
-    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], targets: Any, *, cut: bool) -> None:
+    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], targets: Any) -> None:
         self._images = images
         self._view = view
         self._rows = rows
@@ -41,10 +41,10 @@ class EncodedBatch:
             raise view.unequal(shapes)
         self.shape = (*plan[0].shape, images.form.channels)
         self.targets = targets
-        self.jpegs = [self._jpeg(row, sample, cut) for row, sample in zip(rows.tolist(), plan, strict=True)]
+        self.jpegs = [self._jpeg(row, sample) for row, sample in zip(rows.tolist(), plan, strict=True)]
 
-    def _jpeg(self, row: int, sample: Sample, cut: bool) -> Cut | None:
-        return None if sample.window.empty else self._images.jpeg(row, self._images.get(row), sample.window, cut=cut)
+    def _jpeg(self, row: int, sample: Sample) -> Cut | None:
+        return None if sample.window.empty else self._images.jpeg(row, self._images.get(row), sample.window)
 
     def render(self, places: Sequence[int], timing: Timing) -> Array:
         """Return some samples of the batch, [n, H, W, C], as `read_batch` makes them."""

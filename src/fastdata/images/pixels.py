@@ -118,14 +118,14 @@ def decode_window(
     return Region(pixels, top, left, shrink)
 
 
-def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window, *, cut: bool = True) -> Cut:
+def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window) -> Cut:
     """Return a JPEG that contains a window of a `height` x `width` JPEG: the smallest possible cut, or else the whole.
 
     Raises:
         CodecError: if the bytes are damaged, or have an image of another size.
     """
     found = None
-    if cut and (window.height, window.width) != (height, width):
+    if (window.height, window.width) != (height, width):
         found = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
     if found is None and jpeg_size(data) != (height, width):
         raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")

@@ -80,7 +80,7 @@ class Images(Protocol):
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         """Decode `data`, from `get`, to a region that contains the window. `scratch(size)` returns flat uint8 memory for it."""
 
-    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
         """Return a JPEG that contains the window, perhaps cut out of `data`, which is from `get`; None: use `decode`.
 
         The JPEG is baseline, grey or YCbCr, upright, and has an end-of-image marker.
@@ -227,10 +227,10 @@ class StoreImages(_Holdable):
         except CodecError as error:
             raise FormatError(f"sample {index} of {self.place}: {error}; {remedy(self._reader, index, self.place)}") from None
 
-    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
         if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
             return None
-        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window, cut)
+        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window)
 
     def name(self, index: int) -> str:
         if self._names is None:
@@ -352,9 +352,9 @@ class FileImages(_Holdable):
                 f"{self.paths[index]} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out"
             ) from None
 
-    def jpeg(self, index: int, data: memoryview, window: Window, *, cut: bool) -> Cut | None:
+    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
         height, width, _, plain = self._sides.array[index].tolist()
-        return _whole_jpeg(data, height, width, window, cut) if plain and self.jpegs else None
+        return _whole_jpeg(data, height, width, window) if plain and self.jpegs else None
 
     def name(self, index: int) -> str:
         return self.paths[index]
@@ -388,10 +388,10 @@ def _parse(path: str, data: bytes) -> SourceImage:
         raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
 
 
-def _whole_jpeg(data: memoryview, height: int, width: int, window: Window, cut: bool) -> Cut | None:
+def _whole_jpeg(data: memoryview, height: int, width: int, window: Window) -> Cut | None:
     """Return a JPEG that contains the window; None if the image has another size, or lacks its end."""
     try:
-        jpeg = jpeg_window(data, height, width, window, cut=cut)
+        jpeg = jpeg_window(data, height, width, window)
     except CodecError:
         return None
     return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None

@@ -5,41 +5,47 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from fastdata.data.targets import to_tensors
 from fastdata.data.timing import Timing
-from fastdata.errors import FastDataError
-from fastdata.gpu.streams import numbered
+from fastdata.errors import FastDataError, needs
+from fastdata.gpu.copies import numbered
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.encoded import EncodedBatch
-from fastdata.loader.dali_decoder import DaliDecoder, import_dali
+from fastdata.images.view import View
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request
-from fastdata.loader.requests import Source
+from fastdata.loader.requests import Requests
 
-__all__ = ["Dali", "check_dali", "why_not_dali"]
-
-CUT_ON_CPU = True  # cut JPEGs before DALI decodes them: its decoder reads a whole JPEG for any part of it
-CUT_ON_GPU = True
+__all__ = ["Dali", "check_dali"]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def why_not_dali(dataset: Any) -> str | None:
-    """Return why DALI cannot decode the images of this dataset; None: it can."""
-    return dataset.no_jpegs() if isinstance(dataset, ImageDataset) else f"a {type(dataset).__name__} has no images"
+def import_dali() -> Any:
+    """Import the package nvidia.dali, for the CUDA that torch was built with.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    with needs(f"nvidia-dali-cuda{'130' if (torch.version.cuda or '').startswith('13') else '120'}"):
+        import nvidia.dali.fn
+    return nvidia.dali
 
 
-def check_dali(dataset: Any, backend: str = "dali") -> None:
+def check_dali(dataset: Any) -> None:
     """Check that DALI is installed and can decode the images of this dataset.
 
     Raises:
         ValueError: DALI cannot decode them.
         MissingExtraError: DALI is not installed.
     """
-    if reason := why_not_dali(dataset):
-        raise ValueError(f'backend is "{backend}", but DALI cannot decode this dataset: {reason}; use backend="torch"')
+    if reason := dataset.no_jpegs() if isinstance(dataset, ImageDataset) else f"a {type(dataset).__name__} has no images":
+        raise ValueError(f'backend is "dali", but DALI cannot decode this dataset: {reason}; use backend="torch"')
     import_dali()
 
 
@@ -69,7 +75,7 @@ class Dali(Engine):
     def __init__(
         self,
         dataset: ImageDataset,
-        requests: Source,
+        requests: Requests,
         rows: int,
         num_workers: int,
         prefetch_factor: int,
@@ -80,7 +86,6 @@ class Dali(Engine):
         check_dali(dataset)  # a transform may have been set since the loader was made
         self._device = numbered(device) if device is not None and device.type == "cuda" else None
         self._pin = pin_memory and self._device is None and torch.cuda.is_available()
-        self._cut = CUT_ON_CPU if self._device is None else CUT_ON_GPU
         self._fetch = Fetch(dataset)
         self._requests = iter(requests)
         self._ahead = prefetch_factor
@@ -106,9 +111,7 @@ class Dali(Engine):
         """Submit a batch to DALI. An error in it is raised when the batch is received."""
         dataset = self._fetch.at(request.size)
         try:
-            batch = dataset.encode_batch(
-                request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats, cut=self._cut
-            )
+            batch = dataset.encode_batch(request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats)
         except FastDataError:
             batch = None
         rows = [k for k, jpeg in enumerate(batch.jpegs) if jpeg is not None] if batch else []
@@ -169,3 +172,133 @@ class Dali(Engine):
         """End DALI's threads. Batches still held keep their memory."""
         self._end()
         self._pending.clear()
+
+
+class DaliDecoder:
+    """Decodes several batches at a time, and returns them in order.
+
+    A batch stays valid while its tensor lives: DALI's dynamic executor does not reuse that memory, and the end of the pipeline does
+    not free it. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
+
+    Args:
+        view: crop and flips.
+        channels: 3 or 1.
+        rows: the most samples of a batch.
+        threads: CPU threads.
+        device: None for the CPU, else a GPU with its number.
+    """
+
+    def __init__(self, view: View, channels: int, rows: int, threads: int, device: torch.device | None) -> None:
+        dali = import_dali()
+        self._device = device
+        # The dynamic executor schedules any number of runs ahead; a deeper queue would have to be filled before the first output.
+        executor = {"exec_dynamic": True, "prefetch_queue_depth": 1}
+        number = None if device is None else device.index
+        self._pipe: Any = dali.Pipeline(batch_size=rows, num_threads=threads, device_id=number, **executor)
+        with self._pipe:
+            self._inputs = _graph(dali, self._pipe, view, channels, device is not None)
+        self._pipe.build()
+        self._fed: deque[Any] = deque()  # the bytes that DALI reads, of batches not taken yet
+        self._copying: deque[tuple[torch.cuda.Event, Any]] = deque()
+
+    def submit(self, jpegs: Sequence[Any], plan: Sequence[Any]) -> None:
+        """Start a batch: JPEGs that contain the windows of samples (`EncodedBatch`)."""
+        data = [jpeg.data for jpeg in jpegs]
+        for name, make in self._inputs.items():
+            self._pipe.feed_input(name, data if make is None else make(jpegs, plan))
+        self._fed.append(data)
+        self._pipe.schedule_run()
+
+    def take(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return the oldest submitted batch, uint8 [n, H, W, C].
+
+        Raises:
+            ValueError: it has another shape.
+            Exception: DALI could not decode it. The decoder must not be used any more.
+        """
+        stream = None if self._device is None else torch.cuda.current_stream(self._device)
+        (out,) = self._pipe.share_outputs(cuda_stream=stream)  # on a GPU the stream waits, on the CPU the host
+        fed = self._fed.popleft()
+        batch: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())
+        self._pipe.release_outputs()
+        if batch.shape != shape:
+            raise ValueError(f"DALI made {list(batch.shape)}, where {list(shape)} was expected")
+        return batch if self._device is None else self._copy(batch, fed)
+
+    def _copy(self, batch: torch.Tensor, fed: Any) -> torch.Tensor:
+        """Copy a batch into torch's memory on the GPU. Keep the batch and its JPEGs until the copy is done."""
+        while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]
+            self._copying.popleft()
+        copy = batch.clone()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(batch.device))
+        self._copying.append((event, (batch, fed)))
+        return copy
+
+    def close(self) -> None:
+        """End the threads, and wait for pending copies (host sync)."""
+        while self._copying:
+            self._copying.popleft()[0].synchronize()
+        self._pipe = None  # which waits for running work
+        self._fed.clear()
+
+
+Input = Callable[[Sequence[Any], Sequence[Any]], Array]
+
+
+def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[str, Input | None]:
+    """Define the pipeline. Return its inputs, each with the function that makes it of JPEGs and samples."""
+    fn, types = dali.fn, dali.types
+    crop = view.crop
+    fast = crop is not None and crop.fast
+    inputs = dict[str, Input | None]()
+
+    def source(name: str, make: Input | None) -> Any:
+        inputs[name] = make
+        return fn.external_source(name=name, no_copy=make is None)
+
+    jpeg = source("jpeg", None)
+    options = {
+        "device": "mixed" if gpu else "cpu",
+        "output_type": types.RGB if channels == 3 else types.GRAY,
+        "use_fast_idct": fast,
+        "jpeg_fancy_upsampling": not fast,
+        "adjust_orientation": False,
+    }
+    if crop is None:
+        images = fn.decoders.image(jpeg, **options)
+    else:
+        start = source("start", _starts)
+        shape = source("shape", _shapes)
+        images = fn.decoders.image_slice(jpeg, start, shape, axis_names="HW", **options)
+    if crop is not None and crop.reaches_outside:
+        box = {"start": source("offset", _offsets), "shape": source("size", _sizes), "axes": (0, 1)}
+        images = fn.slice(images, **box, out_of_bounds_policy="pad", fill_values=0)
+    elif crop is not None and crop.resizes:
+        size = source("sides", lambda jpegs, plan: np.array([sample.shape for sample in plan], np.float32))
+        images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=crop.antialias)
+    if view.hflip or view.vflip:
+        across = source("across", lambda jpegs, plan: np.array([sample.flip[0] for sample in plan], np.int32))
+        down = source("down", lambda jpegs, plan: np.array([sample.flip[1] for sample in plan], np.int32))
+        images = fn.flip(images, horizontal=across, vertical=down)
+    pipe.set_outputs(images)
+    return inputs
+
+
+def _starts(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
+    """Return where the windows begin in the JPEGs."""
+    pairs = [(s.window.top - j.top, s.window.left - j.left) for j, s in zip(jpegs, plan, strict=True)]
+    return np.array(pairs, np.int32)
+
+
+def _shapes(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
+    return np.array([sample.window[2:4] for sample in plan], np.int32)
+
+
+def _offsets(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
+    """Return where the boxes begin in the windows: below 0 where they reach outside the image."""
+    return np.array([(s.box[0] - s.window.top, s.box[1] - s.window.left) for s in plan], np.int32)
+
+
+def _sizes(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
+    return np.array([sample.box[2:] for sample in plan], np.int32)

@@ -35,8 +35,6 @@ class Direct(Engine):
         pin: page-lock the batches.
     """
 
-    across = True  # whether the rows of several epochs are located at once
-
     def __init__(self, dataset: Any, requests: Requests, *, pin: bool) -> None:
         self._dataset = dataset
         self._requests = requests
@@ -55,7 +53,7 @@ class Direct(Engine):
     def _made(self) -> Iterator[tuple[Request, Any]]:
         """Yield batches without end. To spread the cost of a call, locate the rows of many batches and gather several at once."""
         while True:
-            requests = self._requests.take(across=self.across)
+            requests = self._requests.take()
             located = self._locate(requests)
             stop = 0
             for group in _groups(requests, getattr(self._dataset, "at_once", 1)):

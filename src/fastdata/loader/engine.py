@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
-__all__ = ["Engine", "detach_after_fork"]
+__all__ = ["Engine"]
 
 
 class Engine(Protocol):
@@ -38,20 +35,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release all resources; batches still held keep their memory."""
-
-
-_detachers = WeakKeyDictionary[Any, Callable[[Any], Engine | None]]()
-_parents_engines = list[Engine | None]()  # kept in the child: freeing them would end the parent's workers
-
-
-def detach_after_fork(loader: Any, detach: Callable[[Any], Engine | None]) -> None:
-    """Call `detach(loader)` in every forked child: the engine's workers answer the parent, so a child starts its own."""
-    _detachers[loader] = detach
-
-
-def _after_fork() -> None:
-    _parents_engines.extend([detach(loader) for loader, detach in list(_detachers.items())])
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

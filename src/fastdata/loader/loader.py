@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
 from fastdata.data.fixed import Fixed
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
-from fastdata.loader.backend import choose_backend, requested_backend, share_of
-from fastdata.loader.dali import Dali
+from fastdata.loader.dali import Dali, check_dali
 from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct, is_direct
-from fastdata.loader.engine import Engine, detach_after_fork
+from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply
-from fastdata.loader.hybrid import Hybrid
 from fastdata.loader.order import Part
 from fastdata.loader.plan import Plan, Planner, whole
 from fastdata.loader.ranks import cores_of, default_workers
 from fastdata.loader.requests import Requests
-from fastdata.loader.resident import Resident, check_resident, one_device
 from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
@@ -35,7 +34,7 @@ from fastdata.loader.workers import Workers, start_server, why_died
 __all__ = ["Loader"]
 
 
-FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "resident", "prefetch_factor"
+FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"
 
 
 class Loader(Fixed, fixed=FIXED):
@@ -80,19 +79,14 @@ class Loader(Fixed, fixed=FIXED):
         device_prefetch: the most batches that are copied to the device ahead of the consumer; none is waited for.
         pin_memory: page-lock the batches; None: if the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; order,
-            boxes and states are the same, pixels differ by a code or two. "hybrid:0.25": DALI makes that share of the batches,
-            always the same ones, while workers make the others. "auto": the fastest (hybrid on a GPU only), measured for some
-            seconds when the first pass begins; `loader.backend` then names it, and `loader.backend_reason` says why.
-        resident: keep the decoded images on this device ("cuda", "cuda:1", "cpu") and make the same batches there. The images must
-            have one size and fit there, and a random crop must only cut, as RandomCrop does. Workers decode them once, before the
-            first batch, and again for another size.
+            boxes and states are the same, pixels differ by a code or two.
         schedule: {epoch: stored size, or (stored size, crop)}: what `set_size` would set from that epoch on; made ahead by workers.
         rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
             (RANK and WORLD_SIZE, or Lightning's NODE_RANK and LOCAL_RANK), else 0 of 1.
 
     Raises:
         ValueError: an argument is wrong.
-        MissingExtraError: backend is "dali" or "hybrid", and DALI is not installed.
+        MissingExtraError: backend is "dali", and DALI is not installed.
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
             or WORLD_SIZE is above 1 and nothing says which rank this is.
     """
@@ -116,7 +110,6 @@ class Loader(Fixed, fixed=FIXED):
         device_prefetch: int = 2,
         pin_memory: bool | None = None,
         backend: str = "torch",
-        resident: str | torch.device | None = None,
         schedule: Mapping[int, Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -131,8 +124,9 @@ class Loader(Fixed, fixed=FIXED):
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
-        self.device = one_device(device, resident)
-        self.resident = resident is not None
+        self.device = None if device is None else torch.device(device)
+        if self.device and self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device is {device!r}, but torch sees no GPU here: leave device out for CPU tensors")
         self.prefetch_factor = prefetch_factor
         self.device_prefetch = device_prefetch
         self.pin_memory = bool(self.device and self.device.type == "cuda") if pin_memory is None else pin_memory
@@ -152,10 +146,12 @@ class Loader(Fixed, fixed=FIXED):
             world_size=world_size,
         )
         self.order = self._planner.order
-        self.backend, self.backend_reason = requested_backend(backend, dataset, resident=self.resident)
+        if backend not in ("torch", "dali"):
+            raise ValueError(f'backend is {backend!r}, but must be "torch" or "dali"')
+        if backend == "dali":
+            check_dali(dataset)
+        self.backend = backend
         self._sizes = Sizes.of(schedule).check(dataset)
-        if self.resident and self.device is not None:
-            check_resident(dataset, self._sizes, self.device)
         self._epoch, self._consumed, self._pass = 0, 0, 0
         self._begun = False  # whether a batch was delivered since the position was set
         self._stats = Stats(dataset)
@@ -210,7 +206,7 @@ class Loader(Fixed, fixed=FIXED):
     def __repr__(self) -> str:
         sizes = {"batch_size": self.batch_size, "global_batch_size": self._planner.global_batch_size}
         arguments = [f"{name}={size}" for name, size in sizes.items() if size is not None] or ["batch_sampler"]
-        arguments += [name for name in ("shuffle", "drop_last", "resident") if getattr(self, name)]
+        arguments += [name for name in ("shuffle", "drop_last") if getattr(self, name)]
         arguments += [f"device={self.device}"] * (self.device is not None) + [f"epoch={self._epoch}"]
         return f"Loader({self.dataset!r:.120}, {', '.join(arguments)})"
 
@@ -297,8 +293,6 @@ class Loader(Fixed, fixed=FIXED):
         return requests.during(self._deliver(self._pass))
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
-        if self.backend == "auto":
-            self.backend, self.backend_reason = choose_backend(self, self._planned().requests.rows(), self._sizes.at(self._epoch))
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # the sampler may have changed between passes: draw its list again
         while self._has_next(this_pass):
@@ -334,8 +328,8 @@ class Loader(Fixed, fixed=FIXED):
         try:
             if self._engine is None:
                 self._engine = self._start()
-                detach_after_fork(self, Loader._detach)
-                if self.device is not None and not self.resident:
+                _running.add(self)
+                if self.device is not None:
                     self._engine = Feed(self._engine, self.device, self.device_prefetch, pin=self.pin_memory)
             reply, data = self._engine.receive(self._requests.generation)
         except BaseException as error:
@@ -350,8 +344,6 @@ class Loader(Fixed, fixed=FIXED):
         return reply, data
 
     def _start(self) -> Engine:
-        if self.resident and self.device is not None:
-            return Resident(self.dataset, self._requests, self.device, self.num_workers)
         if is_direct(self.dataset):
             return Direct(self.dataset, self._requests, pin=self.pin_memory)
         counts = self._requests.rows(), self.num_workers, self.prefetch_factor
@@ -359,8 +351,6 @@ class Loader(Fixed, fixed=FIXED):
         if self.backend == "dali":
             return Dali(self.dataset, self._requests, *counts, **options)
         options["ahead"] = 0 if self.device is None else self.device_prefetch
-        if share := share_of(self.backend):
-            return Hybrid(self.dataset, self._requests, share, *counts, **options)
         options["collate"] = self._collate_fn
         return Workers.start(self.dataset, self._requests, *counts, **options)
 
@@ -398,3 +388,16 @@ class Loader(Fixed, fixed=FIXED):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+_running = WeakSet[Loader]()  # those that have started an engine
+_parents_engines = list[Engine | None]()  # kept in a forked child: freeing them would end the parent's workers
+
+
+def _after_fork() -> None:
+    """Let the loaders of a forked child start engines of their own: the workers of those that it has answer the parent."""
+    _parents_engines.extend([loader._detach() for loader in list(_running)])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

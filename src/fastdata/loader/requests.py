@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,27 +21,12 @@ from fastdata.loader.sizes import Sizes, sized
 from fastdata.loader.slots import Slots
 from fastdata.remote.ahead import Ahead
 
-__all__ = ["Requests", "Source"]
+__all__ = ["Requests"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SAMPLER_STREAM = 1 << 62  # no sample has this number
 AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches
-
-
-class Source(Protocol):
-    """The requests of an engine: all of them, or its share."""
-
-    slots: Slots | None
-
-    @property
-    def sizes(self) -> Sizes: ...
-
-    def fill(self) -> None: ...
-
-    def rewind(self) -> None: ...
-
-    def __iter__(self) -> Iterator[Request]: ...
 
 
 class Requests:
@@ -147,19 +132,13 @@ class Requests:
             request = self._handed_out(self._ready.popleft())
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
-    def number(self, request: Request) -> int:
-        """Return the number of a batch, counted from the first one of epoch 0."""
-        return request.epoch * -(-self._stop // self._batch) + request.start // self._batch
-
-    def take(self, *, across: bool = False) -> list[Request]:
+    def take(self) -> list[Request]:
         """Return the next requests, one or more, without slots.
 
-        Args:
-            across: they may be of several epochs, if these are small: more each time, until the next restart. What a sampler draws
-                is of one epoch.
+        They may be of several epochs, if these are small: more each time, until the next restart. What a sampler draws is of one.
         """
         taken, samples = list[Request](), 0
-        fills = self._fills if across and self._sampler is None and self._batch_sampler is None else 1
+        fills = self._fills if self._sampler is None and self._batch_sampler is None else 1
         while not taken or (fills > 0 and samples < AHEAD // 2):
             self.fill()
             samples += sum(len(request.indices) for request in self._ready)

@@ -24,7 +24,7 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
-from fastdata.loader.requests import Source
+from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.machine import is_stopped
 from fastdata.shared_memory import SharedArray
@@ -187,7 +187,7 @@ class Workers(Engine):
     def __init__(
         self,
         dataset: Any,
-        requests: Source,
+        requests: Requests,
         rows: int,
         num_workers: int,
         prefetch_factor: int,
@@ -248,7 +248,7 @@ class Workers(Engine):
             self.slots.pin(self._device)  # after the fork: page-locked memory may be missing in a child
 
     @classmethod
-    def start(cls, dataset: Any, requests: Source, *args: Any, **options: Any) -> Workers:
+    def start(cls, dataset: Any, requests: Requests, *args: Any, **options: Any) -> Workers:
         """Start workers and wait until they run; start a second set if the first hangs.
 
         Raises:
